@@ -1,0 +1,43 @@
+# `make help` lists what there is. Everything is set up on the way: a virtual environment in .venv, and a control plane in the cache.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+PYTEST := $(BIN)/pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check bench soak clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Bursar needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "setting up the virtual environment in $(VENV) (about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir -c constraints.txt -e '.[dev]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
+	@touch $@
+
+demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, and check each step
+	@$(RUN) -m deploy.local demo
+
+up: $(VENV)/.ready ## leave the same running, and follow the decisions until Ctrl-C
+	@$(RUN) -m deploy.local up
+
+test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane is built beside the first of them
+	@$(RUN) -m tests.run
+
+check: $(VENV)/.ready ## lint, types and import contracts alone
+	@$(RUN) -m tests.run --check
+
+bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
+	@$(RUN) -m tests.bench
+
+soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
+	@$(RUN) -m tests.run --soak
+
+clean: ## remove what the other targets made in the checkout
+	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist *.egg-info

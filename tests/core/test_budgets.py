@@ -1,0 +1,203 @@
+"""Budget entries: every field is read exactly, and every mistake is told with its key, line and field."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.core.budgets import EntryError, read, read_entry
+from timekeeper.core.policy import GPU_HOUR, Budget, Settings, not_built
+
+WHOLE = """\
+gpuHours: 120
+period: week
+carryOver: 0.25
+onExhausted: deprioritize
+warnAt: 0.8
+group: research
+policy: binpack
+rules: {share-range: warn}
+exempt: [ci-bot]
+maxGPUs: 8
+price: 2.50
+"""
+
+SETTINGS = """\
+timeZone: Europe/Berlin
+weights: {H100: 2.5, T4: 0.35}
+priorityClasses: {inBudget: high, overBudget: low}
+mode: observe
+schedulerName: gpu-scheduler
+sidecar: off
+chargeBy: mean
+chargeFrom: bound
+lookahead: 0s
+startGrace: 1h30m
+maxGracePeriod: 90s
+settleAfter: 2d
+pdbGrace: 500ms
+unknownStanding: overBudget
+"""
+
+
+def test_every_field_of_a_budget_is_read() -> None:
+    assert read_entry("team-a", WHOLE) == Budget(
+        amount=120 * GPU_HOUR,
+        period="week",
+        carry_over_milli=250,
+        on_exhausted="deprioritize",
+        warn_at_milli=800,
+        group="research",
+        policy="binpack",
+        rules=(("share-range", "warn"),),
+        exempt=("ci-bot",),
+        max_gpus=8,
+        price="2.50",
+    )
+
+
+def test_every_setting_is_read() -> None:
+    assert read_entry("_settings", SETTINGS) == Settings(
+        time_zone="Europe/Berlin",
+        weights=(("H100", 2500), ("T4", 350)),
+        in_budget_class="high",
+        over_budget_class="low",
+        mode="observe",
+        scheduler_name="gpu-scheduler",
+        sidecar=False,
+        charge_by="mean",
+        charge_from="bound",
+        lookahead_ms=0,
+        start_grace_ms=5_400_000,
+        max_grace_period_ms=90_000,
+        settle_after_ms=172_800_000,
+        pdb_grace_ms=500,
+        unknown_standing="overBudget",
+    )
+
+
+@pytest.mark.parametrize(
+    ("hours", "amount"),
+    [
+        ("0.1", 360_000_000),
+        ("0.00000001", 36),
+        ("0", 0),
+        ("999999999", 999999999 * GPU_HOUR),
+        ("unlimited", None),
+    ],
+)
+def test_hours_are_exact_to_eight_decimals(hours: str, amount: int | None) -> None:
+    entry = read_entry("n", f"gpuHours: {hours}")
+
+    assert isinstance(entry, Budget)
+    assert entry.amount == amount
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field"),
+    [
+        ("gpuHours: -1", 1, "gpuHours"),
+        ("gpuHours: 0.000000001", 1, "gpuHours"),
+        ("gpuHours: 1e3", 1, "gpuHours"),
+        ("gpuHours: ٣", 1, "gpuHours"),
+        ("gpuHours: .nan", 1, "gpuHours"),
+        ("gpuHours: [1]", 1, "gpuHours"),
+        ("period: month", 1, "gpuHours"),
+        ("", 1, "gpuHours"),
+        ("gpuHours: 1\nperiod: fortnight", 2, "period"),
+        ("gpuHours: 1\n\ncarryOver: 1.5", 3, "carryOver"),
+        ("gpuHours: 1\nwarnAt: 0.1234", 2, "warnAt"),
+        ("gpuHours: 1\nonExhausted: explode", 2, "onExhausted"),
+        ("gpuHours: 1\ngpuhours: 2", 2, "gpuhours"),
+        ("gpuHours: 1\ngpuHours: 2", 2, "gpuHours"),
+        ("gpuHours: 1\nrules: {x: sometimes}", 2, "rules.x"),
+        ("gpuHours: 1\nexempt: bot", 2, "exempt"),
+        ("- a", 1, ""),
+        ("just words", 1, ""),
+        ("gpuHours: 1\nperiod: {", 2, ""),
+        ("gpuHours: &a 1\nmaxGPUs: *a", 1, ""),
+        ("a: 1\n---\nb: 2", 2, ""),
+        ("gpuHours: 1\nmaxGPUs: 1_0", 2, "maxGPUs"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_field(text: str, line: int, field: str) -> None:
+    error = read_entry("team-a", text)
+
+    assert isinstance(error, EntryError)
+    assert (error.key, error.line, error.field) == ("team-a", line, field)
+    assert "; allowed: " in error.sentence()
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("timeZone: Mars/Olympus", "timeZone"),
+        ("timeZone: ../../etc/passwd", "timeZone"),
+        ("weights: {H100: 0}", "weights.H100"),
+        ("weights: {H100: 2.0001}", "weights.H100"),
+        ("lookahead: 10", "lookahead"),
+        ("lookahead: -5s", "lookahead"),
+        ("priorityClasses: {middle: x}", "priorityClasses.middle"),
+        ("sidecar: maybe", "sidecar"),
+        ("mode: dry-run", "mode"),
+    ],
+)
+def test_a_mistaken_setting_is_told_with_its_field(text: str, field: str) -> None:
+    error = read_entry("_settings", text)
+
+    assert isinstance(error, EntryError)
+    assert error.field == field
+
+
+@pytest.mark.parametrize("key", ["Team-A", "_team", "_group.", "a_b", "-a", "x" * 64])
+def test_a_key_must_be_a_namespace_or_one_of_ours(key: str) -> None:
+    assert isinstance(read_entry(key, "gpuHours: 1"), EntryError)
+
+
+def test_a_bad_entry_harms_no_other() -> None:
+    reading = read(
+        {"bursar-budgets": {"a": "gpuHours: 1", "b": "gpuHours: lots", "_settings": "mode: observe"}}
+    )
+
+    assert reading.budgets == {"a": Budget(amount=GPU_HOUR)}
+    assert reading.settings == Settings(mode="observe")
+    assert reading.broken == {"b"}
+
+
+def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
+    reading = read({"aaa": {"team": "gpuHours: 2"}, "bursar-budgets": {"team": "gpuHours: 1"}})
+
+    assert reading.budgets == {"team": Budget(amount=GPU_HOUR)}
+    assert [error.problem for error in reading.errors] == [
+        "also in ConfigMap bursar-budgets; the entry in aaa is not read"
+    ]
+    assert reading.broken == frozenset()
+
+
+def test_what_is_not_built_yet_is_said() -> None:
+    entry = read_entry("team-a", WHOLE.replace("deprioritize", "evict"))
+
+    assert isinstance(entry, Budget)
+    assert {sentence.split(":")[0] for sentence in not_built(entry)} == {
+        "onExhausted",
+        "carryOver",
+        "group",
+        "policy",
+        "rules",
+        "exempt",
+        "maxGPUs",
+        "price",
+    }
+    assert "evict acts as deprioritize" in not_built(entry)[0]
+    assert not_built(Budget(amount=1, on_exhausted="deprioritize")) == ()
+
+
+@given(st.text(max_size=200))
+def test_arbitrary_text_never_raises(text: str) -> None:
+    read_entry("team-a", text)
+    read_entry("_settings", text)
+
+
+def test_deep_nesting_and_long_text_are_errors() -> None:
+    assert isinstance(read_entry("a", "gpuHours: " + "[" * 10_000), EntryError)
+    assert isinstance(read_entry("a", "? " * 8_000), EntryError)
+    assert isinstance(read_entry("a", "x" * 100_000), EntryError)

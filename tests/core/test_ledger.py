@@ -1,0 +1,186 @@
+"""Periods by the calendar, evidence by its rank, balances by addition."""
+
+import datetime
+import itertools
+import zoneinfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.core.ledger import (
+    FOREVER_MS,
+    Balance,
+    Evidence,
+    Interval,
+    charge,
+    period_at,
+    reserved,
+    split,
+    witnessed,
+)
+from timekeeper.core.policy import GPU_HOUR, PERIODS, Settings
+
+HOUR_MS = 3_600_000
+SETTINGS = Settings(start_grace_ms=600_000)
+
+
+def at(text: str) -> int:
+    return int(datetime.datetime.fromisoformat(text).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone", "when", "start", "end"),
+    [
+        ("hour", "UTC", "2026-11-20T10:20:30.5Z", "2026-11-20T10:00Z", "2026-11-20T11:00Z"),
+        ("hour", "Asia/Kolkata", "2026-11-20T10:20:00Z", "2026-11-20T09:30Z", "2026-11-20T10:30Z"),
+        ("day", "UTC", "2026-11-20T23:59:59.999Z", "2026-11-20T00:00Z", "2026-11-21T00:00Z"),
+        ("day", "Europe/Berlin", "2026-03-29T12:00Z", "2026-03-28T23:00Z", "2026-03-29T22:00Z"),
+        ("day", "Europe/Berlin", "2026-10-25T12:00Z", "2026-10-24T22:00Z", "2026-10-25T23:00Z"),
+        ("week", "UTC", "2026-11-20T00:00Z", "2026-11-16T00:00Z", "2026-11-23T00:00Z"),
+        ("month", "UTC", "2028-02-29T12:00Z", "2028-02-01T00:00Z", "2028-03-01T00:00Z"),
+        ("month", "UTC", "2026-12-31T23:00Z", "2026-12-01T00:00Z", "2027-01-01T00:00Z"),
+        ("month", "Europe/Berlin", "2026-11-30T23:30Z", "2026-11-30T23:00Z", "2026-12-31T23:00Z"),
+        ("quarter", "UTC", "2026-05-31T00:00Z", "2026-04-01T00:00Z", "2026-07-01T00:00Z"),
+        ("year", "UTC", "2028-12-31T00:00Z", "2028-01-01T00:00Z", "2029-01-01T00:00Z"),
+    ],
+)
+def test_a_period_follows_the_calendar_of_its_zone(
+    kind: str, zone: str, when: str, start: str, end: str
+) -> None:
+    assert period_at(kind, zone, at(when)) == Interval(at(start), at(end))
+
+
+def test_once_is_all_of_time() -> None:
+    assert period_at("once", "UTC", at("2026-11-20T00:00Z")) == Interval(0, FOREVER_MS)
+
+
+@given(
+    st.sampled_from([kind for kind in PERIODS if kind != "once"]),
+    st.sampled_from(
+        ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia"]
+    ),
+    st.integers(at("2020-01-01T00:00Z"), at("2035-01-01T00:00Z")),
+)
+def test_periods_follow_one_another_without_gap_or_overlap(kind: str, zone: str, when_ms: int) -> None:
+    period = period_at(kind, zone, when_ms)
+
+    assert period.start_ms <= when_ms < period.end_ms
+    assert period_at(kind, zone, period.start_ms) == period
+    assert period_at(kind, zone, period.end_ms).start_ms == period.end_ms
+    assert period_at(kind, zone, period.end_ms - 1) == period
+
+
+@given(st.integers(0, 2_000_000_000_000), st.integers(0, 40 * 24 * HOUR_MS), st.sampled_from(PERIODS))
+def test_splitting_loses_and_adds_nothing(start_ms: int, length_ms: int, kind: str) -> None:
+    whole = Interval(start_ms, start_ms + length_ms)
+
+    parts = list(split(whole, kind, "Europe/Berlin")) if kind != "hour" or length_ms < 10 * HOUR_MS else []
+
+    if parts:
+        assert (parts[0].start_ms, parts[-1].end_ms) == (whole.start_ms, whole.end_ms)
+        assert all(a.end_ms == b.start_ms for a, b in itertools.pairwise(parts))
+        assert sum(charge(7, part) for part in parts) == charge(7, whole)
+
+
+def test_a_session_over_midnight_is_cut_at_local_midnight() -> None:
+    night = Interval(at("2026-11-20T22:00Z"), at("2026-11-21T02:00Z"))
+
+    assert [part.length_ms for part in split(night, "day", "Europe/Berlin")] == [HOUR_MS, 3 * HOUR_MS]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "now", "interval", "closed"),
+    [
+        (Evidence(0), 10, Interval(0, 0), False),
+        (Evidence(0, started_ms=100), 900, Interval(100, 100), False),
+        (Evidence(0, started_ms=100, beat_ms=500), 900, Interval(100, 500), False),
+        (Evidence(0, started_ms=100, beat_ms=500, watermark_ms=700), 900, Interval(100, 700), False),
+        (Evidence(0, started_ms=100, beat_ms=5000), 900, Interval(100, 900), False),
+        (Evidence(0, started_ms=100, beat_ms=50), 900, Interval(100, 100), False),
+        (Evidence(0, started_ms=100, ended_ms=300, beat_ms=800), 900, Interval(100, 300), True),
+        (Evidence(0, started_ms=100, ended_ms=800, beat_ms=300), 900, Interval(100, 800), True),
+        (Evidence(0, started_ms=500, ended_ms=400), 900, Interval(500, 500), True),
+        (Evidence(0, ended_ms=0), 900, Interval(0, 0), True),
+        (Evidence(0, beat_ms=599_000), 599_999, Interval(0, 0), False),
+        (Evidence(0, watermark_ms=700_000), 800_000, Interval(600_000, 700_000), False),
+        (Evidence(0, started_ms=700_000, ended_ms=800_000), 900_000, Interval(600_000, 800_000), True),
+        (Evidence(0, started_ms=100, vanished_ms=500, grace_ms=300), 600, Interval(100, 600), False),
+        (Evidence(0, started_ms=100, vanished_ms=500, grace_ms=300), 900, Interval(100, 800), True),
+        (Evidence(0, vanished_ms=500, grace_ms=300), 900, Interval(0, 0), True),
+    ],
+)
+def test_proof_comes_before_estimates_and_nothing_comes_before_evidence(
+    evidence: Evidence, now: int, interval: Interval, closed: bool
+) -> None:
+    found = witnessed(evidence, SETTINGS, now)
+
+    assert found.interval == interval
+    assert found.closed is closed
+    assert found.proven is (evidence.ended_ms is not None)
+
+
+def test_holding_is_charged_from_bind_where_the_settings_say_so() -> None:
+    from_bind = Settings(charge_from="bound")
+
+    assert witnessed(Evidence(50, started_ms=100, ended_ms=300), from_bind, 900).interval == Interval(50, 300)
+    assert witnessed(Evidence(50, ended_ms=0, watermark_ms=200), from_bind, 900).interval == Interval(50, 200)
+
+
+times = st.none() | st.integers(0, 2000)
+
+
+@given(times, times, times, times, st.integers(0, 2000), st.integers(0, 2000))
+def test_no_charge_reaches_beyond_now_or_below_nothing(
+    started: int | None, ended: int | None, beat: int | None, watermark: int | None, first: int, second: int
+) -> None:
+    evidence = Evidence(0, started, None if ended is None else min(ended, first), beat, watermark)
+    earlier, later = sorted((first, second))
+
+    before, after = witnessed(evidence, SETTINGS, earlier), witnessed(evidence, SETTINGS, later)
+
+    assert before.interval.length_ms >= 0
+    assert after.interval.length_ms >= before.interval.length_ms
+    if evidence.ended_ms is None and started is not None and started <= later:
+        assert after.interval.end_ms <= later
+
+
+def test_a_balance_adds_up() -> None:
+    balance = Balance(granted=100, posted=60, pending=20, reserved=15)
+
+    assert (balance.spent, balance.remaining, balance.ratio_milli, balance.standing) == (
+        80,
+        5,
+        800,
+        "IN_BUDGET",
+    )
+
+
+@pytest.mark.parametrize(
+    ("balance", "standing"),
+    [
+        (Balance(None, 5, 5, 5), "UNLIMITED"),
+        (Balance(10, 4, 5, 0), "IN_BUDGET"),
+        (Balance(10, 5, 5, 0), "OVER_BUDGET"),
+        (Balance(10, 0, 0, 10), "OVER_BUDGET"),
+        (Balance(0, 0, 0, 0), "OVER_BUDGET"),
+    ],
+)
+def test_a_namespace_is_in_budget_while_something_remains(balance: Balance, standing: str) -> None:
+    assert balance.standing == standing
+
+
+def test_reservations_reach_no_further_than_the_period() -> None:
+    period = Interval(0, 1000)
+
+    assert reserved([500, 250], 100, period, 200) == 75_000
+    assert reserved([500], 100, period, 950) == 25_000
+    assert reserved([500], 100, period, 1200) == 0
+
+
+def test_one_gpu_for_one_hour_is_one_gpu_hour() -> None:
+    assert charge(1000, Interval(0, HOUR_MS)) == GPU_HOUR
+
+
+def test_the_zones_are_there_without_those_of_the_machine() -> None:
+    assert zoneinfo.ZoneInfo("Europe/Berlin").key == "Europe/Berlin"

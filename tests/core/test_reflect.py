@@ -1,0 +1,107 @@
+"""The reflector: list, watch, resume, list again; told by lists of calls."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from timekeeper.core.reflect import (
+    Changed,
+    Event,
+    ExpiredError,
+    Failed,
+    Listed,
+    Progress,
+    UnreachableError,
+    reflect,
+)
+
+Json = dict[str, Any]
+
+
+def thing(name: str, version: str) -> Json:
+    return {"metadata": {"name": name, "resourceVersion": version}}
+
+
+class Server:
+    """Answers each list and each watch with the next of the prepared answers, and remembers what it was
+    asked."""
+
+    def __init__(self, lists: list[Any], watches: list[Any]) -> None:
+        self.lists, self.watches = iter(lists), iter(watches)
+        self.asked: list[str] = []
+        self.waits: list[int] = []
+
+    def list_all(self) -> tuple[tuple[Json, ...], str]:
+        self.asked.append("list")
+        answer = next(self.lists)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    def watch(self, version: str) -> Iterator[Json]:
+        self.asked.append(f"watch {version}")
+        for event in next(self.watches):
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    def events(self, count: int) -> list[Event]:
+        return list(itertools.islice(reflect(self.list_all, self.watch, self.waits.append), count))
+
+
+def test_a_list_is_followed_by_a_watch_from_its_version_and_each_change_moves_it_on() -> None:
+    a, b = thing("a", "5"), thing("b", "7")
+    server = Server(
+        [((a,), "5")],
+        [[{"type": "ADDED", "object": b}, {"type": "DELETED", "object": thing("a", "8")}], [], []],
+    )
+
+    assert server.events(5) == [
+        Listed((a,)),
+        Changed(b, False),
+        Changed(thing("a", "8"), True),
+        Progress(),
+        Progress(),
+    ]
+    assert server.asked == ["list", "watch 5", "watch 8"]
+
+
+def test_a_bookmark_moves_the_version_on() -> None:
+    server = Server([((), "1")], [[{"type": "BOOKMARK", "object": thing("", "90")}], []])
+
+    assert server.events(3) == [Listed(()), Progress(), Progress()]
+    assert server.events(0) == []
+    assert server.asked == ["list", "watch 1"]
+
+
+def test_an_expired_version_leads_to_a_new_list() -> None:
+    gone = {"type": "ERROR", "object": {"code": 410}}
+    server = Server([((), "1"), ((thing("x", "9"),), "9"), ((), "12")], [[gone], [ExpiredError()]])
+
+    assert server.events(3) == [Listed(()), Listed((thing("x", "9"),)), Listed(())]
+    assert server.asked == ["list", "watch 1", "list", "watch 9", "list"]
+
+
+def test_a_server_that_fails_is_asked_again_ever_more_slowly_and_from_where_we_were() -> None:
+    server = Server(
+        [UnreachableError("refused"), UnreachableError("refused"), ((), "3")],
+        [[UnreachableError("reset")], [{"type": "ADDED", "object": thing("n", "4")}]],
+    )
+
+    assert server.events(5) == [
+        Failed("refused"),
+        Failed("refused"),
+        Listed(()),
+        Failed("reset"),
+        Changed(thing("n", "4"), False),
+    ]
+    assert server.waits[:3] == [200, 400, 800]
+    assert server.asked == ["list", "list", "list", "watch 3", "watch 3"]
+
+
+def test_waits_have_an_upper_bound() -> None:
+    server = Server([UnreachableError("no")] * 20, [])
+
+    server.events(12)
+
+    assert max(server.waits) == 10_000

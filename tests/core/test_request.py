@@ -1,0 +1,215 @@
+"""Requests: what each dialect's words mean, and every sentence in which a malformed one is refused."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worlds import container, limits_of, pod
+from timekeeper.core.request import canonical, parse
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from timekeeper.core.violation import message
+
+
+def ask_of(subject: dict[str, Any]) -> Ask:
+    parsed = parse(subject)
+    assert parsed.violations == ()
+    assert parsed.request is not None
+    return parsed.request.asks[0].ask
+
+
+@pytest.mark.parametrize(
+    ("limits", "ask"),
+    [
+        ({"gpu_percent": "50"}, Ask(1, 500, 0)),
+        ({"gpu_percent": 1}, Ask(1, 10, 0)),
+        ({"gpu_percent": "100"}, Ask(1, 1000, 0)),
+        ({"gpu_percent": "300"}, Ask(3, 1000, 0)),
+        ({"gpu_memory": "8k"}, Ask(1, 0, 8000)),
+        ({"gpu_percent": "30", "gpu_memory": "8192"}, Ask(1, 300, 8192)),
+        ({"gpu_percent": "50", "gpu_count": "2"}, Ask(2, 250, 0)),
+        ({"gpu_percent": "200", "gpu_count": "2"}, Ask(2, 1000, 0)),
+        ({"gpu_percent": "100", "gpu_count": "2", "gpu_memory": "8000"}, Ask(2, 500, 4000)),
+        ({"gpu_memory": "8000", "gpu_count": "2"}, Ask(2, 0, 4000)),
+        ({"gpu_count": "2"}, Ask(2, 1000, 0)),
+    ],
+)
+def test_native_words_mean_cards_shares_and_memory(limits: dict[str, Any], ask: Ask) -> None:
+    assert ask_of(pod(container(**limits))) == ask
+
+
+@pytest.mark.parametrize(
+    ("limits", "ask"),
+    [
+        ({"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "4"}, Ask(1, 500, 1024)),
+        ({"tencent_com__vcuda_core": "200"}, Ask(2, 1000, 0)),
+        ({"tencent_com__vcuda_core": "100", "tencent_com__vcuda_memory": "4"}, Ask(1, 1000, 0)),
+        ({"nvidia_com__gpu": "2"}, Ask(2, 1000, 0)),
+    ],
+)
+def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
+    limits: dict[str, object], ask: Ask
+) -> None:
+    assert ask_of(pod(limits_of("main", **limits))) == ask
+
+
+@pytest.mark.parametrize(
+    ("subject", "rule", "words"),
+    [
+        (container(gpu_percent="0"), "amount", "zero"),
+        (container(gpu_percent="-5"), "amount", "negative"),
+        (container(gpu_percent="0.5"), "amount", "not a whole number"),
+        (container(gpu_percent="150"), "share-range", "multiple of 100"),
+        (container(gpu_percent="100000"), "share-range", "more cards than any node"),
+        (container(gpu_percent="50", gpu_count="3"), "count-divides", "multiple of 3"),
+        (container(gpu_percent="300", gpu_count="2"), "count-divides", "up to 200"),
+        (container(gpu_memory="8001", gpu_count="2"), "count-divides", "multiple of 2"),
+        (container(gpu_percent="100", gpu_memory="8000"), "memory-with-whole-cards", "all of their memory"),
+        (container(gpu_percent="200", gpu_memory="8000"), "memory-with-whole-cards", "all of their memory"),
+        (container(gpu_memory="8"), "memory-floor", "at least 64"),
+        (container(gpu_count="65"), "amount", "more cards than any node"),
+        (container(gpu_share="50"), "dialect-not-spoken", "bursar.dev/gpu-share"),
+        (container(requests={"bursar.dev/gpu-percent": "50"}), "request-differs-from-limit", "no limit"),
+        (
+            container(requests={"bursar.dev/gpu-percent": "40"}, gpu_percent="50"),
+            "request-differs-from-limit",
+            'request "40" and limit "50"',
+        ),
+        (limits_of("m", nvidia_com__gpu="0.5"), "whole-cards-only", "bursar.dev/gpu-percent"),
+        (limits_of("m", nvidia_com__gpu="500m"), "whole-cards-only", "whole cards"),
+        (limits_of("m", nvidia_com__gpu="0"), "amount", "zero"),
+        (limits_of("m", nvidia_com__gpu="99"), "whole-cards-only", "more cards"),
+        (limits_of("m", tencent_com__vcuda_core="50"), "share-without-memory", "vcuda-memory"),
+        (limits_of("m", tencent_com__vcuda_memory="5"), "share-without-memory", "vcuda-core"),
+        (limits_of("m", tencent_com__vcuda_core="150", tencent_com__vcuda_memory="5"), "share-range", "200"),
+        (limits_of("m", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="0"), "amount", "zero"),
+        (limits_of("m", nvidia_com__gpumem="3000"), "dialect-not-spoken", "nvidia.com/gpumem"),
+    ],
+)
+def test_each_malformed_request_is_refused_with_its_path_and_what_is_allowed(
+    subject: dict[str, Any], rule: str, words: str
+) -> None:
+    parsed = parse(pod(subject))
+
+    assert parsed.request is None
+    assert [violation.rule for violation in parsed.violations] == [rule]
+    sentence = parsed.violations[0].sentence()
+    assert sentence.startswith("spec.containers[0].resources.")
+    assert words in sentence
+    assert "; allowed: " in sentence
+    assert "; for example " in sentence
+
+
+def test_all_that_is_wrong_is_told_in_one_message() -> None:
+    subject = pod(
+        container("a", gpu_percent="150"),
+        container("b", gpu_memory="8"),
+        init=[container("c", gpu_percent="0")],
+        annotations={"bursar.dev/policy": "tetris", "bursar.dev/gpu-models": " , "},
+    )
+
+    parsed = parse(subject)
+
+    assert len(parsed.violations) == 5
+    text = message(parsed.violations)
+    assert text.startswith("5 things to mend:")
+    for path in (
+        "spec.containers[0]",
+        "spec.containers[1]",
+        "spec.initContainers[0]",
+        "[bursar.dev/policy]",
+        "gpu-models",
+    ):
+        assert path in text
+
+
+def test_two_dialects_in_one_pod_are_refused() -> None:
+    parsed = parse(pod(container("a", gpu_percent="50"), limits_of("b", nvidia_com__gpu="1")))
+
+    assert [violation.rule for violation in parsed.violations] == ["several-dialects"]
+    assert "bursar and nvidia" in parsed.violations[0].sentence()
+
+
+def test_containers_are_read_by_name_init_containers_and_native_sidecars_too() -> None:
+    sidecar = container("side", gpu_memory="1000") | {"restartPolicy": "Always"}
+    subject = pod(
+        container("plain"),
+        container("train", gpu_percent="50"),
+        init=[container("prep", gpu_count="1"), sidecar],
+    )
+
+    request = parse(subject).request
+
+    assert request is not None
+    assert request.asks == (
+        ContainerAsk("prep", True, Ask(1, 1000, 0)),
+        ContainerAsk("side", False, Ask(1, 0, 1000)),
+        ContainerAsk("train", False, Ask(1, 500, 0)),
+    )
+
+
+def test_constraints_come_from_annotations() -> None:
+    annotations = {
+        "bursar.dev/gpu-models": "H100, A100",
+        "bursar.dev/gpu-uuids": "GPU-1",
+        "bursar.dev/policy": "spread",
+    }
+
+    request = parse(pod(container(gpu_percent="50"), annotations=annotations)).request
+
+    assert request == GPURequest(
+        "bursar", (ContainerAsk("main", False, Ask(1, 500, 0)),), ("H100", "A100"), (), ("GPU-1",), "spread"
+    )
+
+
+def test_a_constraint_that_is_not_built_is_refused_and_never_ignored() -> None:
+    parsed = parse(pod(container(gpu_percent="50"), annotations={"bursar.dev/topology": "pair"}))
+
+    assert [violation.rule for violation in parsed.violations] == ["constraint-not-built"]
+
+
+def test_a_pod_without_gpus_is_neither_a_request_nor_wrong() -> None:
+    assert parse(pod(container())).request is None
+    assert parse(pod(container())).violations == ()
+
+
+def test_the_canonical_request_is_sorted_json_by_container() -> None:
+    request = parse(pod(container("b", gpu_percent="50"), container("a", gpu_memory="100"))).request
+
+    assert request is not None
+    assert canonical(request) == (
+        '{"a":{"devices":1,"memory_mib":100,"share_milli":0},"b":{"devices":1,"memory_mib":0,"share_milli":500}}'
+    )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(
+    ["bursar.dev/gpu-percent", "bursar.dev/gpu-memory", "bursar.dev/gpu-count", "nvidia.com/gpu", "cpu"]
+)
+
+
+@given(json_values)
+def test_arbitrary_json_never_raises(value: object) -> None:
+    for subject in (
+        {"spec": value},
+        {"spec": {"containers": value}},
+        {"spec": {"containers": [value]}},
+        {"metadata": value},
+    ):
+        parse(subject)
+
+
+@given(st.dictionaries(keys, json_values), st.dictionaries(keys, json_values))
+def test_arbitrary_amounts_give_a_request_or_violations_and_never_both(
+    limits: dict[str, object], requests: dict[str, object]
+) -> None:
+    parsed = parse(pod({"name": "c", "resources": {"limits": limits, "requests": requests}}))
+
+    gpu = [key for key in {**limits, **requests} if key != "cpu"]
+    assert (parsed.request is None) or not parsed.violations
+    assert bool(gpu) == (parsed.request is not None or bool(parsed.violations))

@@ -1,0 +1,216 @@
+"""Cards, what lies on them, and what that costs: the one meaning of a placement, for extender and ledger
+alike."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
+
+Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
+
+
+class UndecodableError(ValueError):
+    """An annotation of ours that says nothing we can trust. Its node is closed; no card is ever freed by
+    it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is taken of one card."""
+
+    share_milli: int
+    memory_mib: int
+
+    def __add__(self, other: "Use") -> "Use":
+        return Use(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
+
+
+NO_USE = Use(0, 0)
+
+
+def decode_inventory(text: str) -> tuple[Card, ...]:
+    """A node's cards from its annotation ``bursar.dev/inventory``, in the order of their indexes.
+
+    Raises UndecodableError where it is not the JSON of `wire.Inventory`, or names a UUID or an index twice.
+    """
+    cards = tuple(
+        sorted((_card(raw) for raw in _versioned(text, "cards", list)), key=lambda card: card.index)
+    )
+    if len({card.uuid for card in cards}) < len(cards) or len({card.index for card in cards}) < len(cards):
+        raise UndecodableError("inventory: a card is named twice")
+    return cards
+
+
+def decode_placement(text: str) -> Placement:
+    """A pod's placement from its annotation ``bursar.dev/devices``. Raises UndecodableError."""
+    containers = _versioned(text, "containers", dict)
+    placed = []
+    for name, slices in containers.items():
+        if not isinstance(slices, list) or not slices:
+            raise UndecodableError(f"devices: container {name} names no card")
+        placed.append((str(name), tuple(_slice(raw) for raw in slices)))
+    return Placement(tuple(placed))
+
+
+def encode_placement(placement: Placement) -> str:
+    """The annotation ``bursar.dev/devices``, canonical: keys sorted, no blanks."""
+    containers = {
+        name: [
+            {"index": s.index, "memory_mib": s.memory_mib, "share_milli": s.share_milli, "uuid": s.uuid}
+            for s in slices
+        ]
+        for name, slices in placement.containers
+    }
+    return json.dumps({"containers": containers, "version": 1}, sort_keys=True, separators=(",", ":"))
+
+
+def need(ask: Ask, card: Card) -> Use:
+    """What an ask takes of this card. A share without memory takes the same share of memory, rounded down, so
+    that shares that add up to a card fit on it."""
+    memory = ask.memory_mib or card.memory_mib * ask.share_milli // WHOLE_MILLI
+    return Use(ask.share_milli, memory)
+
+
+def allowed(request: GPURequest, card: Card) -> bool:
+    """True where the request's constraints on models and UUIDs let it use the card."""
+    if request.uuids and card.uuid not in request.uuids:
+        return False
+    if request.models and not any(is_model(word, card.model) for word in request.models):
+        return False
+    return not any(is_model(word, card.model) for word in request.exclude_models)
+
+
+def is_model(word: str, model: str) -> bool:
+    """True where the words of ``word`` stand side by side in the model's name: ``H100`` is ``NVIDIA H100 80GB
+    HBM3``."""
+    wanted, present = _words(word), _words(model)
+    return bool(wanted) and any(present[i : i + len(wanted)] == wanted for i in range(len(present)))
+
+
+def use_of(request: GPURequest, placement: Placement) -> dict[str, Use]:
+    """The most that the pod takes of each card at one time, by UUID.
+
+    Containers that run together add up; ordinary init containers run before them, one at a time, and reuse
+    what is theirs.
+    """
+    init = {each.container for each in request.asks if each.init}
+    together: dict[str, Use] = {}
+    alone: dict[str, Use] = {}
+    for name, slices in placement.containers:
+        for each in slices:
+            use = Use(each.share_milli, each.memory_mib)
+            if name in init:
+                alone[each.uuid] = _most(alone.get(each.uuid, NO_USE), use)
+            else:
+                together[each.uuid] = together.get(each.uuid, NO_USE) + use
+    return {
+        uuid: _most(alone.get(uuid, NO_USE), together.get(uuid, NO_USE)) for uuid in {**alone, **together}
+    }
+
+
+def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -> str | None:
+    """Why the placement is not one that the request could have been given on these cards; None where it is.
+
+    A forged or stale annotation is found here: a placement counts only where the spec's own request stands
+    behind it.
+    """
+    by_uuid = {card.uuid: card for card in cards}
+    placed = dict(placement.containers)
+    if set(placed) != {each.container for each in request.asks}:
+        return "the placement's containers are not those that ask for GPUs"
+    for each in request.asks:
+        slices = placed[each.container]
+        if len(slices) != each.ask.devices or len({s.uuid for s in slices}) != len(slices):
+            return f"container {each.container} holds other than its {each.ask.devices} distinct cards"
+        for given in slices:
+            card = by_uuid.get(given.uuid)
+            if card is None:
+                return f"card {given.uuid} is not in the node's inventory"
+            if Use(given.share_milli, given.memory_mib) != need(each.ask, card):
+                return f"container {each.container} holds other amounts than it asked"
+    return None
+
+
+def rate(
+    uses: Mapping[str, Use], cards: Iterable[Card], weights: Weights, charge_by: str = "dominant"
+) -> int:
+    """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
+
+    The part of a card is by ``charge_by``: ``compute``, ``memory``, their ``mean`` rounded up, or the
+    ``dominant`` one.
+    """
+    by_uuid = {card.uuid: card for card in cards}
+    return sum(
+        _ceil(_part(use, by_uuid[uuid], charge_by) * weight_of(by_uuid[uuid].model, weights), 1000)
+        for uuid, use in uses.items()
+    )
+
+
+def weight_of(model: str, weights: Weights) -> int:
+    """The model's weight in thousandths: of the names that match, the longest; 1000 where none does."""
+    matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
+    return max(matching)[1] if matching else 1000
+
+
+def _part(use: Use, card: Card, charge_by: str) -> int:
+    compute, memory = use.share_milli, _ceil(1000 * use.memory_mib, card.memory_mib)
+    parts = {
+        "compute": compute,
+        "memory": memory,
+        "mean": _ceil(compute + memory, 2),
+        "dominant": max(compute, memory),
+    }
+    return parts[charge_by]
+
+
+def _ceil(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def _most(a: Use, b: Use) -> Use:
+    return Use(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _versioned(text: str, key: str, kind: type) -> Any:
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError(f"not JSON: {error}") from error
+    if not isinstance(whole, dict) or whole.get("version") != 1 or not isinstance(whole.get(key), kind):
+        raise UndecodableError(f"not version 1 with {key}")
+    return whole[key]
+
+
+def _card(raw: object) -> Card:
+    if not isinstance(raw, dict):
+        raise UndecodableError("inventory: a card is no object")
+    uuid, model = raw.get("uuid"), raw.get("model")
+    if not isinstance(uuid, str) or not uuid or not isinstance(model, str):
+        raise UndecodableError("inventory: a card without uuid or model")
+    memory = _natural(raw, "memory_mib")
+    if memory == 0:
+        raise UndecodableError(f"inventory: card {uuid} has no memory")
+    return Card(uuid, _natural(raw, "index"), model, memory, raw.get("healthy") is not False)
+
+
+def _slice(raw: object) -> Slice:
+    if not isinstance(raw, dict) or not isinstance(raw.get("uuid"), str):
+        raise UndecodableError("devices: a card without uuid")
+    share = _natural(raw, "share_milli")
+    if share > WHOLE_MILLI:
+        raise UndecodableError("devices: more than a whole card")
+    return Slice(raw["uuid"], _natural(raw, "index"), share, _natural(raw, "memory_mib"))
+
+
+def _natural(raw: Mapping[str, Any], key: str) -> int:
+    value = raw.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise UndecodableError(f"{key} is no natural number")
+    return value

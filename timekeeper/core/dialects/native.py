@@ -1,0 +1,131 @@
+"""Bursar's own resources: ``bursar.dev/gpu-percent``, ``gpu-memory`` (MiB) and ``gpu-count``."""
+
+from timekeeper.core.dialects.dialect import Dialect, Limits, amount, nothing_at_admission, nothing_at_binding
+from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
+from timekeeper.core.values import WHOLE_MILLI, Ask
+from timekeeper.core.violation import Violation, shown
+
+MEMORY_FLOOR_MIB = 64  # less than a CUDA context takes: nobody can mean it, most often GiB were meant
+MOST_CARDS = 64  # more than any node has; bounds what a search may be asked
+
+_PERCENT_ALLOWED = "1 to 100 for a share of one card, or a multiple of 100 for whole cards"
+_MEMORY_ALLOWED = f"a whole number of MiB, at least {MEMORY_FLOOR_MIB} on each card"
+_COUNT_ALLOWED = f"1 to {MOST_CARDS} cards"
+
+
+def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
+    percent = amount(limits, GPU_PERCENT, 1, _PERCENT_ALLOWED, "50")
+    memory = amount(limits, GPU_MEMORY, 1, _MEMORY_ALLOWED, "8192")
+    count = amount(limits, GPU_COUNT, 1, _COUNT_ALLOWED, "2")
+    broken = tuple(each for each in (percent, memory, count) if isinstance(each, Violation))
+    if (
+        broken
+        or isinstance(percent, Violation)
+        or isinstance(memory, Violation)
+        or isinstance(count, Violation)
+    ):
+        return broken
+    return _ask(limits, percent, memory, count)
+
+
+def _ask(
+    limits: Limits, percent: int | None, memory: int | None, count: int | None
+) -> Ask | tuple[Violation, ...]:
+    """The branches of the words' meaning: count alone, whole cards, a share, memory only."""
+    if count is not None and count > MOST_CARDS:
+        return (_violation(limits, "amount", GPU_COUNT, "more cards than any node has", _COUNT_ALLOWED, "2"),)
+    if percent is None and memory is None:
+        return Ask(count or 1, WHOLE_MILLI, 0)
+    if count is None and percent is not None and percent > 100:
+        return _whole_cards(limits, percent, memory)
+    return _divided(limits, percent, memory, count or 1)
+
+
+def _whole_cards(limits: Limits, percent: int, memory: int | None) -> Ask | tuple[Violation, ...]:
+    broken = []
+    if percent % 100:
+        broken.append(
+            _violation(
+                limits,
+                "share-range",
+                GPU_PERCENT,
+                "more than one card, but not whole cards",
+                _PERCENT_ALLOWED,
+                "200",
+            )
+        )
+    elif percent > 100 * MOST_CARDS:
+        broken.append(
+            _violation(
+                limits, "share-range", GPU_PERCENT, "more cards than any node has", _PERCENT_ALLOWED, "200"
+            )
+        )
+    if memory is not None:
+        broken.append(_memory_of_whole(limits))
+    return tuple(broken) or Ask(percent // 100, WHOLE_MILLI, 0)
+
+
+def _divided(
+    limits: Limits, percent: int | None, memory: int | None, count: int
+) -> Ask | tuple[Violation, ...]:
+    broken = []
+    if percent is not None and (percent % count or not 1 <= percent // count <= 100):
+        broken.append(
+            _violation(
+                limits,
+                "count-divides",
+                GPU_PERCENT,
+                f"does not divide into 1 to 100 on each of {count} cards",
+                f"a multiple of {count} up to {100 * count}",
+                str(50 * count),
+            )
+        )
+    elif percent == 100 * count and memory is not None:
+        broken.append(_memory_of_whole(limits))
+    if memory is not None and memory % count:
+        broken.append(
+            _violation(
+                limits,
+                "count-divides",
+                GPU_MEMORY,
+                f"does not divide evenly over {count} cards",
+                f"a multiple of {count} MiB",
+                str(8192 * count),
+            )
+        )
+    elif memory is not None and memory // count < MEMORY_FLOOR_MIB:
+        broken.append(
+            _violation(
+                limits, "memory-floor", GPU_MEMORY, "less than a GPU process needs", _MEMORY_ALLOWED, "8192"
+            )
+        )
+    return tuple(broken) or Ask(count, 10 * (percent or 0) // count, (memory or 0) // count)
+
+
+def _memory_of_whole(limits: Limits) -> Violation:
+    return _violation(
+        limits,
+        "memory-with-whole-cards",
+        GPU_MEMORY,
+        "whole cards come with all of their memory",
+        f"no {GPU_MEMORY} beside whole cards",
+        f'{GPU_PERCENT}: "100" alone',
+    )
+
+
+def _violation(
+    limits: Limits, rule: str, resource: str, problem: str, allowed: str, example: str
+) -> Violation:
+    text = example if "/" in example else f'{resource}: "{example}"'
+    return Violation(rule, limits.at(resource), shown(limits.amounts[resource]), problem, allowed, text)
+
+
+DIALECT = Dialect(
+    name="bursar",
+    resources=(GPU_PERCENT, GPU_MEMORY, GPU_COUNT),
+    examples={GPU_PERCENT: "50", GPU_MEMORY: "8192", GPU_COUNT: "2"},
+    read=_read,
+    at_admission=nothing_at_admission,
+    at_binding=nothing_at_binding,
+    ignored_by_scheduler=(GPU_COUNT,),
+)

@@ -1,0 +1,54 @@
+"""Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The plugin's kubelet side picks the
+cards."""
+
+from timekeeper.core.dialects.dialect import Dialect, Limits, amount, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.native import MOST_CARDS
+from timekeeper.core.names import GPU_PERCENT
+from timekeeper.core.quantity import integral
+from timekeeper.core.values import WHOLE_MILLI, Ask
+from timekeeper.core.violation import Violation, shown
+
+GPU = "nvidia.com/gpu"
+_ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card ask {GPU_PERCENT} instead"
+
+
+def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
+    given = limits.amounts[GPU]
+    if integral(given) is None:
+        example = f'{GPU_PERCENT}: "50"'
+        return (
+            Violation(
+                "whole-cards-only",
+                limits.at(GPU),
+                shown(given),
+                f"{GPU} counts whole cards",
+                _ALLOWED,
+                example,
+            ),
+        )
+    count = amount(limits, GPU, 1, _ALLOWED, "1")
+    if not isinstance(count, int):
+        return (count,) if count else ()
+    if count > MOST_CARDS:
+        return (
+            Violation(
+                "whole-cards-only",
+                limits.at(GPU),
+                shown(given),
+                "more cards than any node has",
+                _ALLOWED,
+                f'{GPU}: "1"',
+            ),
+        )
+    return Ask(count, WHOLE_MILLI, 0)
+
+
+DIALECT = Dialect(
+    name="nvidia",
+    resources=(GPU,),
+    examples={GPU: "1"},
+    read=_read,
+    at_admission=nothing_at_admission,
+    at_binding=nothing_at_binding,
+    plugin_chooses=True,
+)

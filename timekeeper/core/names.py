@@ -1,0 +1,39 @@
+"""Every name of ours that stands in a Kubernetes object."""
+
+DOMAIN = "bursar.dev"
+NAMESPACE = "bursar-system"
+AUDIENCE = "bursar"
+SIDECAR = "bursar-sidecar"
+SCHEDULER = "bursar-scheduler"
+BUDGETS = "bursar-budgets"
+BUDGETS_LABEL = "bursar.dev/budgets"
+
+# native resources
+GPU_PERCENT = "bursar.dev/gpu-percent"
+GPU_MEMORY = "bursar.dev/gpu-memory"
+GPU_COUNT = "bursar.dev/gpu-count"
+
+# pod annotations that a user may write
+POLICY = "bursar.dev/policy"
+MODELS = "bursar.dev/gpu-models"
+EXCLUDE_MODELS = "bursar.dev/exclude-gpu-models"
+UUIDS = "bursar.dev/gpu-uuids"
+TOPOLOGY = "bursar.dev/topology"
+SAME_GPU = "bursar.dev/same-gpu"
+USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU)
+
+# what we write at admission
+GOVERNED = "bursar.dev/governed"
+REQUEST = "bursar.dev/request"
+STANDING = "bursar.dev/standing"
+
+# what the Binding writes
+DEVICES = "bursar.dev/devices"
+VISIBLE = "visible-devices.bursar.dev/"
+
+# the condition on a waiting pod's status by which the extender wakes it
+WAKE_CONDITION = "bursar.dev/CardFreed"
+
+# what the node agent writes
+INVENTORY = "bursar.dev/inventory"
+HOLDERS = "bursar.dev/holders"

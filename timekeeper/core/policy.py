@@ -1,0 +1,74 @@
+"""What the budget ConfigMaps say, as immutable values. Amounts in milli-GPU x milliseconds, parts in
+thousandths."""
+
+from dataclasses import dataclass
+
+GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
+
+PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
+ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
+CHARGE_BY = ("dominant", "compute", "memory", "mean")
+CHARGE_FROM = ("running", "bound")
+RULE_MODES = ("enforce", "warn", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One entry: of a namespace, a group (``_group.NAME``) or ``_defaults``. ``amount`` None: unlimited."""
+
+    amount: int | None
+    period: str = "month"
+    carry_over_milli: int = 0
+    on_exhausted: str = "reclaim"
+    warn_at_milli: int | None = None
+    group: str = ""
+    policy: str = ""
+    rules: tuple[tuple[str, str], ...] = ()
+    exempt: tuple[str, ...] = ()
+    max_gpus: int | None = None
+    price: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The entry ``_settings``, each field with its default."""
+
+    time_zone: str = "UTC"
+    weights: tuple[tuple[str, int], ...] = ()
+    in_budget_class: str = "gpu-default-priority"
+    over_budget_class: str = "gpu-lower-priority"
+    mode: str = "enforce"
+    scheduler_name: str = "bursar-scheduler"
+    sidecar: bool = True
+    charge_by: str = "dominant"
+    charge_from: str = "running"
+    lookahead_ms: int = 600_000
+    start_grace_ms: int = 600_000
+    max_grace_period_ms: int = 600_000
+    settle_after_ms: int = 3_600_000
+    pdb_grace_ms: int = 600_000
+    unknown_standing: str = "inBudget"
+
+
+UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
+
+
+def not_built(budget: Budget) -> tuple[str, ...]:
+    """A sentence for each thing the entry asks that this release does not do yet: nothing is accepted in
+    silence."""
+    asked = {
+        "onExhausted": budget.on_exhausted != "deprioritize" and budget.amount is not None,
+        "carryOver": budget.carry_over_milli > 0,
+        "group": bool(budget.group),
+        "policy": bool(budget.policy),
+        "rules": bool(budget.rules),
+        "exempt": bool(budget.exempt),
+        "maxGPUs": budget.max_gpus is not None,
+        "price": bool(budget.price),
+    }
+    acts = {"onExhausted": f"{budget.on_exhausted} acts as deprioritize"}
+    return tuple(
+        f"{field}: not built yet, {acts.get(field, 'it has no effect')}"
+        for field, is_asked in asked.items()
+        if is_asked
+    )

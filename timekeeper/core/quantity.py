@@ -1,0 +1,52 @@
+"""Kubernetes quantities, read exactly.
+
+The API server rewrites what a user wrote (``8000`` arrives as ``8k``), so every exact integral spelling is
+read: decimal and binary suffixes and exponents. Everything else (``0.5``, ``500m``, ``NaN``, blanks, digits
+that are not ASCII, exponents too large to be meant) is not a number to us.
+
+Source: the grammar in k8s.io/apimachinery/pkg/api/resource, ``Quantity``.
+"""
+
+import re
+from fractions import Fraction
+
+LARGEST = 2**63 - 1  # Kubernetes itself counts extended resources in an int64
+
+_GRAMMAR = re.compile(
+    r"([+-]?)([0-9]{0,40})(?:\.([0-9]{0,40}))?(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?", re.ASCII
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def integral(value: object) -> int | None:
+    """The whole number that a quantity stands for, or None where it is not exactly one within an int64.
+
+    Takes what JSON or YAML gave: text in Kubernetes' grammar, or an int (bool and float are not quantities).
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) <= LARGEST else None
+    if not isinstance(value, str):
+        return None
+    exact = _exact(value)
+    if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:
+        return None
+    return int(exact)
+
+
+def _exact(text: str) -> Fraction | None:
+    match = _GRAMMAR.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        return None
+    sign, whole, decimals, suffix, exponent = match.groups()
+    digits = Fraction(int((whole or "") + (decimals or "")), 10 ** len(decimals or ""))
+    scale = (
+        Fraction(2) ** _BINARY[suffix]
+        if suffix in _BINARY
+        else Fraction(10) ** _power_of_ten(suffix, exponent)
+    )
+    return -digits * scale if sign == "-" else digits * scale
+
+
+def _power_of_ten(suffix: str | None, exponent: str | None) -> int:
+    return int(exponent) if exponent is not None else _DECIMAL[suffix]

@@ -1,0 +1,107 @@
+"""List, then watch, and never miss a change: client-go's reflector as a generator that touches no network
+itself.
+
+The caller gives the two calls and the wait; so the order of lists, watches, bookmarks, expiries and failures
+is tested with lists. Source: k8s.io/client-go/tools/cache, ``Reflector.ListAndWatch``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+FIRST_WAIT_MS = 200
+LONGEST_WAIT_MS = 10_000
+
+
+class ExpiredError(Exception):
+    """The resource version is too old to watch from (HTTP 410): list again."""
+
+
+class UnreachableError(Exception):
+    """The API server could not be asked, or answered with an error: wait, then go on from where we were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Everything there is: what is not in it is gone."""
+
+    items: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One object added, modified or (``deleted``) gone."""
+
+    item: Json
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Nothing changed, and everything up to now has been heard: a bookmark, or a watch that ended in
+    order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call failed; ``sentence`` tells how, for the log."""
+
+    sentence: str
+
+
+Event = Listed | Changed | Progress | Failed
+
+
+def reflect(
+    list_all: Callable[[], tuple[tuple[Json, ...], str]],
+    watch: Callable[[str], Iterator[Json]],
+    wait_ms: Callable[[int], None],
+) -> Iterator[Event]:
+    """Yields Listed once the list is complete, then each change, for ever; lists again after an expiry.
+
+    ``list_all`` gives items and resource version; ``watch`` gives the raw events from one on (``{"type",
+    "object"}``) and ends when the server closes the stream. Both raise UnreachableError or ExpiredError.
+    ``wait_ms`` sleeps, longer after each failure in a row.
+    """
+    version, pause = "", FIRST_WAIT_MS
+    while True:
+        try:
+            if not version:
+                items, version = list_all()
+                yield Listed(items)
+            for raw in watch(version):
+                event = _event(raw)
+                version, pause = _version(raw) or version, FIRST_WAIT_MS
+                if event is not None:
+                    yield event
+            yield Progress()
+            wait_ms(
+                FIRST_WAIT_MS // 10
+            )  # a server that closes every watch at once is not asked in a tight loop
+        except ExpiredError:
+            version = ""
+        except UnreachableError as error:
+            yield Failed(str(error))
+            wait_ms(pause)
+            pause = min(2 * pause, LONGEST_WAIT_MS)
+
+
+def _event(raw: Json) -> Event | None:
+    kind, item = raw.get("type"), raw.get("object")
+    if kind == "ERROR":
+        code = item.get("code") if isinstance(item, Mapping) else None
+        raise ExpiredError if code == 410 else UnreachableError(f"the watch ended with an error: {item}")
+    if kind == "BOOKMARK":
+        return Progress()
+    if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, Mapping):
+        return Changed(item, kind == "DELETED")
+    return None
+
+
+def _version(raw: Json) -> str:
+    item = raw.get("object")
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
+    return version if isinstance(version, str) else ""

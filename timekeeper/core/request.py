@@ -1,0 +1,231 @@
+"""What a pod asks of GPUs, as one immutable value, read from a pod's JSON in whichever dialect it is
+written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.dialects import DIALECTS, UNSPOKEN, Dialect, Limits
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from timekeeper.core.violation import Violation, shown
+
+Json = Mapping[str, Any]
+
+POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Either a request, or what keeps it from being one, or neither: a pod that asks for no GPU."""
+
+    request: GPURequest | None
+    violations: tuple[Violation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod's JSON with the path that a message names; ``init`` only where it ends before the
+    others start."""
+
+    path: str
+    name: str
+    init: bool
+    raw: Json
+
+
+def containers(pod: Json) -> tuple[Container, ...]:
+    """Init containers first, then the others, as the pod lists them; entries that are no objects are passed
+    over."""
+    spec = mapping(pod.get("spec"))
+    found = []
+    for field in ("initContainers", "containers"):
+        for index, raw in enumerate(sequence(spec.get(field))):
+            if isinstance(raw, Mapping):
+                init = field == "initContainers" and raw.get("restartPolicy") != "Always"
+                found.append(Container(f"spec.{field}[{index}]", str(raw.get("name", "")), init, raw))
+    return tuple(found)
+
+
+def parse(pod: Json) -> Parsed:
+    """The pod's request, with every violation in it. Never raises, whatever JSON it is given.
+
+    A pod whose violations are not empty has no request: what is half malformed is never half granted.
+    """
+    read = [_read_container(container) for container in containers(pod)]
+    asks = tuple(ask for _, ask, _ in read if ask is not None)
+    spoken = {dialect.name: dialect for dialects, _, _ in read for dialect in dialects}
+    annotations = annotations_of(pod)
+    violations = [violation for _, _, found in read for violation in found]
+    violations += _one_dialect(tuple(spoken.values()))
+    if not asks and not violations:
+        return Parsed(None, ())
+    violations += _constraint_violations(annotations)
+    if violations:
+        return Parsed(None, tuple(violations))
+    (dialect,) = spoken
+    return Parsed(_request(dialect, asks, annotations), ())
+
+
+def annotations_of(pod: Json) -> Json:
+    """The pod's annotations, empty where there are none."""
+    return mapping(mapping(pod.get("metadata")).get("annotations"))
+
+
+def canonical(request: GPURequest) -> str:
+    """The annotation ``bursar.dev/request``: container -> amounts on each of its distinct cards, sorted,
+    without blanks.
+
+    It has no version: it is an echo for people and reports. Every role reads the request from the pod's spec.
+    """
+    amounts = {
+        each.container: {
+            "devices": each.ask.devices,
+            "memory_mib": each.ask.memory_mib,
+            "share_milli": each.ask.share_milli,
+        }
+        for each in request.asks
+    }
+    return json.dumps(amounts, sort_keys=True, separators=(",", ":"))
+
+
+def mapping(value: object) -> Json:
+    """The value where it is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: object) -> list[Any]:
+    """The value where it is a JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def _read_container(
+    container: Container,
+) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
+    resources = mapping(container.raw.get("resources"))
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    violations = [*_unspoken(container, {**requests, **limits})]
+    spoken = tuple(d for d in DIALECTS if any(name in limits or name in requests for name in d.resources))
+    for dialect in spoken:
+        violations += _differing(container, dialect, limits, requests)
+    if len(spoken) != 1 or violations:
+        return spoken, None, tuple(violations)
+    dialect = spoken[0]
+    answer = dialect.read(Limits(f"{container.path}.resources.limits", container.name, limits))
+    if isinstance(answer, Ask):
+        return spoken, ContainerAsk(container.name, container.init, answer), ()
+    return spoken, None, answer
+
+
+def _unspoken(container: Container, amounts: Json) -> list[Violation]:
+    return [
+        Violation(
+            rule="dialect-not-spoken",
+            path=f"{container.path}.resources.limits[{name}]",
+            got="",
+            problem=f"Bursar does not speak the GPU resource {name} yet",
+            allowed="bursar.dev/gpu-percent, bursar.dev/gpu-memory, bursar.dev/gpu-count, "
+            "tencent.com/vcuda-core with tencent.com/vcuda-memory, or whole nvidia.com/gpu",
+            example='bursar.dev/gpu-percent: "50"',
+        )
+        for name in amounts
+        if UNSPOKEN.match(name) and not any(name in dialect.resources for dialect in DIALECTS)
+    ]
+
+
+def _differing(container: Container, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
+    """Kubernetes lets no extended resource be overcommitted: a request, where given, must equal the limit."""
+    return [
+        Violation(
+            rule="request-differs-from-limit",
+            path=f"{container.path}.resources.requests[{name}]",
+            got=f"request {shown(requests[name])} and "
+            + (f"limit {shown(limits[name])}" if name in limits else "no limit"),
+            problem="a GPU request must equal its limit",
+            allowed="the limit alone, or a request of the same amount",
+            example=f'limits: {{{name}: "{dialect.examples[name]}"}}',
+        )
+        for name in dialect.resources
+        if name in requests and (name not in limits or requests[name] != limits[name])
+    ]
+
+
+def _one_dialect(spoken: tuple[Dialect, ...]) -> list[Violation]:
+    if len(spoken) < 2:
+        return []
+    return [
+        Violation(
+            rule="several-dialects",
+            path="spec.containers",
+            got=" and ".join(dialect.name for dialect in spoken),
+            problem="a pod's containers must all ask for GPUs in one dialect",
+            allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
+            example='bursar.dev/gpu-percent: "50" in each container',
+        )
+    ]
+
+
+def _constraint_violations(annotations: Json) -> list[Violation]:
+    violations = []
+    policy = annotations.get(names.POLICY)
+    if policy is not None and policy not in POLICIES:
+        violations.append(
+            Violation(
+                "unknown-policy",
+                f"metadata.annotations[{names.POLICY}]",
+                shown(policy),
+                "no such placement policy",
+                ", ".join(POLICIES),
+                f"{names.POLICY}: binpack",
+            )
+        )
+    violations += [
+        Violation(
+            "constraint-not-built",
+            f"metadata.annotations[{name}]",
+            shown(annotations[name]),
+            "this constraint is not built yet, so it cannot be kept",
+            "the pod without it",
+            "removing the annotation",
+        )
+        for name in (names.TOPOLOGY, names.SAME_GPU)
+        if name in annotations
+    ]
+    violations += [
+        Violation(
+            "empty-constraint",
+            f"metadata.annotations[{name}]",
+            shown(annotations[name]),
+            "names nothing",
+            "names divided by commas",
+            f"{name}: {example}",
+        )
+        for name, example in (
+            (names.MODELS, "H100,A100"),
+            (names.EXCLUDE_MODELS, "T4"),
+            (names.UUIDS, "GPU-5a3c..."),
+        )
+        if name in annotations and not _listed(annotations, name)
+    ]
+    return violations
+
+
+def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) -> GPURequest:
+    return GPURequest(
+        dialect=dialect,
+        asks=asks,
+        models=_listed(annotations, names.MODELS),
+        exclude_models=_listed(annotations, names.EXCLUDE_MODELS),
+        uuids=_listed(annotations, names.UUIDS),
+        policy=str(annotations.get(names.POLICY, "")),
+    )
+
+
+def _listed(annotations: Json, name: str) -> tuple[str, ...]:
+    value = annotations.get(name)
+    return (
+        tuple(part for part in (p.strip() for p in value.split(",")) if part)
+        if isinstance(value, str)
+        else ()
+    )

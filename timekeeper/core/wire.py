@@ -1,0 +1,135 @@
+"""Every JSON document that Bursar's own parts exchange, declared once. All are ``version: 1`` where they
+travel alone."""
+
+from typing import Literal, NotRequired, TypedDict
+
+StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
+
+
+class CardWire(TypedDict):
+    """One card of a node's inventory; memory in MiB."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    healthy: bool
+    numa: int | None
+    links: list[str]
+    mig: str | None
+
+
+class Inventory(TypedDict):
+    """Node annotation ``bursar.dev/inventory``."""
+
+    version: Literal[1]
+    cards: list[CardWire]
+
+
+class SliceWire(TypedDict):
+    """What one container holds of one card: thousandths of its compute, MiB of its memory."""
+
+    uuid: str
+    index: int
+    share_milli: int
+    memory_mib: int
+
+
+class Devices(TypedDict):
+    """Pod annotation ``bursar.dev/devices``, written by the Binding: container -> the slices it holds."""
+
+    version: Literal[1]
+    containers: dict[str, list[SliceWire]]
+
+
+class PriorityClassWire(TypedDict):
+    """A priority class by name, with its value where the timekeeper has seen it in the cluster (else
+    None)."""
+
+    name: str
+    value: int | None
+
+
+class PriorityClasses(TypedDict):
+    """The class of each standing."""
+
+    inBudget: PriorityClassWire
+    overBudget: PriorityClassWire
+
+
+class StandingSettings(TypedDict):
+    """What webhook and extender need of ``_settings``. Durations in milliseconds."""
+
+    mode: Literal["enforce", "observe"]
+    schedulerName: str
+    sidecar: bool
+    priorityClasses: PriorityClasses
+    unknownStanding: Literal["inBudget", "overBudget"]
+    maxGracePeriodMs: int
+    policy: str
+
+
+class StandingEntry(TypedDict):
+    """One namespace: amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
+
+    ``ratio``: thousandths of what was granted that are spent; ``warnAt``: thousandths from which on a user is
+    warned, or None; ``remaining``: granted - posted - pending - reserved, or None where unlimited;
+    ``validUntil``: when the standing must be asked anew.
+    """
+
+    standing: StandingWord
+    onExhausted: str
+    priorityClass: str
+    ratio: int | None
+    warnAt: int | None
+    remaining: int | None
+    validUntil: int | None
+    rules: dict[str, str]
+    exempt: list[str]
+    policy: str
+
+
+class Standings(TypedDict):
+    """``GET /v1/standings``; strong ETag = the revision in quotes."""
+
+    version: Literal[1]
+    revision: str
+    generated: int
+    settings: StandingSettings
+    default: StandingEntry
+    namespaces: dict[str, StandingEntry]
+
+
+class BeatDevice(TypedDict):
+    """NVML's figures for one card as seen in the pod: percent, MiB, and whether others share the card."""
+
+    uuid: str
+    utilisation: int | None
+    memory_mib: int | None
+    scope: Literal["exclusive", "shared"]
+
+
+class Beat(TypedDict):
+    """One heartbeat, ``age_ms`` old by the sender's monotonic clock when it is sent."""
+
+    age_ms: int
+    devices: list[BeatDevice]
+
+
+class Heartbeats(TypedDict):
+    """``POST /v1/heartbeats``: ``boot`` names the sidecar's run, ``sequence`` counts its posts (a repeat
+    carries the same)."""
+
+    version: Literal[1]
+    boot: str
+    sequence: int
+    beats: list[Beat]
+
+
+class HeartbeatAnswer(TypedDict):
+    """When to beat next, whether the namespace is in budget, and the CA bundle (PEM) to trust from now on."""
+
+    version: Literal[1]
+    interval_ms: int
+    in_budget: bool
+    ca: NotRequired[str]
