@@ -140,6 +140,18 @@ def test_containers_add_up_and_init_containers_reuse_what_is_theirs() -> None:
     assert cards.use_of(request, on_one_card) == {"GPU-0": Use(500, 40960)}
 
 
+def test_an_init_container_runs_beside_the_native_sidecars_that_stand_before_it() -> None:
+    side = container("side", gpu_memory="1000") | {"restartPolicy": "Always"}
+    late = container("late", gpu_memory="500") | {"restartPolicy": "Always"}
+    request = request_of(
+        container("a", gpu_memory="3000"), init=[side, container("i", gpu_memory="4000"), late]
+    )
+    amounts = {"side": 1000, "i": 4000, "late": 500, "a": 3000}
+    placement = Placement(tuple((name, (Slice("GPU-0", 0, 0, mib),)) for name, mib in amounts.items()))
+
+    assert cards.use_of(request, placement) == {"GPU-0": Use(0, 5000)}
+
+
 def placed(name: str = "main", uuid: str = "GPU-0", share: int = 500, memory: int = 40960) -> Placement:
     return Placement(((name, (Slice(uuid, 0, share, memory),)),))
 

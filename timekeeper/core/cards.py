@@ -93,22 +93,20 @@ def is_model(word: str, model: str) -> bool:
 def use_of(request: GPURequest, placement: Placement) -> dict[str, Use]:
     """The most that the pod takes of each card at one time, by UUID.
 
-    Containers that run together add up; ordinary init containers run before them, one at a time, and reuse
-    what is theirs.
+    Containers that run together add up. An ordinary init container runs before them, beside the native
+    sidecars that stand before it and nobody else, and so reuses what is the pod's own (KEP-753's rule for
+    resources).
     """
-    init = {each.container for each in request.asks if each.init}
+    placed = dict(placement.containers)
     together: dict[str, Use] = {}
-    alone: dict[str, Use] = {}
-    for name, slices in placement.containers:
-        for each in slices:
-            use = Use(each.share_milli, each.memory_mib)
-            if name in init:
-                alone[each.uuid] = _most(alone.get(each.uuid, NO_USE), use)
-            else:
-                together[each.uuid] = together.get(each.uuid, NO_USE) + use
-    return {
-        uuid: _most(alone.get(uuid, NO_USE), together.get(uuid, NO_USE)) for uuid in {**alone, **together}
-    }
+    most: dict[str, Use] = {}
+    for each in request.asks:
+        for part in placed.get(each.container, ()):
+            sum_now = together.get(part.uuid, NO_USE) + Use(part.share_milli, part.memory_mib)
+            if not each.init:
+                together[part.uuid] = sum_now
+            most[part.uuid] = _most(most.get(part.uuid, NO_USE), sum_now)
+    return most
 
 
 def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -> str | None:

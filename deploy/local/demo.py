@@ -1,0 +1,348 @@
+"""The main job, told as a story on a real control plane: each step shows the command and its real output, and
+is checked."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from deploy.local.build import Say
+from deploy.local.cluster import ControlPlane
+from deploy.local.errors import LocalError
+from deploy.local.nodes import kwok_node
+from deploy.local.sidecars import Sidecars
+from deploy.local.stack import Stack
+
+Json = dict[str, Any]
+
+GPU_SECONDS = 1_000_000  # milli-GPU x milliseconds
+SMALL_BUDGET_HOURS = "0.00111111"  # 4 GPU-seconds, less four milli-GPU-milliseconds
+SMALL_BUDGET = 3_999_996
+
+BUDGETS = {
+    "_settings": "lookahead: 0s\n",
+    "team-a": "gpuHours: 100\nperiod: month\nonExhausted: deprioritize\n",
+    "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: deprioritize\nwarnAt: 0.5\n",
+}
+
+
+class StepError(LocalError):
+    """A step did not go as the story says."""
+
+
+def demo(say: Say) -> None:
+    """Runs the whole story; raises StepError, with what was seen, at the first step that does not hold."""
+    began = time.monotonic()
+    with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack) as sidecars:
+        say(f"Bursar is up on Kubernetes at {cp.url} after {time.monotonic() - began:.0f} s")
+        lay_out(stack)
+        story = Story(stack, sidecars)
+        for step in STEPS:
+            step(story)
+    print(f"\nAll {len(STEPS)} steps held, in {time.monotonic() - began:.0f} s.")
+
+
+def lay_out(stack: Stack) -> None:
+    """The stage: nodes with cards, namespaces, and their budgets."""
+    nodes = [
+        kwok_node("big", cards=2, memory_mib=81_920, model="H100", labels={"pool": "big"}),
+        kwok_node("small", cards=2, memory_mib=8_000, model="T4", labels={"pool": "small"}),
+        kwok_node("single", cards=1, memory_mib=40_960, model="A100", labels={"pool": "single"}),
+    ]
+    for node in nodes:
+        stack.cp.api.call("POST", "/api/v1/nodes", node)
+    for namespace in ("team-a", "team-b"):
+        stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    budgets = {"metadata": {"name": "bursar-budgets"}, "data": BUDGETS}
+    stack.cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", budgets)
+
+
+class Story:
+    """The steps' hands and eyes: runs kubectl and shows it, waits, checks."""
+
+    def __init__(self, stack: Stack, sidecars: Sidecars) -> None:
+        self.stack = stack
+        self.sidecars = sidecars
+        self.reader = stack.reader_token()
+        self.number = 0
+
+    def title(self, text: str) -> None:
+        """Begins a step."""
+        self.number += 1
+        print(f"\n{self.number}. {text}", flush=True)
+
+    def shown(self, *arguments: str, manifest: Json | None = None) -> str:
+        """Runs kubectl in the open: the command, its manifest, and what it really printed; returns that."""
+        text = None if manifest is None else yaml.safe_dump(manifest, sort_keys=False)
+        print(f"   $ kubectl {' '.join(arguments)}" + (" <<END" if text else ""))
+        if text:
+            print("".join(f"     {line}\n" for line in text.splitlines()) + "     END")
+        done = self.stack.cp.kubectl(*arguments, input=text)
+        output = (done.stdout + done.stderr).strip()
+        print("".join(f"   | {line}\n" for line in output.splitlines()), end="", flush=True)
+        return output
+
+    def get(self, path: str) -> Any:
+        """A GET of the timekeeper's REST API, in the open."""
+        answer = self.stack.get(path, self.reader)
+        print(f"   $ curl -H 'Authorization: Bearer ...' $TIMEKEEPER{path}")
+        text = answer if isinstance(answer, str) else json.dumps(answer, indent=2)
+        print("".join(f"   | {line}\n" for line in text.splitlines()), end="", flush=True)
+        return answer
+
+    def pod(self, name: str, namespace: str = "team-a") -> Json:
+        """A pod as the API server has it."""
+        pod: Json = self.stack.cp.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return pod
+
+    def until(self, what: str, is_so: Callable[[], bool], within_s: float = 15) -> None:
+        """Waits for a condition of the story."""
+        try:
+            self.stack.wait(what, is_so, within_s=within_s)
+        except LocalError as error:
+            raise StepError(str(error)) from error
+
+    def until_running(self, name: str, namespace: str = "team-a") -> None:
+        """Waits until a pod runs."""
+        self.until(
+            f"pod {namespace}/{name} to run",
+            lambda: self.pod(name, namespace)["status"]["phase"] == "Running",
+        )
+
+
+def check(holds: bool, what: str, seen: object = "") -> None:
+    """One claim of the story: printed where it holds, raised where it does not."""
+    if not holds:
+        raise StepError(f"this does not hold: {what}; seen: {seen}")
+    print(f"   => {what}", flush=True)
+
+
+def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: str) -> Json:
+    """A pod as a user writes it: one container, GPU limits, nothing else of ours."""
+    metadata: Json = {"name": name, "namespace": namespace}
+    if run_for:
+        metadata["annotations"] = {"local.bursar.dev/run-for": run_for}  # tells kwok when the container ends
+    resources = {f"bursar.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {"pool": pool},
+            "containers": [{"name": "train", "image": "example/train:1", "resources": {"limits": resources}}],
+        },
+    }
+
+
+def a_malformed_pod_is_refused(story: Story) -> None:
+    """Step 1."""
+    story.title("A malformed request is refused with a sentence that tells how to mend it")
+    manifest = gpu_pod("typo", "team-a", "big", gpu_percent="150", gpu_memory="8")
+    output = story.shown("apply", "-f", "-", manifest=manifest)
+    check(
+        "denied the request" in output and "multiple of 100" in output,
+        "refused, with all that is wrong at once",
+        output,
+    )
+
+
+def two_half_cards_share_one(story: Story) -> None:
+    """Step 2."""
+    story.title("Two pods that ask for half a card each are placed on the same card")
+    story.shown("apply", "-f", "-", manifest=gpu_pod("half-1", "team-a", "big", gpu_percent="50"))
+    story.until_running("half-1")
+    story.stack.cp.kubectl(
+        "apply", "-f", "-", input=json.dumps(gpu_pod("half-2", "team-a", "big", gpu_percent="50"))
+    )
+    story.until_running("half-2")
+    columns = (
+        "NAME:.metadata.name,NODE:.spec.nodeName,CLASS:.spec.priorityClassName,"
+        r"STANDING:.metadata.annotations.bursar\.dev/standing,"
+        r"CARD:.metadata.annotations.visible-devices\.bursar\.dev/train"
+    )
+    story.shown("get", "pods", "-n", "team-a", "-o", f"custom-columns={columns}")
+    first, second = story.pod("half-1"), story.pod("half-2")
+    check(card_of(first) == card_of(second) != "", "both are on one card", (card_of(first), card_of(second)))
+    check(
+        first["spec"]["priorityClassName"] == "gpu-default-priority", "the priority follows from the budget"
+    )
+    check(first["spec"]["initContainers"][0]["name"] == "bursar-sidecar", "the sidecar is in the pod")
+
+
+def card_of(pod: Json) -> str:
+    """The UUIDs that the pod's container sees."""
+    return str(pod["metadata"]["annotations"].get("visible-devices.bursar.dev/train", ""))
+
+
+def a_third_pod_waits_for_a_card(story: Story) -> None:
+    """Step 3: the example of Intel's GPU Aware Scheduling, where the node has room in sum and no card has."""
+    story.title("A node of 2 cards x 8 GB and three pods of 5 GB: 6 GB are free in sum, yet no card has 5")
+    for name in ("five-1", "five-2"):
+        manifest = gpu_pod(name, "team-a", "small", gpu_memory="5000")
+        story.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+        story.until_running(name)
+    story.shown("apply", "-f", "-", manifest=gpu_pod("five-3", "team-a", "small", gpu_memory="5000"))
+    sentence = "no card has 5000 MiB free"
+    story.until("the refusal to be told", lambda: sentence in _events(story, "five-3"))
+    output = story.shown("describe", "pod", "five-3", "-n", "team-a", "--show-events=true")
+    check(sentence in output, "kubectl describe says why it waits")
+    check(card_of(story.pod("five-1")) != card_of(story.pod("five-2")), "the other two have a card each")
+    story.shown("delete", "pod", "five-1", "-n", "team-a", "--wait=true")
+    freed = time.monotonic()
+    story.until("the third to be bound", lambda: bool(story.pod("five-3")["spec"].get("nodeName")))
+    took = time.monotonic() - freed
+    check(took < 1, f"it was bound {took:.2f} s after the other's end", took)
+
+
+def _events(story: Story, name: str) -> str:
+    return story.stack.cp.kubectl(
+        "get", "events", "-n", "team-a", "--field-selector", f"involvedObject.name={name}"
+    ).stdout
+
+
+def a_budget_runs_out(story: Story) -> None:
+    """Step 4."""
+    story.title("team-b has a budget of 4 GPU-seconds, once; a pod on a whole card spends it")
+    story.shown("get", "configmap", "bursar-budgets", "-n", "bursar-system", "-o", r"jsonpath={.data.team-b}")
+    story.shown(
+        "apply", "-f", "-", manifest=gpu_pod("spender", "team-b", "single", run_for="8s", gpu_percent="100")
+    )
+    story.until_running("spender", "team-b")
+    story.until("the budget to run out", lambda: _budget(story)["standing"] == "OVER_BUDGET", within_s=20)
+    budget = story.get("/v1/budgets/team-b")
+    spent = budget["posted"] + budget["pending"]
+    check(
+        spent >= budget["granted"] == SMALL_BUDGET,
+        f"posted + pending = {spent} >= granted = {budget['granted']}",
+        budget,
+    )
+
+
+def _budget(story: Story) -> Json:
+    budget: Json = story.stack.get("/v1/budgets/team-b", story.reader)
+    return budget
+
+
+def the_charge_is_exact(story: Story) -> None:
+    """Step 5."""
+    story.title(
+        "The pod ends by itself; what was charged is wall time x rate, from the kubelet's own timestamps"
+    )
+    story.until(
+        "the spender to end",
+        lambda: story.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
+        within_s=20,
+    )
+    story.until(
+        "the charge to be posted", lambda: _budget(story)["pending"] == 0 and _budget(story)["posted"] > 0
+    )
+    state = story.pod("spender", "team-b")["status"]["containerStatuses"][0]["state"]["terminated"]
+    print(f"   | startedAt {state['startedAt']}  finishedAt {state['finishedAt']}")
+    wall_s = _seconds(state["finishedAt"]) - _seconds(state["startedAt"])
+    charged_s = Decimal(_budget(story)["posted"]) / GPU_SECONDS
+    check(
+        abs(charged_s - wall_s) <= 1,
+        f"charged {charged_s} GPU-seconds for {wall_s} s on one whole card",
+        charged_s,
+    )
+    check(_beats(story) > 0, "its sidecar's heartbeats were heard, with its own token")
+
+
+def _seconds(timestamp: str) -> int:
+    return int(time.mktime(time.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ")))
+
+
+def _beats(story: Story) -> int:
+    lines = story.stack.get("/metrics", story.reader).splitlines()
+    counted = [line for line in lines if line.startswith("bursar_heartbeats_total")]
+    return int(sum(float(line.rsplit(" ", 1)[1]) for line in counted))
+
+
+def the_next_pod_is_demoted(story: Story) -> None:
+    """Step 6."""
+    story.title("The next pod of team-b is admitted behind everyone who has budget left")
+    output = story.shown("apply", "-f", "-", manifest=gpu_pod("late", "team-b", "single", gpu_percent="100"))
+    story.until_running("late", "team-b")
+    pod = story.pod("late", "team-b")
+    check("Warning" in output, "the user is told")
+    check(
+        (pod["spec"]["priorityClassName"], pod["spec"]["priority"]) == ("gpu-lower-priority", -5),
+        f"class {pod['spec']['priorityClassName']}, priority {pod['spec']['priority']}",
+        pod["spec"],
+    )
+
+
+def an_in_budget_pod_takes_its_place(story: Story) -> None:
+    """Step 7."""
+    story.title("The only card of that node is taken; a pod of team-a, which has budget left, takes it over")
+    story.shown("apply", "-f", "-", manifest=gpu_pod("urgent", "team-a", "single", gpu_percent="100"))
+    story.until_running("urgent")
+    output = story.shown(
+        "get", "events", "-n", "team-b", "--field-selector", "involvedObject.name=late,reason=Preempted"
+    )
+    check("Preempted" in output, "the demoted pod was preempted", output)
+    check(not _holds_a_card(story), "and has gone")
+
+
+def _holds_a_card(story: Story) -> bool:
+    names = story.stack.cp.kubectl(
+        "get", "pods", "-n", "team-b", "--field-selector", "status.phase=Running", "-o", "name"
+    )
+    return "late" in names.stdout
+
+
+def the_report(story: Story) -> None:
+    """Step 8."""
+    story.title("The quota report, over REST: who used how much GPU time")
+    story.until("every charge of team-b to be posted", lambda: _budget(story)["pending"] == 0)
+    table = story.get("/v1/usage?group=namespace&format=csv")
+    rows = [line.split(",") for line in table.strip().splitlines()]
+    named = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    amounts = {row["namespace"]: int(row["amount"]) for row in named}
+    check(
+        amounts["team-b"] == _budget(story)["posted"],
+        "the report agrees with the ledger to the unit",
+        amounts,
+    )
+    check(amounts["team-a"] > 0, "and team-a's pods are in it")
+    print_table(story)
+
+
+def print_table(story: Story) -> None:
+    """The closing table: each namespace's budget as it stands."""
+    print(
+        f"\n   {'NAMESPACE':<12}{'STANDING':<14}{'GRANTED':>14}{'POSTED':>14}{'PENDING':>14}   (GPU-seconds)"
+    )
+    for namespace in ("team-a", "team-b"):
+        budget = story.stack.get(f"/v1/budgets/{namespace}", story.reader)
+        figures = "".join(
+            f"{Decimal(budget[key] or 0) / GPU_SECONDS:>14.3f}" for key in ("granted", "posted", "pending")
+        )
+        print(f"   {namespace:<12}{budget['standing']:<14}{figures}")
+
+
+STEPS: tuple[Callable[[Story], None], ...] = (
+    a_malformed_pod_is_refused,
+    two_half_cards_share_one,
+    a_third_pod_waits_for_a_card,
+    a_budget_runs_out,
+    the_charge_is_exact,
+    the_next_pod_is_demoted,
+    an_in_budget_pod_takes_its_place,
+    the_report,
+)
+
+
+def main(say: Say) -> int:
+    """``make demo``: 0 when every step held, 1 with one sentence when one did not."""
+    try:
+        demo(say)
+    except StepError as error:
+        print(f"\nthe story broke: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,102 @@
+"""What a kubelet would do for our sidecar, on kwok nodes that run no containers: for each running governed
+pod a real ``python -m sidecar`` with a token bound to that pod, ended when the pod ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from deploy.local.api import ApiError
+from deploy.local.launcher import Launcher
+from deploy.local.stack import Stack
+
+_LOOK_EVERY_S = 0.25
+_GOVERNED = "/api/v1/pods?labelSelector=bursar.dev%2Fgoverned%3Dtrue"
+
+
+class Sidecars:
+    """A context manager: follows the governed pods until exit. ``running`` maps pod UID to process."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._folder = stack.folder / "sidecars"
+        self._stopping = threading.Event()
+        self._launcher = Launcher()
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Sidecars":
+        self._folder.mkdir()
+        self._thread = threading.Thread(target=self._follow, name="sidecars", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._launcher.close()
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            try:
+                pods = self._stack.cp.api.call("GET", _GOVERNED)["items"]
+            except (ApiError, OSError) as error:
+                print(f"sidecars: the pods could not be listed: {error}", file=sys.stderr)
+                continue
+            self._step({pod["metadata"]["uid"]: pod for pod in pods if _runs_sidecar(pod)})
+
+    def _step(self, wanted: dict[str, dict[str, Any]]) -> None:
+        for uid in [uid for uid in self.running if uid not in wanted]:
+            self.running.pop(uid).send_signal(signal.SIGTERM)
+        for uid, pod in wanted.items():
+            if uid not in self.running:
+                self._start(uid, pod)
+
+    def _start(self, uid: str, pod: dict[str, Any]) -> None:
+        """The environment is what the webhook wrote into the pod, with the paths of this machine."""
+        folder = self._folder / uid
+        folder.mkdir(exist_ok=True)
+        token = folder / "token"
+        try:
+            token.write_text(self._bound_token(pod))
+        except ApiError as error:
+            print(f"sidecars: no token for a pod that is going: {error}", file=sys.stderr)
+            return
+        with (folder / "log").open("ab") as log:
+            command = [sys.executable, "-m", "sidecar"]
+            self.running[uid] = self._launcher.start(
+                command, log, env=_environment(pod, self._stack, folder, token)
+            )
+
+    def _bound_token(self, pod: dict[str, Any]) -> str:
+        account = pod["spec"].get("serviceAccountName", "default")
+        return self._stack.token(pod["metadata"]["namespace"], account, audience="bursar", pod=pod)
+
+    def logs(self) -> str:
+        """What all of them have written."""
+        return "".join(file.read_text(errors="replace") for file in sorted(self._folder.glob("*/log")))
+
+
+def _runs_sidecar(pod: dict[str, Any]) -> bool:
+    return pod["status"].get("phase") == "Running" and any(
+        container["name"] == "bursar-sidecar" for container in pod["spec"].get("initContainers", [])
+    )
+
+
+def _environment(pod: dict[str, Any], stack: Stack, folder: Path, token: Path) -> dict[str, str]:
+    (container,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    written = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    spool = folder / "spool"
+    spool.mkdir(exist_ok=True)
+    return {
+        **stack.environment(),
+        **written,
+        "PATH": os.environ.get("PATH", os.defpath),
+        "BURSAR_TOKEN_FILE": str(token),
+        "BURSAR_SPOOL": str(spool),
+    }

@@ -1,0 +1,328 @@
+"""All of Bursar on a local control plane: the manifests applied, each role a process with its own service
+account's token."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import orjson
+import yaml
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.errors import LocalError
+from deploy.local.golang import last_lines
+from deploy.local.launcher import Launcher
+from deploy.local.scheduler import GPU_PROFILE
+
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+NAMESPACE = "bursar-system"
+
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+# What of the manifests a machine without a kubelet can use; the workloads are started as processes instead.
+_APPLIED = (
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "PriorityClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    *_WEBHOOKS,
+)
+_READY_WITHIN_S = 30.0
+_LOOK_EVERY_S = 0.05
+_TOKEN_LIFE_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What tests and demos set otherwise than the defaults: seconds between beats, worker counts, further
+    flags by role."""
+
+    heartbeat_interval: str = "1s"
+    webhook_workers: int = 2
+    timekeeper_workers: int = 1
+    flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Stack:
+    """A context manager: webhook, timekeeper, extender and both schedulers, ready, on a control plane that
+    runs already.
+
+    ``timekeeper_url``, ``webhook_url``, ``extender_url``: on loopback. ``ca_file``: what their clients trust.
+    ``folder``: certificates, tokens, logs and the database, inside the control plane's own.
+    """
+
+    def __init__(self, control_plane: ControlPlane, tuning: Tuning | None = None) -> None:
+        self.cp = control_plane
+        self.tuning = tuning or Tuning()
+        self.folder = control_plane.folder / "bursar"
+        self._stack = ExitStack()
+        self._commands: dict[str, list[str]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Stack":
+        with ExitStack() as stack:
+            self.folder.mkdir()
+            self._launcher = stack.enter_context(Launcher())
+            self._lay_out()
+            self._apply()
+            self._certify()
+            self._start_roles()
+            self.cp.start_scheduler()
+            self.cp.start_scheduler("gpu-scheduler", profiles=(GPU_PROFILE,), extender_url=self.extender_url)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _lay_out(self) -> None:
+        self._ports = {role: free_port() for role in ("webhook", "timekeeper", "extender")}
+        self.webhook_url = f"https://127.0.0.1:{self._ports['webhook']}"
+        self.timekeeper_url = f"https://127.0.0.1:{self._ports['timekeeper']}"
+        self.extender_url = f"http://127.0.0.1:{self._ports['extender']}"
+        self.tls = self.folder / "tls"
+        self.ca_file = self.tls / "timekeeper" / "ca.crt"
+
+    def _apply(self) -> None:
+        documents = [document for document in manifests() if document["kind"] in _APPLIED]
+        self._apply_all(sorted(documents, key=lambda document: _APPLIED.index(document["kind"])))
+
+    def _apply_all(self, documents: list[dict[str, Any]]) -> None:
+        for document in documents:
+            if document["kind"] in _WEBHOOKS:
+                _by_url(document, self.webhook_url)
+        self._must("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
+
+    def install_webhooks(self) -> None:
+        """Put the webhook configurations in place, with the CA."""
+        self._apply_all([document for document in manifests() if document["kind"] in _WEBHOOKS])
+        self._certify()
+
+    def remove_webhooks(self) -> None:
+        """Take the webhook configurations away: Bursar admits nothing any more."""
+        for document in manifests():
+            if document["kind"] in _WEBHOOKS:
+                self._must("delete", document["kind"], document["metadata"]["name"])
+
+    def _certify(self) -> None:
+        names = ("127.0.0.1", "localhost")
+        self._run_once(
+            "certificates",
+            [
+                *("-m", "webhook", "certificates", "--once", "--write", str(self.tls)),
+                *(flag for name in names for flag in ("--extra-name", name)),
+                *("--kubeconfig", str(self._kubeconfig("bursar-certificates"))),
+            ],
+        )
+
+    def _start_roles(self) -> None:
+        # The servers' own leaves are where `--write` has put them.
+        self._start("timekeeper", self._timekeeper_flags())
+        self._start("extender", self._extender_flags())
+        self._start("webhook", self._webhook_flags())
+        for role, url in (
+            ("timekeeper", self.timekeeper_url),
+            ("extender", self.extender_url),
+            ("webhook", self.webhook_url),
+        ):
+            self.wait(f"{role} to be ready", lambda url=url: self._is_ready(url), role)  # type: ignore[misc]
+
+    def _timekeeper_flags(self) -> list[str]:
+        return [
+            *("-m", "timekeeper", "--listen", f"127.0.0.1:{self._ports['timekeeper']}"),
+            *self._tls_flags("timekeeper"),
+            *("--database", f"sqlite:///{self.folder}/bursar.db"),
+            *("--workers", str(self.tuning.timekeeper_workers)),
+            *("--heartbeat-interval", self.tuning.heartbeat_interval),
+            *("--kubeconfig", str(self._kubeconfig("bursar-timekeeper"))),
+        ]
+
+    def _extender_flags(self) -> list[str]:
+        return [
+            *("-m", "scheduler_ext", "--listen", f"127.0.0.1:{self._ports['extender']}"),
+            *("--kubeconfig", str(self._kubeconfig("bursar-scheduler"))),
+        ]
+
+    def _webhook_flags(self) -> list[str]:
+        token = self.folder / "webhook.token"
+        token.write_text(self.token(NAMESPACE, "bursar-webhook", audience="bursar"))
+        return [
+            *("-m", "webhook", "--listen", f"127.0.0.1:{self._ports['webhook']}"),
+            *self._tls_flags("webhook"),
+            *("--workers", str(self.tuning.webhook_workers)),
+            *("--timekeeper-url", self.timekeeper_url, "--token-file", str(token)),
+        ]
+
+    def _tls_flags(self, role: str) -> list[str]:
+        files = self.tls / role
+        return ["--tls-cert", f"{files}/tls.crt", "--tls-key", f"{files}/tls.key", "--ca", f"{files}/ca.crt"]
+
+    def _start(self, role: str, arguments: list[str]) -> None:
+        extra = dict(self.tuning.flags).get(role, ())
+        self._commands[role] = [sys.executable, *arguments, *extra]
+        self.start(role)
+
+    def start(self, role: str) -> None:
+        """Start a role again that was stopped or killed, with the same flags."""
+        with self.log_file(role).open("ab") as log:
+            self.processes[role] = self._launcher.start(self._commands[role], log, env=self.environment())
+
+    def stop(self, role: str, signal_number: int = signal.SIGTERM) -> int:
+        """End a role by a signal and return its exit code."""
+        process = self.processes.pop(role)
+        process.send_signal(signal_number)
+        return process.wait(timeout=_READY_WITHIN_S)
+
+    def environment(self) -> dict[str, str]:
+        """A clean environment: nothing of the caller's but the path, and what coverage needs."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self.folder),
+            "PYTHONUNBUFFERED": "1",
+            **kept,
+        }
+
+    def _run_once(self, name: str, arguments: list[str]) -> None:
+        with self.log_file(name).open("ab") as log:
+            process = self._launcher.start([sys.executable, *arguments], log, env=self.environment())
+        if process.wait(timeout=_READY_WITHIN_S):
+            raise LocalError(f"{name} failed:\n{last_lines(self.log(name))}")
+
+    def _kubeconfig(self, account: str) -> Path:
+        return self.cp.kubeconfig(self.token(NAMESPACE, account), account)
+
+    def token(
+        self, namespace: str, account: str, audience: str | None = None, pod: dict[str, Any] | None = None
+    ) -> str:
+        """A token of a service account from TokenRequest; with ``pod`` (its JSON) bound to that pod, as the
+        kubelet asks it."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600 if pod else _TOKEN_LIFE_S}
+        if audience:
+            spec["audiences"] = [audience]
+        if pod:
+            metadata = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            }
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return str(self.cp.api.call("POST", path, {"spec": spec})["status"]["token"])
+
+    def reader_token(self) -> str:
+        """A token of an account made for reading budgets and reports, bound to the ClusterRole for that."""
+        self._must("create", "serviceaccount", "reader", "-n", NAMESPACE)
+        self._must(
+            *("create", "clusterrolebinding", "bursar-local-reader"),
+            *("--clusterrole", "bursar-viewer", "--serviceaccount", f"{NAMESPACE}:reader"),
+        )
+        return self.token(NAMESPACE, "reader", audience="bursar")
+
+    def get(self, path: str, token: str) -> Any:
+        """A GET of the timekeeper's REST API: JSON decoded, other types as text. Raises urllib's
+        HTTPError."""
+        request = urllib.request.Request(
+            self.timekeeper_url + path, headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=10, context=self.tls_context()) as answer:
+            body = answer.read()
+            is_json = "json" in (answer.headers.get("Content-Type") or "")
+        return orjson.loads(body) if is_json else body.decode()
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Trusts the CA of this stack alone."""
+        return ssl.create_default_context(cafile=str(self.ca_file))
+
+    def wait(
+        self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = _READY_WITHIN_S
+    ) -> None:
+        """Wait until ``is_so()``. Raises LocalError where time runs out or a role has died."""
+        end = time.monotonic() + within_s
+        while not is_so():
+            self.check()
+            if time.monotonic() > end:
+                told = f":\n{last_lines(self.log(role))}" if role else ""
+                raise LocalError(f"waited {within_s:.0f} s in vain for {what}{told}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def check(self) -> None:
+        """Raise LocalError, with the end of its log, if a role or a part of the control plane has died."""
+        self.cp.check()
+        for role, process in self.processes.items():
+            if process.poll() is not None:
+                raise LocalError(
+                    f"{role} ended with exit code {process.returncode}:\n{last_lines(self.log(role))}"
+                )
+
+    def _is_ready(self, url: str) -> bool:
+        context = self.tls_context() if url.startswith("https") else None
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=context) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def log_file(self, role: str) -> Path:
+        """Where a role writes its log."""
+        return self.folder / f"{role}.log"
+
+    def log(self, role: str) -> str:
+        """All that a role has written."""
+        return self.log_file(role).read_text(errors="replace")
+
+    def _must(self, *arguments: str, input: str | None = None) -> None:
+        done = self.cp.kubectl(*arguments, input=input)
+        if done.returncode:
+            raise LocalError(f"kubectl {' '.join(arguments[:3])} failed: {done.stderr.strip()}")
+
+    def exists(self, path: str) -> bool:
+        """Whether the API server has an object at this path."""
+        try:
+            self.cp.api.call("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+
+def manifests() -> Iterable[dict[str, Any]]:
+    """Every document under deploy/manifests."""
+    for file in sorted(MANIFESTS.glob("*.yaml")):
+        yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _by_url(configuration: dict[str, Any], url: str) -> None:
+    """Rewrites a webhook configuration from our Service to a URL on this machine."""
+    for webhook in configuration["webhooks"]:
+        service = webhook["clientConfig"].pop("service")
+        webhook["clientConfig"]["url"] = url + service["path"]

@@ -1,0 +1,138 @@
+"""Which binaries a control plane needs, at which versions, and where one may already be."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES_VERSION = "1.36.3"
+ETCD_VERSION = "3.6.8"
+KWOK_VERSION = "0.8.0"
+
+_K8S_STAMP = tuple(
+    f"{package}.{variable}={value}"
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    for variable, value in (
+        ("gitVersion", f"v{KUBERNETES_VERSION}"),
+        ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
+        ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
+        ("gitTreeState", "clean"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Go module that binaries are built from.
+
+    `series` is the major.minor that we test: a binary found on the machine is taken if it is of that series.
+    `stamps` are `-ldflags -X` settings, without which the binaries call themselves v0.0.0.
+    `staged` says that the module's own go.mod maps siblings to folders of its tree, which must be mapped to
+    their published versions instead.
+    """
+
+    name: str
+    module: str
+    version: str
+    stamps: tuple[str, ...] = ()
+    staged: bool = False
+
+    @property
+    def series(self) -> tuple[int, int]:
+        major, minor, _ = self.version.split(".")
+        return int(major), int(minor)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One binary: its file name, where its Go `main` package is, and how it tells its version."""
+
+    name: str
+    source: Source
+    package: str
+    version_args: tuple[str, ...] = ("--version",)
+
+
+KUBERNETES = Source("kubernetes", "k8s.io/kubernetes", KUBERNETES_VERSION, _K8S_STAMP, staged=True)
+ETCD = Source("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION)
+KWOK = Source(
+    "kwok", "sigs.k8s.io/kwok", KWOK_VERSION, (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",)
+)
+
+TOOLS = (
+    Tool("etcd", ETCD, "go.etcd.io/etcd/server/v3"),
+    Tool("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Tool("kube-controller-manager", KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Tool("kube-scheduler", KUBERNETES, "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Tool("kubectl", KUBERNETES, "k8s.io/kubernetes/cmd/kubectl", ("version", "--client")),
+    Tool("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok"),
+)
+
+# "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8".
+_VERSION = re.compile(
+    r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version)"
+    r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
+    re.MULTILINE,
+)
+
+
+def parse_version(text: str) -> tuple[int, int] | None:
+    """The (major, minor) that a binary tells; None for a pre-release, a vendor's build, or nothing."""
+    found = _VERSION.search(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """What we write outside the checkout and leave: `$XDG_CACHE_HOME/bursar`, else `~/.cache/bursar`."""
+    named = environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules say that a relative path there is to be ignored.
+    if named.startswith("/"):
+        return Path(named) / "bursar"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "bursar"
+
+
+def cached_path(tool: Tool, cache: Path) -> Path:
+    """Where the cache keeps this binary: a folder per version, so that the folder can be put on a PATH."""
+    return cache / "bin" / f"{tool.source.name}-v{tool.source.version}" / tool.name
+
+
+def candidates(tool: Tool, environ: Mapping[str, str], cache: Path) -> Iterator[Path]:
+    """The places to look for a binary, in order: KUBEBUILDER_ASSETS, each folder of PATH, the cache."""
+    assets = environ.get("KUBEBUILDER_ASSETS")
+    if assets:
+        yield Path(assets) / tool.name
+    for folder in environ.get("PATH", "").split(os.pathsep):
+        if folder:
+            yield Path(folder) / tool.name
+    yield cached_path(tool, cache)
+
+
+def asked_version(path: Path, args: tuple[str, ...]) -> tuple[int, int] | None:
+    """Run a binary for its version; None if it does not run, fails, takes 10 s, or tells no version."""
+    try:
+        done = subprocess.run(
+            [path, *args],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_version(done.stdout) if done.returncode == 0 else None
+
+
+def find(
+    tool: Tool,
+    environ: Mapping[str, str],
+    cache: Path,
+    ask: Callable[[Path, tuple[str, ...]], tuple[int, int] | None] = asked_version,
+) -> Path | None:
+    """The first candidate that is an executable file of the series we test, or None."""
+    for path in candidates(tool, environ, cache):
+        if path.is_file() and os.access(path, os.X_OK) and ask(path, tool.version_args) == tool.source.series:
+            return path.absolute()
+    return None

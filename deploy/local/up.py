@@ -1,0 +1,51 @@
+"""``make up``: Bursar on a control plane of one's own, left running, its decisions followed until Ctrl-C."""
+
+import time
+from pathlib import Path
+
+from deploy.local.build import Say
+from deploy.local.cluster import ControlPlane
+from deploy.local.demo import lay_out
+from deploy.local.sidecars import Sidecars
+from deploy.local.stack import Stack
+
+_LOOK_EVERY_S = 0.2
+_FOLLOWED = ("webhook", "extender", "timekeeper")
+_TRY = """
+Try, in another terminal:
+
+  export KUBECONFIG={kubeconfig}
+  export PATH={kubectl}:$PATH
+  kubectl apply -f {samples}/half-a-card.yaml
+  kubectl get pod half-a-card -n team-a -o yaml          # what Bursar wrote into it
+  kubectl describe pod half-a-card -n team-a
+  kubectl edit configmap bursar-budgets -n bursar-system
+  export TIMEKEEPER={timekeeper} TOKEN=$(cat {token})
+  curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" $TIMEKEEPER/v1/budgets/team-a
+  curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" "$TIMEKEEPER/v1/usage?group=pod&format=csv"
+
+Decisions follow; Ctrl-C ends it all.
+"""
+
+
+def up(say: Say) -> None:
+    """Starts everything, says how to reach it and what to try, and prints the roles' log lines as they
+    come."""
+    with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack):
+        lay_out(stack)
+        token = stack.folder / "reader.token"
+        token.write_text(stack.reader_token())
+        samples = Path(__file__).parent.parent / "samples"
+        paths = {"kubeconfig": cp.admin_kubeconfig, "kubectl": cp.kubectl_path.parent, "samples": samples}
+        print(
+            _TRY.format(**paths, timekeeper=stack.timekeeper_url, token=token, ca=stack.ca_file), flush=True
+        )
+        read = {role: len(stack.log(role)) for role in _FOLLOWED}
+        while True:
+            stack.check()
+            for role in _FOLLOWED:
+                text = stack.log(role)
+                for line in text[read[role] :].splitlines():
+                    print(f"{role:<11}{line}", flush=True)
+                read[role] = len(text)
+            time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,195 @@
+"""What kwok's nodes and pods do: as a kubelet's would."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.nodes import kwok_node
+from tests.local.worlds import NODES, events, eventually, get, namespace, pod
+
+pytestmark = pytest.mark.cluster
+
+SIDECAR = {"name": "sidecar", "image": "example", "restartPolicy": "Always"}
+INIT = {"name": "init", "image": "example"}
+
+
+@pytest.fixture(scope="module")
+def pods(control_plane: ControlPlane) -> Iterator[str]:
+    with namespace(control_plane.api, "play") as path:
+        yield path
+
+
+def phase(control_plane: ControlPlane, path: str, wanted: str) -> Any:
+    """Wait for a pod's phase; returns its status."""
+
+    def reached() -> Any:
+        status = control_plane.api.call("GET", path)["status"]
+        return status if status["phase"] == wanted else None
+
+    return eventually(reached)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def conditions(status: dict[str, Any]) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
+
+
+def test_a_bound_pod_runs_and_its_status_looks_like_a_kubelets(
+    control_plane: ControlPlane, pods: str
+) -> None:
+    control_plane.api.call("POST", pods, pod("runs", initContainers=[INIT, SIDECAR]))
+
+    status = phase(control_plane, f"{pods}/runs", "Running")
+
+    started = status["startTime"]
+    assert [(c["name"], c["state"], c["ready"]) for c in status["containerStatuses"]] == [
+        ("main", {"running": {"startedAt": started}}, True)
+    ]
+    init, sidecar = status["initContainerStatuses"]
+    assert init["state"]["terminated"]["exitCode"] == 0
+    assert init["state"]["terminated"]["startedAt"] == init["state"]["terminated"]["finishedAt"] == started
+    assert sidecar["state"] == {"running": {"startedAt": started}}
+    assert conditions(status) == {
+        "PodScheduled": "True",
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+        "ContainersReady": "True",
+        "Ready": "True",
+    }
+    assert status["podIP"].startswith("10.244.")
+
+
+def test_a_pod_ends_by_itself_the_time_it_names_after_it_started(
+    control_plane: ControlPlane, pods: str
+) -> None:
+    annotations = {"local.bursar.dev/run-for": "2s"}
+    body = pod("ends", annotations=annotations, restartPolicy="Never", initContainers=[INIT, SIDECAR])
+    control_plane.api.call("POST", pods, body)
+    phase(control_plane, f"{pods}/ends", "Running")
+    # A change on the way must not make it run longer.
+    change = {"metadata": {"annotations": {"example.com/touched": "yes"}}}
+    control_plane.api.call("PATCH", f"{pods}/ends", change, "application/merge-patch+json")
+
+    status = phase(control_plane, f"{pods}/ends", "Succeeded")
+
+    main = status["containerStatuses"][0]["state"]["terminated"]
+    assert (main["exitCode"], main["reason"]) == (0, "Completed")
+    assert main["startedAt"] == status["startTime"]
+    assert timedelta(seconds=2) <= at(main["finishedAt"]) - at(main["startedAt"]) <= timedelta(seconds=3)
+    init, sidecar = (each["state"]["terminated"] for each in status["initContainerStatuses"])
+    assert init["finishedAt"] == init["startedAt"]
+    assert (sidecar["finishedAt"], sidecar["exitCode"]) == (main["finishedAt"], 0)
+    assert conditions(status)["PodScheduled"] == "True"
+    assert conditions(status)["Ready"] == "False"
+
+
+def test_a_pod_that_names_an_exit_code_fails_with_it(control_plane: ControlPlane, pods: str) -> None:
+    annotations = {"local.bursar.dev/run-for": "0s", "local.bursar.dev/exit-code": "7"}
+    control_plane.api.call("POST", pods, pod("fails", annotations=annotations, restartPolicy="Never"))
+
+    status = phase(control_plane, f"{pods}/fails", "Failed")
+
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+
+
+def test_a_failing_pod_that_is_to_be_restarted_is_restarted_in_place(
+    control_plane: ControlPlane, pods: str
+) -> None:
+    annotations = {"local.bursar.dev/run-for": "1s", "local.bursar.dev/exit-code": "7"}
+    control_plane.api.call("POST", pods, pod("again", annotations=annotations, restartPolicy="OnFailure"))
+
+    def restarted() -> Any:
+        statuses = control_plane.api.call("GET", f"{pods}/again")["status"].get("containerStatuses", [])
+        return [each for each in statuses if each["restartCount"] >= 1]
+
+    (main,) = eventually(restarted)
+    assert main["lastState"]["terminated"]["exitCode"] == 7
+    assert main["state"]["running"]["startedAt"] == main["lastState"]["terminated"]["finishedAt"]
+    control_plane.api.call("DELETE", f"{pods}/again")
+
+
+def test_a_deleted_pods_containers_are_terminated_before_the_object_goes(
+    control_plane: ControlPlane, pods: str
+) -> None:
+    control_plane.api.call("POST", pods, pod("dies", initContainers=[SIDECAR]))
+    started = phase(control_plane, f"{pods}/dies", "Running")["startTime"]
+    control_plane.api.call("DELETE", f"{pods}/dies")
+
+    story = []
+    for event in events(control_plane.api, pods, "dies"):
+        story.append((event["type"], event["object"]["status"]))
+        if event["type"] == "DELETED":
+            break
+
+    terminated = [status for kind, status in story if kind == "MODIFIED" and status["phase"] == "Failed"]
+    assert terminated, "the object went without a sight of its end"
+    main = terminated[0]["containerStatuses"][0]["state"]["terminated"]
+    assert (main["exitCode"], main["startedAt"]) == (143, started)
+    assert at(main["finishedAt"]) >= at(started)
+    assert story[-1][1]["containerStatuses"][0]["state"]["terminated"] == main
+
+
+def test_a_pod_deleted_before_it_was_bound_goes_at_once(control_plane: ControlPlane, pods: str) -> None:
+    control_plane.api.call("POST", pods, pod("unbound", nodeSelector={"no": "such-node"}))
+
+    control_plane.api.call("DELETE", f"{pods}/unbound")
+
+    eventually(lambda: get(control_plane.api, f"{pods}/unbound") is None)
+
+
+def test_a_new_pod_of_a_deleted_ones_name_is_left_alone(control_plane: ControlPlane, pods: str) -> None:
+    control_plane.api.call("POST", pods, pod("heir"))
+    phase(control_plane, f"{pods}/heir", "Running")
+
+    control_plane.api.call("DELETE", f"{pods}/heir")
+    eventually(lambda: get(control_plane.api, f"{pods}/heir") is None)
+    heir = control_plane.api.call("POST", pods, pod("heir"))
+
+    phase(control_plane, f"{pods}/heir", "Running")
+    assert control_plane.api.call("GET", f"{pods}/heir")["metadata"]["uid"] == heir["metadata"]["uid"]
+    assert "failed to delete pod heir" not in control_plane.logs("kwok"), "it was removed twice"
+
+
+def test_a_job_completes_and_its_pod_can_be_deleted(control_plane: ControlPlane, pods: str) -> None:
+    jobs = "/apis/batch/v1/namespaces/play/jobs"
+    template = pod("", annotations={"local.bursar.dev/run-for": "0s"}, restartPolicy="Never")
+    body = {"metadata": {"name": "job"}, "spec": {"template": {k: template[k] for k in ("metadata", "spec")}}}
+    control_plane.api.call("POST", jobs, body)
+
+    eventually(lambda: control_plane.api.call("GET", f"{jobs}/job")["status"].get("succeeded") == 1)
+
+    control_plane.api.call("DELETE", f"{jobs}/job?propagationPolicy=Foreground")
+    eventually(lambda: get(control_plane.api, f"{jobs}/job") is None)
+
+
+def test_a_node_comes_up_ready_keeps_its_cards_and_renews_its_lease(control_plane: ControlPlane) -> None:
+    node = kwok_node("leased", cards=2, memory_mib=16_384)
+    control_plane.api.call("POST", NODES, node)
+
+    def ready() -> Any:
+        seen = control_plane.api.call("GET", f"{NODES}/leased")
+        return seen if conditions(seen["status"]).get("Ready") == "True" else None
+
+    seen = eventually(ready)
+    assert "taints" not in seen["spec"]
+    assert seen["status"]["capacity"] == seen["status"]["allocatable"] == node["status"]["allocatable"]
+    assert seen["metadata"]["annotations"].items() >= node["metadata"]["annotations"].items()
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/leased"
+    renewals: set[str] = set()
+
+    def renewed_thrice() -> bool:
+        seen = get(control_plane.api, lease)
+        renewals.update([seen["spec"]["renewTime"]] if seen else [])
+        return len(renewals) >= 3
+
+    eventually(renewed_thrice)
+    gaps = [at(later) - at(earlier) for earlier, later in pairwise(sorted(renewals))]
+    assert max(gaps) < timedelta(seconds=4)
+    control_plane.api.call("DELETE", f"{NODES}/leased")

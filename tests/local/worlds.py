@@ -1,0 +1,120 @@
+"""What the tests of the local control plane share: builders of objects, waiting, watching, small servers."""
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from deploy.local.api import Api, ApiError
+from deploy.local.identity import Authority
+
+NAMESPACES = "/api/v1/namespaces"
+NODES = "/api/v1/nodes"
+
+Seen = TypeVar("Seen")
+Answer = Callable[[str, Any], Any]
+
+
+def pod(name: str, *, limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod of one container; `annotations` and whatever else is to be in its spec as keywords."""
+    annotations = spec.pop("annotations", {})
+    containers = [{"name": "main", "image": "example", "resources": {"limits": limits or {}}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"containers": containers, **spec},
+    }
+
+
+def eventually(condition: Callable[[], Seen | None], within_s: float = 20) -> Seen:
+    """Wait until `condition()` holds, and return what it gave."""
+    end = time.monotonic() + within_s
+    while not (seen := condition()):
+        assert time.monotonic() < end, f"not within {within_s} s; last seen: {seen!r}"
+        time.sleep(0.05)
+    return seen
+
+
+def get(api: Api, path: str) -> Any:
+    """An object, or None if there is no such thing."""
+    try:
+        return api.call("GET", path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def events(api: Api, path: str, name: str) -> Iterator[dict[str, Any]]:
+    """All that happens to one object of the collection at `path`, as the API server tells it."""
+    target = urlsplit(api.url)
+    tls = ssl.create_default_context(cafile=str(api.ca_file))
+    connection = http.client.HTTPSConnection(target.hostname or "", target.port, context=tls, timeout=60)
+    query = f"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D{name}"
+    connection.request("GET", path + query, headers={"Authorization": f"Bearer {api.token}"})
+    with closing(connection), connection.getresponse() as response:
+        for line in response:
+            yield json.loads(line)
+
+
+@contextmanager
+def namespace(api: Api, name: str) -> Iterator[str]:
+    """A namespace that is ready for pods, with its pods' path; deleted at exit, without waiting for it."""
+    api.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": {"test": name}}})
+    eventually(lambda: get(api, f"{NAMESPACES}/{name}/serviceaccounts/default"))
+    try:
+        yield f"{NAMESPACES}/{name}/pods"
+    finally:
+        api.call("DELETE", f"{NAMESPACES}/{name}")
+
+
+def tls(authority: Authority, folder: Path, *names: str) -> ssl.SSLContext:
+    """What a server for these names needs; its files go into `folder`."""
+    certificate, key = authority.leaf(names)
+    (folder / "tls.pem").write_bytes(certificate + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.pem")
+    return context
+
+
+@contextmanager
+def server(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """A server on loopback that answers a POST of JSON with `answer(path, body)`; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        # An idle kept connection must not hold up the end of the test.
+        timeout = 30
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            content = json.dumps(answer(self.path.partition("?")[0], body)).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Stay silent: the tests look at what was asked."""
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    if context is not None:
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield httpd.server_port
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
