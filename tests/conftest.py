@@ -1,9 +1,12 @@
 """What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
+import hypothesis
 import pytest
+
+from deploy.local.cluster import ControlPlane
 
 
 @pytest.hookimpl(wrapper=True)
@@ -16,3 +19,23 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped with CI=true: {report.longrepr}"
     return report
+
+
+if os.environ.get("BURSAR_SOAK") == "1":
+    hypothesis.settings.register_profile("soak", max_examples=5_000, deadline=None)
+    hypothesis.settings.load_profile("soak")
+else:
+    hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
+    hypothesis.settings.load_profile("quick")
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Iterator[ControlPlane]:
+    """A bare control plane for one module's tests: etcd, API server, controllers, kwok; no scheduler, nothing
+    of ours.
+
+    It starts in about three seconds. A module has its own, for webhook configurations and schedulers are
+    cluster-wide.
+    """
+    with ControlPlane() as cp:
+        yield cp

@@ -120,10 +120,11 @@ def test_a_deleted_pods_containers_are_terminated_before_the_object_goes(
 ) -> None:
     control_plane.api.call("POST", pods, pod("dies", initContainers=[SIDECAR]))
     started = phase(control_plane, f"{pods}/dies", "Running")["startTime"]
+    version = control_plane.api.call("GET", f"{pods}/dies")["metadata"]["resourceVersion"]
     control_plane.api.call("DELETE", f"{pods}/dies")
 
     story = []
-    for event in events(control_plane.api, pods, "dies"):
+    for event in events(control_plane.api, pods, "dies", version):
         story.append((event["type"], event["object"]["status"]))
         if event["type"] == "DELETED":
             break

@@ -53,12 +53,13 @@ def get(api: Api, path: str) -> Any:
         raise
 
 
-def events(api: Api, path: str, name: str) -> Iterator[dict[str, Any]]:
-    """All that happens to one object of the collection at `path`, as the API server tells it."""
+def events(api: Api, path: str, name: str, version: str) -> Iterator[dict[str, Any]]:
+    """All that happens to one object of the collection at `path` from a resource version on, as the API
+    server tells it."""
     target = urlsplit(api.url)
     tls = ssl.create_default_context(cafile=str(api.ca_file))
     connection = http.client.HTTPSConnection(target.hostname or "", target.port, context=tls, timeout=60)
-    query = f"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D{name}"
+    query = f"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D{name}&resourceVersion={version}"
     connection.request("GET", path + query, headers={"Authorization": f"Bearer {api.token}"})
     with closing(connection), connection.getresponse() as response:
         for line in response:
