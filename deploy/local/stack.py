@@ -2,6 +2,7 @@
 account's token."""
 
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -46,6 +47,7 @@ _APPLIED = (
     *_WEBHOOKS,
 )
 _READY_WITHIN_S = 30.0
+_PORTS = range(20_000, 32_000)
 _LOOK_EVERY_S = 0.05
 _TOKEN_LIFE_S = 86_400
 
@@ -315,10 +317,20 @@ def manifests() -> Iterable[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody listens on at this moment.
+
+    It lies below the range from which the kernel gives ports to outgoing connections, so that none of those
+    takes it before its server does; chosen at random, so that two stacks that start together seldom meet.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def _by_url(configuration: dict[str, Any], url: str) -> None:

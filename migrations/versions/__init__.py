@@ -1,0 +1,1 @@
+"""One revision a module, in the order of their numbers."""

@@ -1,0 +1,24 @@
+"""``python -m scheduler_ext``: kube-scheduler's extender for cards."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from scheduler_ext import settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until it is told to end; 0 in order, 2 for settings or an address that cannot be served."""
+    wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
+    from scheduler_ext.api import NoConfigurationError
+    from scheduler_ext.server import CannotServeError, serve
+
+    try:
+        return serve(wanted)
+    except (CannotServeError, NoConfigurationError) as error:
+        print(f"bursar-extender: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The running snapshot: one lock, one value, swapped whole.
+
+Readers take ``snapshot`` and keep it as long as they like; every change is a function from one snapshot to
+the next. Whoever asked is told which nodes a change made roomier.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from scheduler_ext import snapshot as at_moment
+from scheduler_ext.facts import Facts
+from scheduler_ext.nodes import Node, is_roomier
+from scheduler_ext.pods import Pod
+from scheduler_ext.snapshot import EMPTY, Snapshot
+from timekeeper.core.values import Placement
+
+SETTLE_AFTER_MS = 10_000  # a binding that nobody has seen by then is asked after
+
+
+class Books:
+    """What is known now. ``now_ms`` is the clock by which vanished pods let go."""
+
+    def __init__(self, now_ms: Callable[[], int], freed: Callable[[list[str]], None]) -> None:
+        self._now_ms, self._freed = now_ms, freed
+        self._lock = threading.Lock()
+        self._snapshot = EMPTY
+        self._listed: set[str] = set()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot of this moment."""
+        return self._snapshot
+
+    @property
+    def complete(self) -> bool:
+        """True from when both first lists are in: nothing is answered before."""
+        return self._listed == {"pods", "nodes"}
+
+    def pods_listed(self, pods: Iterable[Pod]) -> None:
+        """These GPU pods exist, and no others."""
+        self._change(lambda s: at_moment.pods_listed(s, pods, self._now_ms()))
+        self._listed.add("pods")
+
+    def nodes_listed(self, nodes: Iterable[Facts]) -> None:
+        """These nodes exist, and no others."""
+        self._change(lambda s: at_moment.nodes_listed(s, nodes))
+        self._listed.add("nodes")
+
+    def pod_seen(self, pod: Pod) -> None:
+        """The pod is now as given."""
+        self._change(lambda s: at_moment.pod_seen(s, pod))
+
+    def pod_gone(self, pod: Pod) -> None:
+        """The pod's object is gone, and was last as given."""
+        self._change(lambda s: at_moment.pod_gone(s, pod, self._now_ms()))
+
+    def node_seen(self, facts: Facts) -> None:
+        """The node is now as given."""
+        self._change(lambda s: at_moment.node_seen(s, facts))
+
+    def node_gone(self, name: str) -> None:
+        """The node's object is gone."""
+        self._change(lambda s: at_moment.node_gone(s, name))
+
+    def assume(self, pod: Pod, node: Node, placement: Placement) -> bool:
+        """Take the cards of a placement that was found on this very node; False where it has changed since,
+        so that the placement must be found anew."""
+        with self._lock:
+            if self._snapshot.nodes.get(node.name) is not node:
+                return False
+            ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
+            self._snapshot = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
+            return True
+
+    def forget(self, uid: str) -> None:
+        """The pod was definitely not bound."""
+        self._change(lambda s: at_moment.forget(s, uid))
+
+    def doubt(self, uid: str) -> None:
+        """Nobody knows whether the pod was bound: it is to be asked after now."""
+        self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms()))
+
+    def postpone(self, uid: str) -> None:
+        """The pod could not be asked after, or need not be yet."""
+        self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms() + SETTLE_AFTER_MS))
+
+    def vanish(self, uid: str) -> None:
+        """The pod's object is gone, and nobody knows whether it had been bound."""
+        self._change(lambda s: at_moment.vanish(s, uid, self._now_ms()))
+
+    def expire(self) -> None:
+        """Vanished pods whose time has come let go of their cards."""
+        if self._snapshot.unsure:
+            self._change(lambda s: at_moment.expire(s, self._now_ms()))
+
+    def in_doubt(self) -> list[str]:
+        """The UIDs of assumed pods that are to be asked after now."""
+        snapshot, now_ms = self._snapshot, self._now_ms()
+        seats = [snapshot.seat(uid) for uid in snapshot.unsure]
+        return [s.uid for s in seats if s is not None and s.held == "assumed" and s.until_ms <= now_ms]
+
+    def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
+        with self._lock:
+            old = self._snapshot
+            new = self._snapshot = change(old)
+        roomier = roomier_nodes(new, old) if self.complete and new is not old else []
+        if roomier:
+            self._freed(roomier)
+
+
+def roomier_nodes(new: Snapshot, old: Snapshot) -> list[str]:
+    """The nodes where a pod may fit in the new snapshot that did not in the old one."""
+    return [
+        name
+        for name in new.nodes.changed_since(old.nodes)
+        if (node := new.nodes.get(name)) is not None and is_roomier(node, old.nodes.get(name))
+    ]

@@ -1,0 +1,83 @@
+"""What a Node object says of GPU cards, read at the door from its JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.core import names
+from timekeeper.core.cards import UndecodableError, decode_inventory
+from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
+from timekeeper.core.quantity import integral
+from timekeeper.core.request import Json, annotations_of, mapping
+from timekeeper.core.values import Card
+
+OURS = "bursar"
+UNSPOKEN_PLUGIN = "another"
+
+# why a node is closed for sharing: the word that metrics carry, and what people read
+CLOSED = {
+    "two-families": "more than one GPU plugin serves it",
+    "unspoken-plugin": "its GPU plugin is not one that Bursar works with",
+    "inventory": "its card inventory cannot be read",
+    "placement": "a pod's cards are not what its request and the inventory bear out",
+    "unplaced": "a GPU pod was bound to it without a placement",
+}
+
+_SPOKEN = {resource for dialect in DIALECTS for resource in dialect.resources}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A node's cards, and whose requests they serve.
+
+    ``family``: the dialect that belongs to the node (design: *node families*). ``fault``: a word of
+    ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource.
+    """
+
+    name: str
+    cards: tuple[Card, ...]
+    family: str
+    fault: str
+    allocatable: tuple[tuple[str, int], ...]
+
+    @property
+    def plugin_chooses(self) -> bool:
+        """True where the kubelet's plugin picks the cards, whatever a placement says."""
+        return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
+
+
+def read_node(raw: Json) -> Facts:
+    """The facts of a Node's JSON. Never raises on what an API server can hold."""
+    status = mapping(raw.get("status"))
+    family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
+    cards: tuple[Card, ...] = ()
+    inventory = annotations_of(raw).get(names.INVENTORY)
+    if inventory is None:
+        fault = ""  # there is nothing to close
+    else:
+        try:
+            cards = decode_inventory(str(inventory))
+        except UndecodableError:
+            fault = "inventory"
+    return Facts(
+        name=str(mapping(raw.get("metadata")).get("name", "")),
+        cards=cards,
+        family=family,
+        fault=fault,
+        allocatable=tuple(sorted(_gpu_amounts(mapping(status.get("allocatable"))).items())),
+    )
+
+
+def _gpu_amounts(amounts: Json) -> dict[str, int]:
+    found = {name: integral(amount) or 0 for name, amount in amounts.items() if UNSPOKEN.match(name)}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _family(capacity: Mapping[str, int]) -> tuple[str, str]:
+    """The family by what the node advertises, and what is wrong with that."""
+    families = {d.name for d in DIALECTS if any(resource in capacity for resource in d.resources)}
+    if any(resource not in _SPOKEN for resource in capacity):
+        families.add(UNSPOKEN_PLUGIN)
+    if len(families) > 1:
+        return min(families), "two-families"
+    family = next(iter(families), OURS)
+    return family, "unspoken-plugin" if family == UNSPOKEN_PLUGIN else ""

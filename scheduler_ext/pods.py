@@ -1,0 +1,133 @@
+"""What the extender keeps of a GPU pod: one small value, read at the door from the pod's JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import hold, names
+from timekeeper.core.cards import UndecodableError, decode_placement
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.quantity import integral
+from timekeeper.core.request import Json, annotations_of, containers, mapping, parse, sequence
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement
+
+MOST_GRACE_MS = 600_000
+
+Amounts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that asks for GPUs.
+
+    ``request`` is None where ``malformed`` says why. ``placement`` is what its annotation says, None where it
+    has none or ``undecodable`` says why it counts for nothing. ``holding``: bound, and its cards not let go
+    (`core.hold`). ``amounts``: what kube-scheduler itself counts of it, while ``counted``.
+    ``terminal``: its phase is. ``containers``: the ordinary ones. ``asked_ms``: when it was created.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+    scheduler: str
+    node: str
+    priority: int
+    asked_ms: int
+    request: GPURequest | None
+    malformed: str
+    placement: Placement | None
+    undecodable: str
+    holding: bool
+    terminal: bool
+    gated: bool
+    deleting: bool
+    governed: bool
+    grace_ms: int
+    containers: tuple[str, ...]
+    amounts: Amounts
+
+    @property
+    def full_name(self) -> str:
+        """Namespace and name, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
+    """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
+    parsed = parse(raw)
+    if parsed.request is None and not parsed.violations:
+        return None
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    placement, undecodable = _placement(raw)
+    node = _text(spec, "nodeName")
+    request = parsed.request
+    return Pod(
+        uid=_text(metadata, "uid"),
+        namespace=_text(metadata, "namespace"),
+        name=_text(metadata, "name"),
+        version=_text(metadata, "resourceVersion"),
+        scheduler=_text(spec, "schedulerName"),
+        node=node,
+        priority=_whole(spec.get("priority")),
+        asked_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
+        request=request,
+        malformed=parsed.violations[0].sentence() if parsed.violations else "",
+        placement=placement,
+        undecodable=undecodable,
+        holding=bool(node) and hold.released_ms(raw, request or _all_containers(raw)) is None,
+        terminal=status.get("phase") in hold.TERMINAL,
+        gated=bool(sequence(spec.get("schedulingGates"))),
+        deleting="deletionTimestamp" in metadata,
+        governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
+        grace_ms=hold.grace_ms(raw, most_grace_ms),
+        containers=tuple(c.name for c in containers(raw) if c.path.startswith("spec.containers")),
+        amounts=_amounts(raw, request) if request else (),
+    )
+
+
+def _placement(raw: Json) -> tuple[Placement | None, str]:
+    text = annotations_of(raw).get(names.DEVICES)
+    if text is None:
+        return None, ""
+    try:
+        return decode_placement(str(text)), ""
+    except UndecodableError as error:
+        return None, str(error)
+
+
+def _all_containers(raw: Json) -> GPURequest:
+    """For a malformed pod: a request that names every container, so that any that runs holds the cards."""
+    asks = tuple(ContainerAsk(each.name, each.init, Ask(1, 0, 0)) for each in containers(raw))
+    return GPURequest("", asks)
+
+
+def _amounts(raw: Json, request: GPURequest) -> Amounts:
+    """kube-scheduler's own sum for each resource that it counts: the greater of the ordinary containers and
+    sidecars together, and each init container with the sidecars started before it.
+
+    Source: k8s.io/component-helpers/resource, ``PodRequests``.
+    """
+    dialect = BY_NAME[request.dialect]
+    counted = [name for name in dialect.resources if name not in dialect.ignored_by_scheduler]
+    return tuple((name, total) for name in counted if (total := _peak(raw, name)))
+
+
+def _peak(raw: Json, resource: str) -> int:
+    together = peak = 0
+    for each in containers(raw):
+        limits: Any = mapping(mapping(each.raw.get("resources")).get("limits"))
+        amount = integral(limits.get(resource)) or 0
+        if each.init:
+            peak = max(peak, together + amount)
+        else:
+            together += amount
+    return max(peak, together)
+
+
+def _text(part: Json, key: str) -> str:
+    value = part.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,80 @@
+"""What a pod is told of a node it may not have: sentences that stay the same for a pod until something about
+the node has really changed.
+
+kube-scheduler writes the text into the pod's status, and a status that changes wakes the pod: a figure that
+moves in it would make one waiting pod ask hundreds of times a second. So the sentence of a want of room names
+what the pod needs, never what there is.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from scheduler_ext.facts import CLOSED, Facts
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.values import Ask, GPURequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pod cannot have a node. ``room``: for want of free room, not for what the node is."""
+
+    sentence: str
+    room: bool = False
+
+
+NO_CARDS = Refusal("no GPU cards here")
+UNKNOWN_NODE = Refusal("node is not known to the extender yet")
+NO_HEALTHY_CARD = Refusal("no healthy GPU card here")
+NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model or UUID")
+GIVEN_UP = Refusal("no layout of its containers was found in time", room=True)
+NOT_TRIED = Refusal("no layout of its containers was looked for yet", room=True)
+
+
+def closed(word: str) -> Refusal:
+    """For a node that is closed, by a word of `facts.CLOSED`."""
+    return Refusal(f"node is closed for sharing: {CLOSED[word]}")
+
+
+def malformed(sentence: str) -> Refusal:
+    """For a pod that the webhook would have refused."""
+    return Refusal(f"malformed GPU request: {sentence}")
+
+
+def another_family(request: GPURequest, facts: Facts) -> Refusal:
+    """For a node whose cards are asked for in another dialect."""
+    resource = BY_NAME[facts.family].resources[0]
+    if facts.plugin_chooses and not all(each.ask.whole for each in request.asks):
+        return Refusal(f"only whole cards here, asked for as {resource}")
+    return Refusal(f"cards here are asked for as {resource}")
+
+
+def not_allowed(request: GPURequest) -> Refusal:
+    """For a node none of whose cards the pod's own constraints let it use."""
+    if request.models:
+        return Refusal(f"no {' or '.join(request.models)} here")
+    if request.uuids:
+        return Refusal("none of the cards it names is here")
+    return Refusal(f"no card but {' or '.join(request.exclude_models)} here")
+
+
+def no_room(request: GPURequest) -> Refusal:
+    """For a node whose cards are taken: the pod's need, and nothing of the node."""
+    if len(request.asks) > 1:
+        parts = Counter(_amount(each.ask) for each in request.asks)
+        listed = " + ".join(f"{count} x {part}" if count > 1 else part for part, count in parts.items())
+        return Refusal(f"no room for {listed}", room=True)
+    ask = request.asks[0].ask
+    if ask.whole:
+        return Refusal(f"{_amount(ask)} needed", room=True)
+    if ask.devices > 1:
+        return Refusal(f"{_amount(ask)} free needed", room=True)
+    return Refusal(f"no card has {_amount(ask)} free", room=True)
+
+
+def _amount(ask: Ask) -> str:
+    if ask.whole:
+        return f"{ask.devices} whole card{'s' if ask.devices > 1 else ''}"
+    parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
+    parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
+    each = " and ".join(parts)
+    return f"{ask.devices} cards with {each}" if ask.devices > 1 else each

@@ -1,0 +1,156 @@
+"""Everything the extender knows at one moment, as one value, and how each event makes the next one.
+
+No function here changes anything: it gives a new snapshot that shares all but the touched pod and node with
+the old one, so a reader keeps the one it began with, and to undo is to go on with the old one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from scheduler_ext.facts import Facts
+from scheduler_ext.nodes import Node, Seat, node_of, seat_of, vanished, with_facts, with_seat, without_seat
+from scheduler_ext.persistent import Map
+from scheduler_ext.pods import Pod
+from timekeeper.core.values import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """``pods``: every GPU pod whose object exists, by UID. ``nodes``: every node that has an object or a pod
+    on its cards, by name. ``seated``: on which node a pod has a seat, by UID. ``unsure``: the UIDs whose
+    seats are assumed, or are those of vanished pods."""
+
+    pods: Map[Pod] = field(default_factory=Map)
+    nodes: Map[Node] = field(default_factory=Map)
+    seated: Map[str] = field(default_factory=Map)
+    unsure: frozenset[str] = frozenset()
+
+    def node(self, name: str) -> Node:
+        """The node of this name; a bare one where nothing is known of it."""
+        return self.nodes.get(name) or node_of(name, None, {})
+
+    def seat(self, uid: str) -> Seat | None:
+        """The pod's seat, wherever it is."""
+        name = self.seated.get(uid)
+        return self.node(name).seats.get(uid) if name is not None else None
+
+
+EMPTY = Snapshot()
+
+
+def pod_seen(snapshot: Snapshot, pod: Pod) -> Snapshot:
+    """The pod is now as given. One that is not bound keeps the seat that was assumed for it: only a refusal,
+    its binding elsewhere or its end takes that away."""
+    if snapshot.pods.get(pod.uid) == pod:
+        return snapshot
+    snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
+    if not pod.node:
+        return snapshot
+    if not pod.holding:
+        return unseat(snapshot, pod.uid)
+    return _seated(snapshot, pod.node, seat_of(pod, pod.placement, "bound"))
+
+
+def pod_gone(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+    """The pod's object is gone, and was last as given. Where it held cards, it goes on doing so for its grace
+    period: so long the kubelet may go on running it."""
+    snapshot = pod_seen(snapshot, pod)
+    snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
+    return vanish(snapshot, pod.uid, now_ms) if pod.holding else unseat(snapshot, pod.uid)
+
+
+def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapshot:
+    """These pods exist, and no others. A seat that is only assumed outlives the list: it may be younger."""
+    there = {pod.uid: pod for pod in pods}
+    for gone in [pod for pod in snapshot.pods.values() if pod.uid not in there]:
+        if gone.node:
+            snapshot = pod_gone(snapshot, gone, now_ms)
+        else:
+            snapshot = replace(snapshot, pods=snapshot.pods.without(gone.uid))
+    for pod in there.values():
+        snapshot = pod_seen(snapshot, pod)
+    return snapshot
+
+
+def node_seen(snapshot: Snapshot, facts: Facts) -> Snapshot:
+    """The node is now as given."""
+    return _with_node(snapshot, with_facts(snapshot.node(facts.name), facts))
+
+
+def node_gone(snapshot: Snapshot, name: str) -> Snapshot:
+    """The node's object is gone; pods that are bound to it stay on record."""
+    return _with_node(snapshot, with_facts(snapshot.node(name), None))
+
+
+def nodes_listed(snapshot: Snapshot, nodes: Iterable[Facts]) -> Snapshot:
+    """These nodes exist, and no others."""
+    there = {facts.name: facts for facts in nodes}
+    for gone in [node.name for node in snapshot.nodes.values() if node.facts and node.name not in there]:
+        snapshot = node_gone(snapshot, gone)
+    for facts in there.values():
+        snapshot = node_seen(snapshot, facts)
+    return snapshot
+
+
+def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
+    """The pod is about to be bound there: its cards are taken from now on, and from ``ask_at_ms`` on it is to
+    be asked after."""
+    return _seated(snapshot, node, replace(seat_of(pod, placement, "assumed"), until_ms=ask_at_ms))
+
+
+def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
+    """The assumed pod is to be asked after from then on."""
+    seat = snapshot.seat(uid)
+    if seat is None or seat.held != "assumed":
+        return snapshot
+    return _seated(snapshot, snapshot.seated.get(uid) or "", replace(seat, until_ms=at_ms))
+
+
+def forget(snapshot: Snapshot, uid: str) -> Snapshot:
+    """The pod was definitely not bound: what was assumed for it is free. A seat that is more than assumed
+    stays."""
+    seat = snapshot.seat(uid)
+    return unseat(snapshot, uid) if seat is not None and seat.held == "assumed" else snapshot
+
+
+def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
+    """The pod's object is gone, and nothing tells that its containers have ended."""
+    seat = snapshot.seat(uid)
+    if seat is None or seat.held == "vanished":
+        return snapshot
+    return _seated(snapshot, snapshot.seated.get(uid) or "", vanished(seat, now_ms + seat.grace_ms))
+
+
+def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """Pods that vanished and whose grace period is over let go of their cards."""
+    for uid in snapshot.unsure:
+        seat = snapshot.seat(uid)
+        if seat is not None and seat.held == "vanished" and seat.until_ms <= now_ms:
+            snapshot = unseat(snapshot, uid)
+    return snapshot
+
+
+def unseat(snapshot: Snapshot, uid: str) -> Snapshot:
+    """The pod holds no card any more."""
+    name = snapshot.seated.get(uid)
+    if name is None:
+        return snapshot
+    snapshot = replace(snapshot, seated=snapshot.seated.without(uid), unsure=snapshot.unsure - {uid})
+    return _with_node(snapshot, without_seat(snapshot.node(name), uid))
+
+
+def _seated(snapshot: Snapshot, name: str, seat: Seat) -> Snapshot:
+    if snapshot.seated.get(seat.uid) not in (None, name):
+        snapshot = unseat(snapshot, seat.uid)
+    sure = seat.held == "bound"
+    unsure = snapshot.unsure - {seat.uid} if sure else snapshot.unsure | {seat.uid}
+    snapshot = replace(snapshot, seated=snapshot.seated.set(seat.uid, name), unsure=unsure)
+    return _with_node(snapshot, with_seat(snapshot.node(name), seat))
+
+
+def _with_node(snapshot: Snapshot, node: Node) -> Snapshot:
+    if snapshot.nodes.get(node.name) is node:
+        return snapshot
+    if node.facts is None and not node.seats:
+        return replace(snapshot, nodes=snapshot.nodes.without(node.name))
+    return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))

@@ -1,0 +1,114 @@
+"""kube-scheduler's extender protocol: its bodies read, and its answers written.
+
+Source: k8s.io/kube-scheduler/extender/v1. The types have no JSON tags, so the keys are Go's names; Go itself
+reads keys in any case, and so do we.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from scheduler_ext.answers import Sorted
+from scheduler_ext.binder import Order
+from timekeeper.core.request import Json, mapping
+
+MOST_BODY_BYTES = 32 * 1024 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
+
+
+class MalformedError(ValueError):
+    """A body that is not what the protocol says; the text tells what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod and the nodes it may have. ``nodes``: the Node objects by name, where kube-scheduler sent these
+    instead of names alone."""
+
+    pod: Json
+    names: list[str]
+    nodes: Mapping[str, Json] | None
+
+
+def read_asked(body: bytes) -> Asked:
+    """The body of filter and prioritize. Raises MalformedError."""
+    keys = _keys(body)
+    pod = keys.get("pod")
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
+        raise MalformedError("Pod must be an object with metadata")
+    names, nodes = keys.get("nodenames"), keys.get("nodes")
+    if names is None and nodes is not None:
+        by_name = _by_name(nodes)
+        return Asked(pod, list(by_name), by_name)
+    names = [] if names is None else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise MalformedError("NodeNames must be an array of texts")
+    return Asked(pod, names, None)
+
+
+def read_order(body: bytes) -> Order:
+    """The body of bind. Raises MalformedError."""
+    keys = _keys(body)
+    texts = {key: keys.get(key.lower()) for key in ("PodNamespace", "PodName", "PodUID", "Node")}
+    for key, value in texts.items():
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise MalformedError(f"{key} must be a Kubernetes name")
+    return Order(*(str(value) for value in texts.values()))
+
+
+def filter_answer(asked: Asked, sorted_nodes: Sorted) -> bytes:
+    """Nodes that fit, and the others with their reasons."""
+    answer: dict[str, Any] = {
+        "NodeNames": sorted_nodes.fits,
+        "FailedNodes": sorted_nodes.short,
+        "FailedAndUnresolvableNodes": sorted_nodes.refused,
+        "Error": "",
+    }
+    if asked.nodes is not None:
+        answer["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
+    return orjson.dumps(answer)
+
+
+def filter_error(sentence: str) -> bytes:
+    """kube-scheduler shows this text to the user; of an answer other than 200 it would hide it."""
+    return orjson.dumps(
+        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": sentence}
+    )
+
+
+def prioritize_answer(names: list[str], ranks: list[int]) -> bytes:
+    """A rank for each node."""
+    return orjson.dumps([{"Host": name, "Score": rank} for name, rank in zip(names, ranks, strict=True)])
+
+
+def bind_answer(sentence: str) -> bytes:
+    """Why the pod was not bound, "" where it was."""
+    return orjson.dumps({"Error": sentence})
+
+
+def _keys(body: bytes) -> dict[str, Any]:
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"not JSON: {error}") from error
+    if not isinstance(whole, dict):
+        raise MalformedError("the body must be an object")
+    return {key.lower(): value for key, value in whole.items()}
+
+
+def _by_name(nodes: object) -> dict[str, Json]:
+    lower = {key.lower(): value for key, value in mapping(nodes).items()}
+    items = lower.get("items")
+    if not isinstance(nodes, dict) or not isinstance(items, list | None):
+        raise MalformedError("Nodes must be a list of Node objects")
+    found = {}
+    for each in items or []:
+        name = mapping(mapping(each).get("metadata")).get("name")
+        if not isinstance(name, str):
+            raise MalformedError("Nodes.items must be Node objects with names")
+        found[name] = each
+    return found

@@ -1,0 +1,53 @@
+"""``python -m sidecar``: beats for the pod it runs in, until SIGTERM.
+
+It never exits for a reason of its own: a native sidecar that crash-loops takes its pod out of its Services.
+What goes wrong is said once and lived with.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sidecar import settings
+from sidecar.inbox import End, Inbox
+from sidecar.log import tell
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM; the exit code is 0 then, and 2 for wrong settings given by hand."""
+    given = sys.argv[1:] if arguments is None else arguments
+    inbox = Inbox()
+    try:
+        read = settings.read(given, os.environ)
+    except settings.Wrong as wrong:
+        return _without_settings(f"bursar-sidecar: {wrong}", settings.by_hand(given, os.environ), inbox)
+
+    # Only now, with SIGTERM in hand: TLS takes a tenth of a second to import, and to the first process of a
+    # container a SIGTERM that nothing handles yet is lost.
+    from sidecar import run
+
+    if run.until_the_end(read, inbox):
+        # A thread is stuck in the name lookup, on the network or in NVML: the interpreter's own end, and the
+        # driver library's, might wait for it.
+        os._exit(0)
+    return 0
+
+
+def _without_settings(sentence: str, by_hand: bool, inbox: Inbox) -> int:
+    """In a pod an exit would only be repeated, for ever: say what is wrong and wait for the pod's end."""
+    rest = "" if by_hand else " No heartbeat is sent from this pod."
+    tell(sentence + rest)
+    if by_hand:
+        return 2
+    while not isinstance(inbox.wait(None), End):
+        continue
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

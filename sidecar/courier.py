@@ -1,0 +1,193 @@
+"""Carries a post to the timekeeper over one verified TLS connection that is kept open between beats.
+
+The token is read afresh for each post (it rotates), the ages are taken when the connection stands. A
+connection that the server closed while it was idle costs one more try at once; everything else is the
+caller's back-off.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+
+from sidecar import beats, http1, spool, trust
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.settings import Settings
+
+PATH = "/v1/heartbeats"
+TIMEOUT_S = 10
+MOST_TOKEN = 65_536
+MOST_REASON = 200
+
+
+@value
+class Delivered:
+    """The timekeeper acknowledged the post."""
+
+    answer: beats.Answer
+
+
+@value
+class Failed:
+    """The post is not acknowledged; ``reason`` is for people and holds no token."""
+
+    reason: str
+
+
+class Unready(Exception):
+    """The post could not be tried; the text says why, without what a file holds."""
+
+
+class Courier:
+    """One connection's worth of state; used by one thread at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], int],
+        remembered: tuple[str, str] | None,
+        remember: Callable[[str, str], None],
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """``remembered``: the configured CA bundle and its successor, as ``remember`` was told by an earlier
+        process."""
+        self._settings = settings
+        self._clock = clock
+        self._remembered = remembered
+        self._remember = remember
+        self._timeout_s = timeout_s
+        self._trust: trust.Trust | None = None
+        self._socket: ssl.SSLSocket | None = None
+
+    def deliver(self, post: spool.Post) -> Delivered | Failed:
+        """Send the post, once; every failure is a sentence, none is raised."""
+        try:
+            return self._judge(self._exchange(post))
+        except (OSError, http1.NotHTTP, Unready) as error:
+            self.close()
+            return Failed(_reason(error, self._timeout_s))
+
+    def close(self) -> None:
+        """Let the connection go; the next post opens another."""
+        if self._socket:
+            self._socket.close()
+        self._socket = None
+
+    def _exchange(self, post: spool.Post) -> http1.Response:
+        token = _token(self._settings.token_file)
+        if self._socket:
+            try:
+                return self._talk(self._socket, post, token)
+            except TimeoutError:
+                raise
+            except OSError:
+                # Most likely closed by the server while idle; the sequence makes a second copy harmless.
+                self.close()
+        self._socket = self._connect()
+        return self._talk(self._socket, post, token)
+
+    def _talk(self, connection: ssl.SSLSocket, post: spool.Post, token: str) -> http1.Response:
+        body = json.dumps(spool.document(post, self._clock()), separators=(",", ":")).encode()
+        path = self._settings.prefix + PATH
+        connection.sendall(http1.request(self._settings.authority, path, token, body))
+        with connection.makefile("rb") as stream:
+            response = http1.response(stream)
+        if not response.keep:
+            self.close()
+        return response
+
+    def _judge(self, response: http1.Response) -> Delivered | Failed:
+        if response.status != 200:
+            said = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
+            return Failed(f"it answered {response.status} {said}".rstrip())
+        answer = beats.answer(response.body)
+        if answer is None:
+            return Failed("it answered 200 with something that is no heartbeat answer")
+        self._follow(answer.ca)
+        return Delivered(answer)
+
+    def _follow(self, bundle: str | None) -> None:
+        if self._trust is None:
+            return
+        followed = trust.offer(self._trust, bundle)
+        if followed.offered and followed != self._trust:
+            self.close()
+        self._trust = followed
+
+    def _connect(self) -> ssl.SSLSocket:
+        configured = _bundle(self._settings.ca)
+        if self._trust is None:
+            self._trust = trust.start(configured, self._remembered)
+        self._trust = trust.reconfigured(self._trust, configured)
+        *offered, established = self._trust.bundles()
+        for bundle in offered:
+            try:
+                return self._verified(bundle)
+            except (ssl.SSLCertVerificationError, Unready):
+                # Not (yet) the one that the timekeeper's certificate is signed by: the established one
+                # counts.
+                continue
+        return self._verified(established)
+
+    def _verified(self, bundle: str) -> ssl.SSLSocket:
+        connection = _tls((self._settings.host, self._settings.port), bundle, self._timeout_s)
+        before, self._trust = self._trust, self._trust and trust.verified(self._trust, bundle)
+        if self._trust and self._trust != before:
+            self._remember(self._trust.configured, self._trust.established)
+        return connection
+
+
+def _tls(server: tuple[str, int], bundle: str, timeout_s: float) -> ssl.SSLSocket:
+    """A connection to a server whose certificate the bundle signs for this host."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks chain and host name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=bundle)
+    except (ssl.SSLError, ValueError):
+        raise Unready("the CA bundle holds no readable certificate") from None
+    # As bytes: a str is encoded by the idna codec, whose tables take 0.4 MiB; settings let only ASCII pass.
+    name = server[0].encode("ascii")
+    raw = socket.create_connection((name, server[1]), timeout_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
+    try:
+        return context.wrap_socket(raw, server_hostname=name)
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _bundle(ca: str) -> str:
+    if trust.PEM in ca:
+        return ca
+    try:
+        with open(ca, encoding="ascii") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise Unready(f"the CA file {ca} cannot be read ({_cause(error)})") from None
+
+
+def _token(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(MOST_TOKEN).strip()
+    except (OSError, ValueError) as error:
+        raise Unready(f"the token file {path} cannot be read ({_cause(error)})") from None
+    if not token or not all("!" <= letter <= "~" for letter in token):
+        raise Unready(f"the token file {path} holds no token")
+    return token
+
+
+def _cause(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or "not ASCII"
+
+
+def _reason(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s} s"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

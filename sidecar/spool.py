@@ -1,0 +1,172 @@
+"""The beats that the timekeeper has not acknowledged yet: pure values, no clock, no disk.
+
+Moments are milliseconds of the node's boot clock, which goes on while a process restarts; they become ages
+only when they are sent. At most one post is under way. It keeps its ``boot``, its ``sequence`` and its beats
+until it is acknowledged, also by the next process of the same container, so that a post whose answer was lost
+is recognised as a repeat: nothing is lost, nothing is counted twice.
+
+The spool is bounded. When it is full, the beat whose loss leaves the smallest gap is folded into its
+neighbours, never the first or the last: the interval that the beats cover stays whole, only its grain
+coarsens.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from timekeeper.core.wire import BeatDevice, Heartbeats
+
+MOST_IN_A_POST = 64
+MOST_WAITING = 448
+MOST_BEATS = MOST_IN_A_POST + MOST_WAITING
+
+
+@value
+class Beat:
+    """The pod ran at ``at_ms``; ``devices`` is what NVML said of its cards then, if anything."""
+
+    at_ms: int
+    devices: tuple[BeatDevice, ...]
+
+
+@value
+class Post:
+    """Beats as they were first sent together, under the run and the count of then."""
+
+    boot: str
+    sequence: int
+    beats: tuple[Beat, ...]
+
+
+@value
+class Spool:
+    """``boot`` names this run of the sidecar, ``sequence`` its next post; ``post`` is sent and unanswered."""
+
+    boot: str
+    sequence: int
+    post: Post | None
+    waiting: tuple[Beat, ...]
+
+    def beats(self) -> tuple[Beat, ...]:
+        """Every beat not acknowledged, in the order of time."""
+        return (self.post.beats if self.post else ()) + self.waiting
+
+
+def empty(boot: str) -> Spool:
+    """The spool of a run that has not beaten yet."""
+    return Spool(boot, 1, None, ())
+
+
+def add(spool: Spool, beat: Beat) -> Spool:
+    """The spool with one beat more, folded where it was full."""
+    return Spool(spool.boot, spool.sequence, spool.post, fold((*spool.waiting, beat), MOST_WAITING))
+
+
+def fold(beats: tuple[Beat, ...], most: int) -> tuple[Beat, ...]:
+    """At most ``most`` (two or more) of the beats, first and last among them, with gaps as even as may be."""
+    while len(beats) > most:
+        gaps = ((beats[i + 1].at_ms - beats[i - 1].at_ms, i) for i in range(1, len(beats) - 1))
+        _, least = min(gaps)
+        beats = beats[:least] + beats[least + 1 :]
+    return beats
+
+
+def sending(spool: Spool) -> Spool:
+    """The spool with a post under way: the unanswered one again, else one of the oldest beats that wait."""
+    if spool.post or not spool.waiting:
+        return spool
+    post = Post(spool.boot, spool.sequence, spool.waiting[:MOST_IN_A_POST])
+    return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[MOST_IN_A_POST:])
+
+
+def delivered(spool: Spool) -> Spool:
+    """The spool after the timekeeper acknowledged the post under way."""
+    return Spool(spool.boot, spool.sequence, None, spool.waiting)
+
+
+def document(post: Post, now_ms: int) -> Heartbeats:
+    """The body of ``POST /v1/heartbeats``, with ages as of now."""
+    return {
+        "version": 1,
+        "boot": post.boot,
+        "sequence": post.sequence,
+        "beats": [
+            {"age_ms": max(0, now_ms - beat.at_ms), "devices": list(beat.devices)} for beat in post.beats
+        ],
+    }
+
+
+def encode(spool: Spool, node_boot: str) -> str:
+    """The spool as text for the disk; ``node_boot`` names the boot that its moments count from."""
+    post = spool.post
+    return json.dumps(
+        {
+            "version": 1,
+            "node_boot": node_boot,
+            "post": post and {"boot": post.boot, "sequence": post.sequence, "beats": _written(post.beats)},
+            "waiting": _written(spool.waiting),
+        },
+        separators=(",", ":"),
+    )
+
+
+def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
+    """What an earlier process of this container left, as the spool of the run ``boot``.
+
+    Its unanswered post keeps its own run and count, the other beats go under the new run. ValueError, with
+    the reason, for a text that we did not write, or not since the node booted: such beats have no age.
+    """
+    try:
+        read = json.loads(text)
+        version, left_in = read["version"], read["node_boot"]
+        post, waiting = read["post"], _beats(read["waiting"], now_ms)
+        sent = post and Post(str(post["boot"]), _whole(post["sequence"]), _beats(post["beats"], now_ms))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("it is no spool") from None
+    if version != 1 or left_in != node_boot:
+        raise ValueError("it is from another boot of the node or another version")
+    return Spool(boot, 1, sent or None, fold(waiting, MOST_WAITING))
+
+
+def _written(beats: tuple[Beat, ...]) -> list[tuple[int, tuple[BeatDevice, ...]]]:
+    return [(beat.at_ms, beat.devices) for beat in beats]
+
+
+def _beats(read: list[list[object]], now_ms: int) -> tuple[Beat, ...]:
+    return tuple(Beat(_moment(at, now_ms), tuple(map(_device, _rows(devices)))) for at, devices in read)
+
+
+def _whole(read: object) -> int:
+    if not isinstance(read, int) or isinstance(read, bool) or read < 0:
+        raise ValueError
+    return read
+
+
+def _moment(read: object, now_ms: int) -> int:
+    if _whole(read) > now_ms:
+        raise ValueError
+    return _whole(read)
+
+
+def _rows(read: object) -> list[object]:
+    if not isinstance(read, list):
+        raise ValueError
+    return read
+
+
+def _device(read: object) -> BeatDevice:
+    if not isinstance(read, dict) or set(read) != {"uuid", "utilisation", "memory_mib", "scope"}:
+        raise ValueError
+    return {
+        "uuid": str(read["uuid"]),
+        "utilisation": _figure(read["utilisation"]),
+        "memory_mib": _figure(read["memory_mib"]),
+        "scope": "exclusive" if read["scope"] == "exclusive" else "shared",
+    }
+
+
+def _figure(read: object) -> int | None:
+    return None if read is None else _whole(read)

@@ -1,0 +1,472 @@
+"""How fast the extender answers, what that costs it, how soon it is ready, and how large it is.
+
+``python tests/bench/extender.py --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the API
+server, in a process of its own, holds N nodes and P bound pods of about 4 kB and takes Bindings; before it
+runs a real ``python -m scheduler_ext``. K pods of four sizes then come one after another, and each is filtered
+over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive connection each; so
+every call comes upon a cluster that has changed since the last one. Times in milliseconds as the caller sees
+them; ``cpu`` is what the extender's process spends on a call when nothing changes; ``cold_start_s`` from the
+start of the process to its first 200 on /readyz. ``in_process``: the same calls straight into the WSGI app.
+"""
+
+import argparse
+import http.client
+import io
+import json
+import multiprocessing
+import os
+import queue
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parent.parent.parent
+MEMORY_MIB = 81_920
+PAGE = 500
+WARM_UP = 20
+SIZES: tuple[dict[str, str], ...] = (
+    {"bursar.dev/gpu-percent": "50"},
+    {"bursar.dev/gpu-percent": "25"},
+    {"bursar.dev/gpu-memory": "20000"},
+    {"bursar.dev/gpu-count": "1"},
+)
+PADDING = [{"name": f"SETTING_{at}", "value": "x" * 60} for at in range(25)]
+
+
+def node(name: str, cards: int) -> Json:
+    """A node as our agent leaves it."""
+    listed = [
+        {
+            "uuid": f"GPU-{name}-{at}",
+            "index": at,
+            "model": "NVIDIA H100 80GB HBM3",
+            "memory_mib": MEMORY_MIB,
+            "healthy": True,
+            "numa": at // 4,
+            "links": [],
+            "mig": None,
+        }
+        for at in range(cards)
+    ]
+    amounts = {"bursar.dev/gpu-percent": str(100 * cards), "bursar.dev/gpu-memory": str(cards * MEMORY_MIB)}
+    annotations = {"bursar.dev/inventory": json.dumps({"version": 1, "cards": listed})}
+    return {
+        "metadata": {"name": name, "resourceVersion": "1", "annotations": annotations},
+        "status": {"capacity": {"cpu": "64", **amounts}, "allocatable": {"cpu": "64", **amounts}},
+    }
+
+
+def pod(name: str, limits: dict[str, str]) -> Json:
+    """A waiting pod."""
+    container = {
+        "name": "main",
+        "image": "example/app:1",
+        "resources": {"limits": limits, "requests": limits},
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team-a",
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-11-20T04:32:53Z",
+            "labels": {"app": "bench", "bursar.dev/governed": "true"},
+            "annotations": {},
+        },
+        "spec": {
+            "schedulerName": "bursar-scheduler",
+            "priority": 0,
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{**container, "env": PADDING}],
+        },
+        "status": {"phase": "Pending", "conditions": []},
+    }
+
+
+def bound_pods(nodes: int, cards: int, count: int, rng: random.Random) -> Iterator[Json]:
+    """So many running pods of shares of a card, at random wherever there is room."""
+    free = {(at, card): 100 for at in range(nodes) for card in range(cards)}
+    started = {"running": {"startedAt": "2026-11-20T04:33:00Z"}}
+    for number in range(count):
+        percent = rng.choice((10, 20, 25, 50))
+        at, card = _with_room(free, nodes, cards, percent, rng)
+        free[at, card] -= percent
+        raw = pod(f"bound-{number}", {"bursar.dev/gpu-percent": str(percent)})
+        given = {"uuid": f"GPU-node-{at}-{card}", "index": card, "share_milli": 10 * percent}
+        given["memory_mib"] = MEMORY_MIB * percent // 100
+        raw["metadata"]["annotations"] = {
+            "bursar.dev/devices": json.dumps({"version": 1, "containers": {"main": [given]}})
+        }
+        raw["spec"]["nodeName"] = f"node-{at}"
+        raw["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": started}]}
+        yield raw
+
+
+def _with_room(
+    free: dict[tuple[int, int], int], nodes: int, cards: int, percent: int, rng: random.Random
+) -> tuple[int, int]:
+    for _ in range(1_000):
+        place = rng.randrange(nodes), rng.randrange(cards)
+        if free[place] >= percent:
+            return place
+    raise SystemExit("these pods do not fit on these nodes: give more nodes or fewer pods")
+
+
+class Objects:
+    """The stand-in for the API server: lists from pages made beforehand, one watch a kind, Bindings."""
+
+    def __init__(self, nodes: int, cards: int, pods: int) -> None:
+        rng = random.Random(1)
+        self.pages = {
+            "nodes": _pages(node(f"node-{at}", cards) for at in range(nodes)),
+            "pods": _pages(bound_pods(nodes, cards, pods, rng)),
+        }
+        self.news: queue.SimpleQueue[Json] = queue.SimpleQueue()
+        self.waiting: dict[str, Json] = {}
+        self.version = 1
+
+    def tell(self, raw: Json) -> None:
+        """Send the pod down the watch, in its next version."""
+        self.version += 1
+        raw["metadata"]["resourceVersion"] = str(self.version)
+        self.waiting[raw["metadata"]["name"]] = raw
+        self.news.put({"type": "MODIFIED", "object": raw})
+
+    def bind(self, name: str, binding: Json) -> None:
+        """The pod is bound, and the watch shows it."""
+        raw = json.loads(json.dumps(self.waiting.pop(name)))
+        raw["spec"]["nodeName"] = binding["target"]["name"]
+        raw["metadata"]["annotations"].update(binding["metadata"]["annotations"])
+        self.tell(raw)
+
+
+def _pages(items: Iterator[Json]) -> list[bytes]:
+    texts = [json.dumps(item, separators=(",", ":")) for item in items]
+    chunks = [texts[at : at + PAGE] for at in range(0, len(texts), PAGE)] or [[]]
+    return [
+        json.dumps({"metadata": {"resourceVersion": "1", "continue": _next(at, chunks)}}).encode()[:-1]
+        + b',"items":['
+        + ",".join(chunk).encode()
+        + b"]}"
+        for at, chunk in enumerate(chunks)
+    ]
+
+
+def _next(at: int, chunks: list[list[str]]) -> str:
+    return str(at + 1) if at + 1 < len(chunks) else ""
+
+
+def serve(objects: Objects, listener: socket.socket) -> None:
+    """Answer until killed."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query)
+            kind = url.path.rpartition("/")[2]
+            if "watch" in query:
+                self._watch(kind)
+            else:
+                self._answer(200, objects.pages[kind][int(query.get("continue", ["0"])[0])])
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/binding"):
+                objects.bind(self.path.split("/")[6], body)
+            else:
+                objects.tell(body)
+            self._answer(201, b"{}")
+
+        def _watch(self, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while True:
+                line = json.dumps(objects.news.get() if kind == "pods" else threading.Event().wait()).encode()
+                self.wfile.write(f"{len(line) + 1:x}\r\n".encode() + line + b"\n\r\n")
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+    server.daemon_threads = True
+    server.socket.close()
+    server.socket = listener
+    server.server_activate()
+    server.serve_forever()
+
+
+class Connection:
+    """One kept-alive connection; each call gives its answer and its milliseconds."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes, float]:
+        """Status, body, milliseconds."""
+        began = time.perf_counter()
+        self._connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = self._connection.getresponse()
+        data = response.read()
+        return response.status, data, 1000 * (time.perf_counter() - began)
+
+    def close(self) -> None:
+        """End it."""
+        self._connection.close()
+
+
+Call = Callable[[str, bytes], tuple[bytes, float]]
+
+
+def scheduled(
+    call: Call, create: Callable[[Json], None], names: list[str], calls: int
+) -> dict[str, list[float]]:
+    """Filter, prioritize and bind so many pods, one after another; the times of each verb."""
+    times: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
+    for number in range(-WARM_UP, calls):
+        raw = pod(f"new-{number}", SIZES[number % len(SIZES)])
+        create(raw)
+        asked = {"Pod": raw, "Nodes": None, "NodeNames": names}
+        data, took = call("/filter", json.dumps(asked).encode())
+        fits = json.loads(data)["NodeNames"]
+        ranked, took_ranking = call("/prioritize", json.dumps({**asked, "NodeNames": fits}).encode())
+        best = max(json.loads(ranked), key=lambda each: each["Score"])["Host"]
+        order = {"PodName": raw["metadata"]["name"], "PodNamespace": "team-a", "Node": best}
+        bound, took_binding = call("/bind", json.dumps({**order, "PodUID": raw["metadata"]["uid"]}).encode())
+        if json.loads(bound)["Error"]:
+            raise SystemExit(f"a bind was answered with {bound!r}")
+        if number >= 0:
+            for verb, each in (("filter", took), ("prioritize", took_ranking), ("bind", took_binding)):
+                times[verb].append(each)
+    return times
+
+
+def cpu_ms(pid: int) -> float:
+    """What the process has spent so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_of(call: Call, path: str, body: bytes, pid: int, calls: int) -> float:
+    """CPU of one call, when nothing changes between two."""
+    before = cpu_ms(pid)
+    for _ in range(calls):
+        call(path, body)
+    return round((cpu_ms(pid) - before) / calls, 2)
+
+
+def figures(times: list[float]) -> dict[str, float]:
+    """p50, p95 and p99."""
+    ordered = sorted(times)
+    return {
+        f"p{part}": round(ordered[min(len(ordered) - 1, len(ordered) * part // 100)], 2)
+        for part in (50, 95, 99)
+    }
+
+
+@contextmanager
+def stand_in(nodes: int, cards: int, pods: int) -> Iterator[int]:
+    """The stand-in for the API server, ready to answer; its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    objects = Objects(nodes, cards, pods)
+    process = multiprocessing.get_context("fork").Process(target=serve, args=(objects, listener), daemon=True)
+    process.start()
+    port: int = listener.getsockname()[1]
+    listener.close()
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def extender(api_port: int, folder: Path) -> Iterator[tuple[int, int, float]]:
+    """A real extender before it; its port, the process id of its worker, and how long its start took."""
+    config = folder / "kubeconfig"
+    config.write_text(kubeconfig(api_port))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    began = time.perf_counter()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler_ext", f"--kubeconfig={config}", f"--listen=127.0.0.1:{port}"],
+            cwd=ROOT,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        while not _ready(port):
+            if process.poll() is not None:
+                raise SystemExit((folder / "log").read_text())
+            time.sleep(0.01)
+        seconds = time.perf_counter() - began
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield port, int(children[0]), seconds
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def kubeconfig(port: int) -> str:
+    """JSON is YAML too."""
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+    )
+
+
+def _ready(port: int) -> bool:
+    try:
+        connection = Connection(port)
+    except OSError:
+        return False
+    with_status = connection.call("GET", "/readyz")
+    connection.close()
+    return with_status[0] == 200
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of the process now."""
+    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmRSS"))
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) -> Json:
+    """The figures as kube-scheduler would see them."""
+    api, connection = Connection(api_port), Connection(port)
+
+    def create(raw: Json) -> None:
+        api.call("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
+
+    def call(path: str, body: bytes) -> tuple[bytes, float]:
+        status, data, took = connection.call("POST", path, body)
+        if status != 200:
+            raise SystemExit(f"{path} was answered with {status}: {data[:300]!r}")
+        return data, took
+
+    times = scheduled(call, create, names, calls)
+    asked = json.dumps({"Pod": pod("cpu", SIZES[0]), "Nodes": None, "NodeNames": names}).encode()
+    rows = {verb: figures(each) for verb, each in times.items()}
+    for verb in ("filter", "prioritize"):
+        rows[verb]["cpu"] = cpu_of(call, f"/{verb}", asked, pid, calls)
+    return rows
+
+
+def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, folder: Path) -> Json:
+    """filter and prioritize straight into the WSGI app, with a pod booked between any two."""
+    from scheduler_ext import settings
+    from scheduler_ext.api import Api
+    from scheduler_ext.assembly import Extender
+    from scheduler_ext.facts import read_node
+    from scheduler_ext.pods import read_pod
+
+    running = Extender(settings.read([], {}), Api(folder / "kubeconfig"), lambda event, **fields: None)
+    held = (read_pod(raw) for raw in bound_pods(nodes, cards, pods, random.Random(1)))
+    running.books.pods_listed([each for each in held if each is not None])
+    running.books.nodes_listed(read_node(node(name, cards)) for name in names)
+    more = bound_pods(nodes, cards, calls + WARM_UP, random.Random(2))
+    times: dict[str, list[float]] = {"filter": [], "prioritize": []}
+    for number in range(-WARM_UP, calls):
+        changed = next(more)
+        changed["metadata"]["uid"] = f"uid-more-{number}"
+        value = read_pod(changed)
+        if value is not None:
+            running.books.pod_seen(value)
+        body = json.dumps({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names}).encode()
+        for verb, each in times.items():
+            took = _wsgi(running.app.wsgi_app, f"/{verb}", body)
+            if number >= 0:
+                each.append(took)
+    return {verb: figures(each) for verb, each in times.items()}
+
+
+def _wsgi(app: Callable[..., Any], path: str, body: bytes) -> float:
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": path,
+        "SERVER_NAME": "x",
+        "SERVER_PORT": "1",
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+    }
+    began = time.perf_counter()
+    b"".join(app(environ, lambda status, headers: None))
+    return 1000 * (time.perf_counter() - began)
+
+
+def table(found: Json) -> str:
+    """The figures for people."""
+    lines = [
+        f"{found['nodes']} nodes x {found['cards']} cards, {found['pods']} bound pods; milliseconds",
+        f"{'':24}{'p50':>8}{'p95':>8}{'p99':>8}{'cpu':>8}",
+    ]
+    rows = {verb: found[verb] for verb in ("filter", "prioritize", "bind")}
+    rows |= {f"{verb}, in process": row for verb, row in found["in_process"].items()}
+    for name, row in rows.items():
+        lines.append(f"{name:24}" + "".join(f"{row.get(key, ''):>8}" for key in ("p50", "p95", "p99", "cpu")))
+    lines.append(f"cold start {found['cold_start_s']} s, resident memory {found['rss_mib']} MiB")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--cards", type=int, default=8)
+    parser.add_argument("--pods", type=int, default=1_000)
+    parser.add_argument("--calls", type=int, default=500)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    names = [f"node-{at}" for at in range(given.nodes)]
+    found: Json = {"nodes": given.nodes, "cards": given.cards, "pods": given.pods}
+    with tempfile.TemporaryDirectory(prefix="bursar-bench-") as text:
+        folder = Path(text)
+        with stand_in(given.nodes, given.cards, given.pods) as api_port:
+            with extender(api_port, folder) as (port, pid, seconds):
+                found |= over_http(api_port, port, pid, names, given.calls)
+                found |= {"cold_start_s": round(seconds, 2), "rss_mib": rss_mib(pid)}
+        found["in_process"] = in_process(given.nodes, given.cards, given.pods, names, given.calls, folder)
+    print(table(found))
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The manifests and samples against the real API server."""
+
+import json
+
+import pytest
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from tests.deploy.reading import MANIFESTS, NAMESPACE, SAMPLES, Json, documents, named, template, workloads
+from timekeeper.core import budgets
+from timekeeper.core.policy import not_built
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _applied(control_plane: ControlPlane) -> None:
+    """All manifests applied for real, as the README says it."""
+    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
+
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, (
+        done.stderr
+    )  # pod security, deprecated fields, CEL that cannot be typed
+
+
+@pytest.mark.parametrize("document", documents(), ids=named)
+def test_the_api_server_accepts_each_object_on_a_dry_run(control_plane: ControlPlane, document: Json) -> None:
+    dry = ("apply", "--server-side", "--dry-run=server", "-f", "-")
+    done = control_plane.kubectl(*dry, "--validate=strict", input=yaml.safe_dump(document))
+
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def test_applying_a_second_time_changes_nothing(control_plane: ControlPlane) -> None:
+    done = control_plane.kubectl("diff", "--server-side", "-f", str(MANIFESTS))
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=named)
+def test_pod_security_admits_the_pods_of_a_workload(control_plane: ControlPlane, workload: Json) -> None:
+    """The API server only warns about a Deployment; its pods are what the namespace's level refuses."""
+    spec = dict(template(workload)["spec"])
+    claims = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
+    spec["volumes"] = spec.get("volumes", []) + [{"name": name, "emptyDir": {}} for name in claims]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": NAMESPACE}, "spec": spec}
+
+    done = control_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_pod_security_would_refuse_a_pod_that_is_not_hardened(control_plane: ControlPlane) -> None:
+    containers = [{"name": "main", "image": "example"}]
+    metadata = {"name": "p", "namespace": NAMESPACE}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+
+    done = control_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+
+    assert 'violates PodSecurity "restricted' in done.stderr
+
+
+def test_the_sample_budgets_are_accepted_and_every_entry_is_good_and_built(
+    control_plane: ControlPlane,
+) -> None:
+    (sample,) = [document for document in documents(SAMPLES) if document["kind"] == "ConfigMap"]
+    done = control_plane.kubectl("apply", "--server-side", "-f", str(SAMPLES / "budgets.yaml"))
+    reading = budgets.read({sample["metadata"]["name"]: sample["data"]})
+
+    assert done.returncode == 0, done.stderr
+    assert not reading.errors
+    assert reading.settings is not None
+    assert {name: not_built(budget) for name, budget in reading.budgets.items()} == {
+        "team-a": (),
+        "team-b": (),
+        "team-c": (),
+    }

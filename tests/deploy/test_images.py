@@ -1,0 +1,141 @@
+"""The Dockerfile against the repository: what it copies is there and enough, and what it starts exists."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.dockerfile import DOCKERFILE, Stage, console_scripts, last, lineage, stages
+from tests.deploy.reading import ROOT, containers
+from tests.packaging.checkout import packaged
+
+TARGETS = ("webhook", "timekeeper", "extender", "sidecar")
+ROLES = {"webhook": "webhook", "timekeeper": "timekeeper", "extender": "scheduler_ext", "sidecar": "sidecar"}
+
+each_target = pytest.mark.parametrize("target", TARGETS)
+
+
+def copied_from_the_checkout(stage: Stage) -> list[str]:
+    """What a stage takes from the build's context."""
+    taken = [each for each in stage.of("COPY") if "from" not in each.flags]
+    return [source for each in taken for source in each.words()[:-1]]
+
+
+def laid_out(stage: Stage, folder: Path) -> Path:
+    """The files that a stage copies from the checkout, at their names there."""
+    folder.mkdir()
+    for source in copied_from_the_checkout(stage):
+        if (ROOT / source).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / source, folder / source, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(ROOT / source, folder)
+    return folder
+
+
+@pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
+def test_every_base_is_a_stage_or_pinned_by_a_version(stage: Stage) -> None:
+    pinned = re.fullmatch(r"[a-z0-9/-]+:[0-9]+\.[0-9]+[a-z0-9.-]*", stage.base)
+
+    assert stage.base in stages() or pinned
+
+
+@pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
+def test_what_is_copied_exists_and_nothing_is_fetched(stage: Stage) -> None:
+    assert not stage.of("ADD")
+    assert not re.search(r"https?://|\bcurl\b|\bwget\b", " ".join(each.text for each in stage.instructions))
+    for source in copied_from_the_checkout(stage):
+        assert (ROOT / source).exists(), source
+
+
+@each_target
+def test_an_image_runs_as_a_number_that_is_not_root(target: str) -> None:
+    # a number, for the kubelet cannot tell of a name whether it is root
+    assert last(target, "USER").text == "65532:65532"
+
+
+@each_target
+def test_an_image_starts_its_own_role(target: str) -> None:
+    words = last(target, "ENTRYPOINT").words()
+    role = ROLES[target]
+
+    if words[:2] == ["python", "-m"]:
+        assert words[2:] == [role]
+    else:
+        (script,) = words
+        assert console_scripts()[script] == f"{role}.__main__:main"
+    assert (ROOT / role / "__main__.py").is_file()
+
+
+def test_every_image_that_the_manifests_name_is_a_target() -> None:
+    named = {one["image"].partition(":")[0] for _, one in containers()} - {"kube-scheduler"}
+
+    assert named <= {f"bursar/{target}" for target in TARGETS}
+
+
+def test_the_port_that_an_image_exposes_is_the_one_its_container_has() -> None:
+    for _, one in containers():
+        target = one["image"].removeprefix("bursar/").partition(":")[0]
+        listen = [arg.rpartition(":")[2] for arg in one.get("args", []) if arg.startswith("--listen=")]
+        if listen:
+            assert listen == [last(target, "EXPOSE").text]
+            assert {port["containerPort"] for port in one.get("ports", [])} <= {int(listen[0])}
+
+
+@each_target
+def test_packages_come_at_the_versions_that_are_tested(target: str) -> None:
+    for stage in [stages()["build"], *lineage(target)]:
+        for run in stage.of("RUN"):
+            if "pip install" in run.text:
+                assert re.search(r"pip install --no-cache-dir -c \S*constraints\.txt \S+", run.text)
+
+
+def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
+    lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {source for stage in stages().values() for source in copied_from_the_checkout(stage)}
+
+    assert "*" in lines
+    assert let_in == copied
+
+
+def test_what_the_build_copies_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
+    source = laid_out(stages()["build"], tmp_path / "src")
+
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*command, "-w", tmp_path / "wheels", source], check=True, capture_output=True, cwd=tmp_path
+    )
+
+    (wheel,) = (tmp_path / "wheels").glob("bursar-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert held == packaged()
+
+
+def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
+    """Python, NVML's binding and the package: an interpreter without our environment sees nothing else."""
+    folder = laid_out(stages()["sidecar"], tmp_path / "opt")
+    (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
+    shutil.copy(str(binding.locate()), folder)
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            "import pynvml, sidecar.run; from sidecar.__main__ import main; main(['--help'])",
+        ],
+        env={"PYTHONPATH": str(folder), "PATH": os.defpath},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "--timekeeper-url" in done.stdout

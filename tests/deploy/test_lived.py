@@ -1,0 +1,269 @@
+"""The main job lived through once, each process with its own account's token, while the API server logs who
+calls what: nobody is refused, and every right that the manifests give is used."""
+
+import json
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from deploy.local.nodes import kwok_node
+from deploy.local.scheduler import GPU_PROFILE
+from deploy.local.stack import Stack
+from tests.deploy.reading import NAMESPACE, SAMPLES, Json, container, of_kind
+from tests.deploy.rights import Call, Right, granted, logged
+from timekeeper.core import budgets
+
+pytestmark = pytest.mark.cluster
+
+AUDITED = f"system:serviceaccounts:{NAMESPACE}"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "RequestResponse",
+            "userGroups": [AUDITED],
+            "resources": [{"group": "authorization.k8s.io", "resources": ["subjectaccessreviews"]}],
+        },
+        {"level": "Metadata", "userGroups": [AUDITED]},
+        {"level": "None"},
+    ],
+}
+SERVERS = {
+    "bursar-webhook/webhook": "webhook_url",
+    "bursar-timekeeper/timekeeper": "timekeeper_url",
+    "bursar-scheduler/extender": "extender_url",
+}
+PODS = "/api/v1/namespaces/team-a/pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A stack in which it all has happened, and the calls that its accounts made meanwhile."""
+
+    stack: Stack
+    sample: Json
+    calls: list[Call]
+    reviews: list[Json]
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "policy.yaml").write_text(yaml.safe_dump(POLICY))
+    log = folder / "audit.log"
+    flags = (f"--audit-policy-file={folder}/policy.yaml", f"--audit-log-path={log}")
+    with ControlPlane(Options(api_flags=flags)) as cp, Stack(cp) as stack:
+        sample = live(stack)
+        entries = [json.loads(line) for line in log.read_text().splitlines()]
+        reviews = [
+            entry for entry in entries if entry.get("objectRef", {}).get("resource") == "subjectaccessreviews"
+        ]
+        yield Lived(stack, sample, logged(log), [entry["responseObject"] for entry in reviews])
+
+
+def live(stack: Stack) -> Json:
+    """A budget with a mistake in it, a pod that gets half a card, one that waits for the card and gets it; a
+    report; and certificates renewed. Gives the sample pod as it was bound."""
+    apply(stack, (SAMPLES / "budgets.yaml").read_text())
+    apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-x": "gpuHours: many\n"})))
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
+    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
+    stack.wait(
+        "team-a to have its account",
+        lambda: stack.exists("/api/v1/namespaces/team-a/serviceaccounts/default"),
+    )
+    stack.wait("an Event about the mistake", lambda: events(stack, "mistaken"))
+    apply(stack, (SAMPLES / "half-a-card.yaml").read_text())
+    stack.wait("the sample to run", lambda: phase(stack, "half-a-card") == "Running")
+    sample: Json = stack.cp.api.call("GET", f"{PODS}/half-a-card")
+    # Two thirds of the card's memory, of which the sample holds half: the node's totals would allow it.
+    apply(stack, yaml.safe_dump(waiter()))
+    stack.wait(
+        "the second to wait",
+        lambda: "no card has" in stack.cp.kubectl("get", "events", "-n", "team-a").stdout,
+    )
+    free_the_card(stack)
+    stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
+    bind_a_pod_that_is_not_there(stack)
+    stack.get("/v1/usage", stack.reader_token())
+    renew(stack)
+    return sample
+
+
+def budget_map(name: str, data: dict[str, str]) -> Json:
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": {"bursar.dev/budgets": "true"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def waiter() -> Json:
+    resources = {"limits": {"bursar.dev/gpu-memory": "54000"}}
+    spec = {"containers": [{"name": "main", "image": "example", "resources": resources}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "waiter", "namespace": "team-a"},
+        "spec": spec,
+    }
+
+
+def apply(stack: Stack, text: str) -> None:
+    done = stack.cp.kubectl("apply", "--server-side", "-f", "-", input=text)
+
+    assert done.returncode == 0, done.stderr
+
+
+def phase(stack: Stack, name: str) -> str:
+    return str(stack.cp.api.call("GET", f"{PODS}/{name}")["status"]["phase"])
+
+
+def events(stack: Stack, name: str) -> bool:
+    about = f"involvedObject.name={name}"
+    return bool(
+        stack.cp.kubectl("get", "events", "-n", NAMESPACE, f"--field-selector={about}", "-o", "name").stdout
+    )
+
+
+def free_the_card(stack: Stack) -> None:
+    """While kube-scheduler is away, or it might try the waiting pod of its own accord before the extender has
+    woken it."""
+    stack.cp.stop_scheduler("gpu-scheduler")
+    stack.cp.kubectl("delete", "pod", "half-a-card", "-n", "team-a", "--grace-period=1")
+    stack.wait("the extender to wake the second", lambda: "woken" in stack.log("extender"))
+    stack.cp.start_scheduler("gpu-scheduler", profiles=(GPU_PROFILE,), extender_url=stack.extender_url)
+
+
+def bind_a_pod_that_is_not_there(stack: Stack) -> None:
+    """So that the extender has to ask the API server about it."""
+    asked = {"PodNamespace": "team-a", "PodName": "nobody", "PodUID": "none", "Node": "n1"}
+    request = urllib.request.Request(f"{stack.extender_url}/bind", json.dumps(asked).encode())
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert json.load(answer)["Error"]
+
+
+def renew(stack: Stack) -> None:
+    """The certificates made anew, as when the CA is due."""
+    broken = {"data": {"ca.crt": "", "ca.key": ""}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/bursar-ca"
+    stack.cp.api.call("PATCH", path, broken, "application/merge-patch+json")
+    kubeconfig = stack.cp.kubeconfig(stack.token(NAMESPACE, "bursar-certificates"), "renewing")
+    command = [sys.executable, "-m", "webhook", "certificates", "--once", f"--kubeconfig={kubeconfig}"]
+    done = subprocess.run(command, capture_output=True, text=True, env=stack.environment())
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_nobody_is_refused_anything(lived: Lived) -> None:
+    assert [call for call in lived.calls if call.status in (401, 403)] == []
+
+
+def test_every_call_is_one_that_the_manifests_own_roles_allow(lived: Lived) -> None:
+    """Of the extender too, whose account has kube-scheduler's rights beside them."""
+    beyond = [
+        call for call in lived.calls if not any(right.covers(call.right) for right in granted(call.account))
+    ]
+
+    assert beyond == []
+
+
+@pytest.mark.parametrize("account", ["bursar-certificates", "bursar-timekeeper", "bursar-scheduler"])
+def test_every_right_is_used(lived: Lived, account: str) -> None:
+    calls = [call.right for call in lived.calls if call.account == account]
+    # kube-scheduler's own, and used by it in test_scheduler
+    rights = [right for right in granted(account) if right.name != "bursar-scheduler"]
+
+    assert calls
+    assert [right for right in rights if not any(right.covers(call) for call in calls)] == []
+
+
+def test_the_webhook_calls_the_api_server_for_nothing(lived: Lived) -> None:
+    assert [call for call in lived.calls if call.account == "bursar-webhook"] == []
+
+
+def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role_words_it(
+    lived: Lived,
+) -> None:
+    user = f"system:serviceaccount:{NAMESPACE}:bursar-webhook"
+
+    assert asked(lived, user) == granted("bursar-webhook")
+
+
+def test_a_person_with_the_viewers_role_reads_a_report(lived: Lived) -> None:
+    assert Right("get", "usage", "bursar.dev") in asked(lived, f"system:serviceaccount:{NAMESPACE}:reader")
+
+
+def asked(lived: Lived, user: str) -> set[Right]:
+    """What the timekeeper asked about a caller, and was told yes."""
+    allowed = [each["spec"] for each in lived.reviews if each["status"].get("allowed")]
+    wanted = [spec["resourceAttributes"] for spec in allowed if spec["user"] == user]
+    return {
+        Right(each["verb"], each["resource"], each["group"], each.get("namespace") or "*") for each in wanted
+    }
+
+
+@pytest.mark.parametrize(("name", "url"), SERVERS.items())
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_a_probe_gets_its_answer(lived: Lived, name: str, url: str, probe: str) -> None:
+    told = container(name)[probe]
+    base = getattr(lived.stack, url)
+
+    if "httpGet" in told:
+        assert told["httpGet"]["scheme"].lower() == base.partition(":")[0]
+        assert status(lived.stack, base + told["httpGet"]["path"]) == 200
+    else:
+        command = [word.replace("http://127.0.0.1:8445", base) for word in told["exec"]["command"]]
+        assert command != told["exec"]["command"]
+        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_probe_of_a_path_that_is_not_there_fails(lived: Lived) -> None:
+    for url in SERVERS.values():
+        assert status(lived.stack, f"{getattr(lived.stack, url)}/no-such-path") == 404
+
+
+def test_the_paths_in_the_webhook_configurations_are_routes_of_the_webhook(lived: Lived) -> None:
+    configurations = of_kind("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    for configuration in configurations:
+        for each in configuration["webhooks"]:
+            path = each["clientConfig"]["service"]["path"]
+
+            assert status(lived.stack, lived.stack.webhook_url + path, b"{}") == 400, path
+
+
+def test_the_sample_pod_gets_half_a_card(lived: Lived) -> None:
+    annotations = lived.sample["metadata"]["annotations"]
+    (half,) = json.loads(annotations["bursar.dev/devices"])["containers"]["train"]
+
+    assert lived.sample["spec"]["schedulerName"] == "bursar-scheduler"
+    assert (half["share_milli"], half["memory_mib"]) == (500, 40_960)
+
+
+def test_the_sample_budgets_are_the_budgets_that_the_timekeeper_answers_with(lived: Lived) -> None:
+    (sample,) = yaml.safe_load_all((SAMPLES / "budgets.yaml").read_text())
+    written = budgets.read({"bursar-budgets": sample["data"]}).budgets
+    token = lived.stack.token(NAMESPACE, "reader", audience="bursar")
+
+    for namespace in ("team-a", "team-b"):
+        assert lived.stack.get(f"/v1/budgets/{namespace}", token)["granted"] == written[namespace].amount
+
+
+def status(stack: Stack, url: str, body: bytes | None = None) -> int:
+    """The HTTP status of a GET, or of a POST with a body."""
+    context: ssl.SSLContext | None = stack.tls_context() if url.startswith("https") else None
+    request = urllib.request.Request(url, body)
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -1,0 +1,108 @@
+"""Every right that the manifests give, with what it is for.
+
+A right that is added or widened must be added here, with a reason. That the code uses each of them, and needs
+no other, `test_lived` sees in the API server's audit log.
+"""
+
+import pytest
+
+from tests.deploy.reading import NAMESPACE, of_kind
+from tests.deploy.rights import ANYWHERE, Right, granted, role
+
+Reasons = dict[str, set[Right]]
+
+_CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_SECRETS = ("bursar-ca", "bursar-webhook-tls", "bursar-timekeeper-tls")
+
+
+def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[Right]:
+    """List and watch."""
+    return {Right(verb, resource, group, namespace) for verb in ("list", "watch")}
+
+
+NEEDED: dict[str, Reasons] = {
+    "bursar-webhook": {
+        "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
+    },
+    "bursar-certificates": {
+        "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},
+        "to read and renew them": {
+            Right(verb, "secrets", "", NAMESPACE, name) for verb in ("get", "update") for name in _SECRETS
+        },
+        "to write caBundle": {
+            Right(verb, kind, "admissionregistration.k8s.io", name="bursar")
+            for verb in ("get", "patch")
+            for kind in _CONFIGURATIONS
+        },
+    },
+    "bursar-timekeeper": {
+        "sessions": followed("pods"),
+        "models and memory of cards": followed("nodes"),
+        "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
+        "budgets": followed("configmaps", "", NAMESPACE),
+        "what is wrong with a budget": {Right("create", "events", "", NAMESPACE)},
+        "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
+        "who a caller is": {Right("create", "tokenreviews", "authentication.k8s.io")},
+        "what a caller may": {Right("create", "subjectaccessreviews", "authorization.k8s.io")},
+    },
+    "bursar-scheduler": {
+        "who sits where": followed("pods"),
+        "cards": followed("nodes"),
+        "to find out what became of a Binding": {Right("get", "pods")},
+        "to bind": {Right("create", "pods/binding")},
+        "to wake a waiting pod": {Right("patch", "pods/status")},
+        "kube-scheduler's own: to lead, and to go on leading": {
+            Right(verb, "leases", "coordination.k8s.io", NAMESPACE, "bursar-scheduler")
+            for verb in ("get", "update")
+        },
+    },
+}
+# what the roles for people hold, and who has them without being given them
+PEOPLE = {
+    "bursar-viewer": {Right("get", resource, "bursar.dev") for resource in ("budgets", "usage")},
+    "bursar-grants": {Right("create", "grants", "bursar.dev")},
+}
+
+
+def needed(account: str) -> set[Right]:
+    return {right for rights in NEEDED[account].values() for right in rights}
+
+
+@pytest.mark.parametrize("account", NEEDED)
+def test_an_account_is_given_what_it_needs_and_nothing_more(account: str) -> None:
+    assert sorted(granted(account)) == sorted(needed(account))
+
+
+def test_every_account_of_the_manifests_is_in_the_table() -> None:
+    assert {account["metadata"]["name"] for account in of_kind("ServiceAccount")} == NEEDED.keys()
+
+
+def test_a_role_is_either_bound_to_an_account_or_for_people() -> None:
+    bound = {binding["roleRef"]["name"] for binding in of_kind("RoleBinding", "ClusterRoleBinding")}
+    roles = {each["metadata"]["name"] for each in of_kind("Role", "ClusterRole")}
+
+    assert roles - bound == PEOPLE.keys()
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_the_roles_for_people_speak_of_the_timekeepers_own_resources_alone(name: str) -> None:
+    assert role("ClusterRole", name) == PEOPLE[name]
+
+
+def test_whoever_may_view_a_namespace_may_see_its_budget_and_nobody_may_grant_by_default() -> None:
+    aggregated = {
+        each["metadata"]["name"]: [label for label in each["metadata"]["labels"] if "aggregate-to" in label]
+        for each in of_kind("ClusterRole")
+    }
+
+    assert aggregated.pop("bursar-viewer") == ["rbac.authorization.k8s.io/aggregate-to-view"]
+    assert not any(aggregated.values())
+
+
+def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
+    powers = {"escalate", "bind", "impersonate", "deletecollection", "delete"}
+    rights = [right for account in NEEDED for right in granted(account)]
+
+    assert not [right for right in rights if "*" in (right.verb, right.resource, right.group)]
+    assert not [right for right in rights if right.verb in powers]
+    assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]

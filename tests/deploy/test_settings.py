@@ -1,0 +1,208 @@
+"""The flags and variables in the manifests against the roles' own settings."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+import scheduler_ext.settings
+import timekeeper.settings
+import webhook.settings
+from sidecar.settings import VARIABLES
+from tests.deploy.dockerfile import DOCKERFILE
+from tests.deploy.reading import (
+    MANIFESTS,
+    NAMESPACE,
+    SAMPLES,
+    Json,
+    container,
+    of_kind,
+    template,
+    the,
+    workloads,
+)
+from timekeeper.core import __version__, names
+from webhook import injected
+
+Read = Callable[[Sequence[str], Mapping[str, str]], object]
+
+
+def _certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> object:
+    """As ``python -m webhook`` divides its commands."""
+    assert arguments[0] == "certificates"
+    return webhook.settings.read_certificates(arguments[1:], environment)
+
+
+READERS: dict[str, Read] = {
+    "bursar-webhook/webhook": webhook.settings.read,
+    "bursar-certificates/certificates": _certificates,
+    "bursar-timekeeper/timekeeper": timekeeper.settings.read,
+    "bursar-scheduler/extender": scheduler_ext.settings.read,
+}
+
+
+def environment_of(one: Json) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in one.get("env", [])}
+
+
+def test_every_container_of_ours_has_a_reader_here() -> None:
+    ours = {
+        f"{workload['metadata']['name']}/{one['name']}"
+        for workload in workloads()
+        for one in template(workload)["spec"]["containers"]
+        if one["image"].startswith("bursar/")
+    }
+
+    assert ours == READERS.keys()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_role_takes_the_arguments_that_its_container_has(name: str) -> None:
+    one = container(name)
+
+    # a flag that is unknown, or a value that is bad, ends the process with code 2
+    assert READERS[name](one.get("args", []), environment_of(one))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_argument_that_no_role_knows_would_be_noticed(name: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        READERS[name]([*container(name).get("args", []), "--no-such-flag"], {})
+
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_in_a_cluster_the_credentials_are_the_pods_own(name: str) -> None:
+    read = READERS[name](container(name).get("args", []), {})
+
+    assert not getattr(read, "kubeconfig", None)
+
+
+def test_a_process_that_calls_the_api_server_gets_its_token_and_the_webhook_does_not() -> None:
+    automounted = {
+        workload["metadata"]["name"]: template(workload)["spec"]["automountServiceAccountToken"]
+        for workload in workloads()
+    }
+
+    assert automounted == {
+        "bursar-certificates": True,
+        "bursar-scheduler": True,
+        "bursar-timekeeper": True,
+        "bursar-webhook": False,
+    }
+
+
+def test_the_webhooks_token_is_for_the_timekeeper_alone_and_lies_where_it_looks() -> None:
+    read = webhook.settings.read(container("bursar-webhook/webhook")["args"], {})
+    (projected,) = [
+        source["serviceAccountToken"]
+        for volume in template(the("Deployment", "bursar-webhook"))["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+    ]
+    mounts = {each["name"]: each["mountPath"] for each in container("bursar-webhook/webhook")["volumeMounts"]}
+
+    assert projected["audience"] == names.AUDIENCE
+    assert str(read.token_file) == f"{mounts['token']}/{projected['path']}"
+
+
+def test_the_webhook_finds_the_timekeeper_by_its_service() -> None:
+    read = webhook.settings.read(container("bursar-webhook/webhook")["args"], {})
+    service = the("Service", "bursar-timekeeper")["metadata"]
+
+    assert read.timekeeper_url == f"https://{service['name']}.{service['namespace']}.svc"
+    assert service["namespace"] == names.NAMESPACE == NAMESPACE
+
+
+def test_pods_get_the_sidecar_of_this_version() -> None:
+    read = webhook.settings.read(container("bursar-webhook/webhook")["args"], {})
+
+    assert read.terms.sidecar is not None
+    assert read.terms.sidecar.image == f"bursar/sidecar:{__version__}"
+
+
+def test_the_sidecar_is_started_in_a_pod_as_its_image_starts_it() -> None:
+    assert injected.COMMAND == ["python", "-m", "sidecar"]
+    assert "BURSAR_TIMEKEEPER_URL" in dict(VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("name", "port"),
+    [
+        ("bursar-webhook/webhook", 8443),
+        ("bursar-timekeeper/timekeeper", 8444),
+        ("bursar-scheduler/extender", 8445),
+    ],
+)
+def test_a_server_listens_on_the_port_that_its_container_names(name: str, port: int) -> None:
+    one = container(name)
+    read = READERS[name](one["args"], {})
+
+    assert vars_of(read)["port"] == port
+    assert [each["containerPort"] for each in one.get("ports", [])] in ([], [port])
+
+
+@pytest.mark.parametrize("name", ["bursar-webhook/webhook", "bursar-timekeeper/timekeeper"])
+def test_a_servers_files_are_the_keys_of_its_secret(name: str) -> None:
+    workload, _, _ = name.partition("/")
+    (secret,) = [
+        volume["secret"]["secretName"]
+        for each in workloads()
+        if each["metadata"]["name"] == workload
+        for volume in template(each)["spec"]["volumes"]
+        if "secret" in volume
+    ]
+    files = [
+        arg.partition("=")[2] for arg in container(name)["args"] if re.match("--(tls-cert|tls-key|ca)=", arg)
+    ]
+
+    # the three keys of each Secret that `webhook certificates` makes
+    assert secret == f"{workload}-tls"
+    assert files == ["/etc/bursar/tls/tls.crt", "/etc/bursar/tls/tls.key", "/etc/bursar/tls/ca.crt"]
+
+
+def test_every_variable_of_ours_in_the_files_of_deploy_is_one_that_a_role_reads() -> None:
+    known = {name for name, _ in VARIABLES}
+    for settings in (webhook.settings, timekeeper.settings, scheduler_ext.settings):
+        known |= variables_in_help(settings.read)
+    known |= variables_in_help(webhook.settings.read_certificates)
+    texts = [file.read_text() for folder in (MANIFESTS, SAMPLES) for file in folder.glob("*.yaml")]
+    named = set(re.findall(r"BURSAR_[A-Z_]*[A-Z]", "\n".join([*texts, DOCKERFILE.read_text()])))
+
+    assert named <= known | {"BURSAR_X"}  # in a comment
+
+
+def test_the_webhook_configurations_call_our_service() -> None:
+    for configuration in of_kind("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for each in configuration["webhooks"]:
+            service = each["clientConfig"]["service"]
+            found = the("Service", service["name"])
+
+            assert found["metadata"]["namespace"] == service["namespace"]
+            assert service["port"] in [port["port"] for port in found["spec"]["ports"]]
+
+
+def test_our_own_pods_start_while_the_webhook_is_down() -> None:
+    for configuration in of_kind("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for each in configuration["webhooks"]:
+            (left_out,) = each["namespaceSelector"]["matchExpressions"]
+
+            assert left_out["key"] == "kubernetes.io/metadata.name"
+            assert left_out["operator"] == "NotIn"
+            assert {NAMESPACE, "kube-system"} <= set(left_out["values"])
+
+
+def vars_of(settings: object) -> dict[str, object]:
+    """A frozen dataclass with slots as a mapping."""
+    return {name: getattr(settings, name) for name in type(settings).__slots__}  # type: ignore[attr-defined]
+
+
+def variables_in_help(read: Read) -> set[str]:
+    """The variables that a role's --help names."""
+    import contextlib
+    import io
+
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+        read(["--help"], {})
+    return set(re.findall(r"BURSAR_[A-Z_]*[A-Z]", told.getvalue()))

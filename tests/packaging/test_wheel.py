@@ -1,0 +1,116 @@
+"""What is in the wheel, and what it says of itself."""
+
+import configparser
+import email
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+from tests.packaging.checkout import PACKAGES, ROOT, files, packaged
+from tests.packaging.environment import Environment
+from timekeeper.core import __version__
+
+TOP_LEVEL = {
+    "setup.cfg",
+    "pyproject.toml",
+    "constraints.txt",
+    "Makefile",
+    "webhook",
+    "timekeeper",
+    "sidecar",
+    "scheduler_ext",
+    "migrations",
+    "tests",
+    "deploy",
+    "docs",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+}
+WHERE = "import {0}; print({0}.__file__)"
+
+
+def contents(wheel: Path) -> set[str]:
+    """The wheel's files that are no metadata."""
+    names = zipfile.ZipFile(wheel).namelist()
+    return {name for name in names if ".dist-info/" not in name}
+
+
+def metadata(wheel: Path, file: str) -> str:
+    """One file of the wheel's metadata."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(f".dist-info/{file}"))
+    return archive.read(name).decode()
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_the_migrations_and_nothing_else(wheel: Path) -> None:
+    assert contents(wheel) == packaged()
+
+
+def test_the_wheel_holds_the_marker_of_types_and_the_first_migration(wheel: Path) -> None:
+    held = contents(wheel)
+
+    assert "timekeeper/core/py.typed" in held
+    assert any(name.startswith("timekeeper/migrations/versions/") for name in held)
+    assert "timekeeper/migrations/env.py" in held
+
+
+def test_the_wheel_tells_its_version_licence_and_what_it_needs(wheel: Path) -> None:
+    told: Message = email.message_from_string(metadata(wheel, "METADATA"))
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    needed = setup["options"]["install_requires"].split()
+
+    assert (told["Name"], told["Version"]) == ("bursar", __version__)
+    assert "Apache-2.0" in (told["License"], told["License-Expression"])
+    assert [each for each in told.get_all("Requires-Dist", []) if "extra ==" not in each] == needed
+    assert told["Requires-Python"] == setup["options"]["python_requires"]
+
+
+def test_the_wheel_makes_a_console_script_for_each_role(wheel: Path) -> None:
+    scripts = configparser.ConfigParser()
+    scripts.read_string(metadata(wheel, "entry_points.txt"))
+
+    assert dict(scripts["console_scripts"]) == {
+        "bursar-webhook": "webhook.__main__:main",
+        "bursar-timekeeper": "timekeeper.__main__:main",
+        "bursar-extender": "scheduler_ext.__main__:main",
+        "bursar-sidecar": "sidecar.__main__:main",
+    }
+
+
+def test_an_installed_wheel_is_what_is_imported_outside_the_checkout(installed: Environment) -> None:
+    for package in PACKAGES:
+        assert installed.ask(WHERE.format(package)).startswith(str(installed.folder))
+
+
+def test_an_editable_install_is_imported_from_its_source_and_tells_the_version(editable: Environment) -> None:
+    for package in PACKAGES:
+        assert not installed_in(editable, editable.ask(WHERE.format(package)))
+    assert editable.ask("import importlib.metadata as m; print(m.version('bursar'))") == __version__
+    assert editable.script("bursar-timekeeper").is_file()
+
+
+def test_an_editable_install_finds_the_migrations_through_the_link(editable: Environment) -> None:
+    found = "import importlib.resources as r; print(r.files('timekeeper.migrations') / 'env.py')"
+
+    assert Path(editable.ask(found)).is_file()
+
+
+def test_the_top_level_holds_what_it_is_meant_to_hold() -> None:
+    found = {path.parts[0] for path in files()}
+
+    assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
+
+
+def test_the_link_to_the_migrations_is_a_link_that_a_clone_gets_too() -> None:
+    link = ROOT / "timekeeper" / "migrations"
+
+    assert link.is_symlink()
+    assert str(link.readlink()) == "../migrations"
+    assert link.relative_to(ROOT) in files()
+
+
+def installed_in(environment: Environment, path: str) -> bool:
+    """Whether a file lies in an environment's own folder."""
+    return Path(path).is_relative_to(environment.folder)

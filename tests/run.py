@@ -1,0 +1,135 @@
+"""``make test``, ``make check`` and ``make soak``: everything that must pass, in the order that wastes no
+minute.
+
+The control plane's build (minutes, when nothing is cached) runs beside lint, types and the tests that need
+none of it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tests import debian
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+LEAST_COVERAGE = 85  # percent of branches and lines, over all test processes; raised as it rises
+
+CHECKS = (
+    [f"{BIN}/ruff", "check", "--quiet", "."],
+    [f"{BIN}/ruff", "format", "--check", "--quiet", "."],
+    [f"{BIN}/mypy", "--no-error-summary"],
+    [f"{BIN}/lint-imports", "--config", "setup.cfg"],
+)
+
+
+class FailedError(Exception):
+    """A step failed; its own output has said why."""
+
+
+class Build:
+    """The control plane's binaries, found or built in the background; its progress lines come through as they
+    are."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.local", "build"],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._relay, daemon=True)
+        self._thread.start()
+
+    def _relay(self) -> None:
+        for line in self._process.stderr or ():
+            print(f"[control plane] {line}", end="", flush=True)
+
+    def wait(self) -> None:
+        """Until it is done. Raises FailedError."""
+        code = self._process.wait()
+        self._thread.join()
+        if code:
+            raise FailedError("the control plane could not be built")
+
+    def stop(self) -> None:
+        """Ends it where it still runs."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def step(name: str, command: list[str]) -> None:
+    """One command, timed. Raises FailedError where it fails."""
+    began = time.monotonic()
+    print(f"== {name}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+        raise FailedError(name)
+    print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def pytest(name: str, marks: str) -> None:
+    """The tests that these marks choose, under coverage."""
+    step(name, [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", "-m", "pytest", "-q", "-m", marks])
+
+
+def check() -> None:
+    """Lint, format, types, import contracts."""
+    for command in CHECKS:
+        step(" ".join([Path(command[0]).name, *command[1:]]), command)
+
+
+def test() -> None:
+    """All of it. Raises FailedError at the first step that fails."""
+    debian.install()
+    build = Build()
+    try:
+        step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
+        check()
+        pytest("tests that need no control plane", "not cluster and not soak")
+        build.wait()
+        pytest("tests on a real control plane", "cluster and not soak")
+    finally:
+        build.stop()
+    step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
+    step(
+        "coverage",
+        [f"{BIN}/coverage", "report", "--rcfile", "setup.cfg", "--fail-under", str(LEAST_COVERAGE)],
+    )
+
+
+def soak() -> None:
+    """The larger profiles: tests marked soak, and the property tests with many more examples."""
+    os.environ["BURSAR_SOAK"] = "1"
+    build = Build()
+    try:
+        build.wait()
+        step("soak", [f"{BIN}/pytest", "-q", "-m", "not cluster or soak", "--timeout", "7200"])
+    finally:
+        build.stop()
+
+
+def main() -> int:
+    """Exit code 0 when all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="lint, types and contracts alone")
+    parser.add_argument("--soak", action="store_true", help="the larger profiles")
+    arguments = parser.parse_args()
+    try:
+        (check if arguments.check else soak if arguments.soak else test)()
+    except FailedError as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

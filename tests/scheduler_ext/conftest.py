@@ -1,0 +1,130 @@
+"""A running extender in front of a small API server, asked through its WSGI app."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from scheduler_ext import settings
+from scheduler_ext.api import Api
+from scheduler_ext.assembly import Extender
+from tests.scheduler_ext.apiserver import ApiServer, api_server
+
+Json = dict[str, Any]
+
+
+def eventually(true: Callable[[], Any], within_s: float = 10.0) -> None:
+    """Wait until it holds."""
+    until = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until, "it did not come true in time"
+        time.sleep(0.002)
+
+
+@dataclass
+class Running:
+    """The extender, its client, and the API server that it follows."""
+
+    api: ApiServer
+    extender: Extender
+    client: FlaskClient
+    lines: list[str]
+
+    def filter(self, pod: Json, *nodes: str) -> Json:
+        """kube-scheduler's filter call."""
+        answer = self.client.post("/filter", json={"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        assert answer.status_code == 200
+        body: Json = answer.get_json()
+        return body
+
+    def prioritize(self, pod: Json, *nodes: str) -> dict[str, int]:
+        """kube-scheduler's prioritize call."""
+        answer = self.client.post("/prioritize", json={"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        assert answer.status_code == 200
+        return {each["Host"]: each["Score"] for each in answer.get_json()}
+
+    def bind(self, pod: Json, node: str) -> str:
+        """kube-scheduler's bind call; the error it is told."""
+        metadata = pod["metadata"]
+        order = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+        }
+        answer = self.client.post("/bind", json={**order, "Node": node})
+        assert answer.status_code == 200
+        error: str = answer.get_json()["Error"]
+        return error
+
+    def free(self, node: str) -> list[int]:
+        """What is free of each card, in thousandths."""
+        rooms = self.extender.books.snapshot.node(node).rooms
+        return [room.share_milli for room in rooms if room is not None]
+
+    def put_pod(self, raw: Json) -> Json:
+        """Create or change a pod, and wait until the extender has heard of it."""
+        stored = self.api.put("pods", raw)
+        self.hears(stored)
+        return stored
+
+    def hears(self, stored: Json) -> None:
+        """Wait until the extender knows this very version of the pod."""
+        uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+
+        def heard() -> bool:
+            pod = self.extender.books.snapshot.pods.get(uid)
+            return pod is not None and pod.version == version
+
+        eventually(heard)
+
+    def put_node(self, raw: Json) -> None:
+        """Create or change a node, and wait until the extender has heard of it."""
+        from scheduler_ext.facts import read_node
+
+        self.api.put("nodes", raw)
+        facts = read_node(raw)
+        eventually(lambda: self.extender.books.snapshot.node(facts.name).facts == facts)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts an extender; ``wait=False`` does not wait for its books."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(api.kubeconfig())
+    started: list[Extender] = []
+    died: list[int] = []
+
+    def begin(*flags: str, wait: bool = True) -> Running:
+        lines: list[str] = []
+
+        def say(event: str, **fields: object) -> None:
+            lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
+
+        wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "500ms", *flags], {})
+        extender = Extender(wanted, Api(config), say, died.append)
+        extender.start()
+        started.append(extender)
+        if wait:
+            eventually(lambda: any(line.startswith("complete") for line in lines))
+        return Running(api, extender, extender.app.test_client(), lines)
+
+    yield begin
+    for extender in started:
+        extender.stop()
+    assert not died, "a thread of the extender died"
+
+
+@pytest.fixture
+def running(start: Callable[..., Running]) -> Running:
+    """An extender whose books are complete, and empty."""
+    return start()

@@ -1,0 +1,96 @@
+"""A real ``python -m scheduler_ext`` on a port of loopback."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    """A port that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """One role process after another on the same port, with the same flags; what they say is in ``log``."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "extender.log"
+        self._flags = [f"--listen=127.0.0.1:{self.port}", *flags]
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it is not waited for."""
+        with self.log.open("ab") as log:
+            self._running = subprocess.Popen(
+                [sys.executable, "-m", "scheduler_ext", *self._flags],
+                cwd=ROOT,
+                stderr=log,
+                start_new_session=True,  # so that master and worker can be killed together
+            )
+
+    def ready(self, within_s: float = 20.0) -> None:
+        """Wait until its books are complete."""
+        until = time.monotonic() + within_s
+        while not self.answers("/readyz"):
+            assert self._running is not None
+            assert self._running.poll() is None, self.said()
+            assert time.monotonic() < until, self.said()
+            time.sleep(0.02)
+
+    def answers(self, path: str) -> bool:
+        """Whether a GET is answered with 200."""
+        try:
+            return self.get(path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a GET."""
+        return self.call("GET", path)
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        """Status and text of a call."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def cluster(self) -> Any:
+        """``GET /v1/cluster``."""
+        return json.loads(self.get("/v1/cluster")[1])
+
+    def said(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        """Kill it, as a node that loses power would."""
+        if self._running is not None:
+            os.killpg(self._running.pid, signal.SIGKILL)
+            self._running.wait()
+            self._running = None
+
+    def end(self) -> int:
+        """Ask it to end, and return its exit code."""
+        assert self._running is not None
+        self._running.terminate()
+        code = self._running.wait(timeout=15)
+        self._running = None
+        return code

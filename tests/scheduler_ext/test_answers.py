@@ -1,0 +1,204 @@
+"""The memory of answers changes no answer; and what the answers become as kube-scheduler's numbers."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_ext import refusal
+from scheduler_ext.answers import CALL_STEPS, Answers, is_short, question
+from scheduler_ext.facts import read_node
+from scheduler_ext.fit import fit
+from scheduler_ext.layout import MOST_STEPS
+from scheduler_ext.policy import BINPACK, SPREAD, Policy
+from scheduler_ext.rank import ranks
+from scheduler_ext.refusal import Refusal
+from scheduler_ext.snapshot import EMPTY, Snapshot, node_gone, node_seen, pod_seen, unseat
+from tests.scheduler_ext.worlds import Json, asking, bound, mib, node, on, percent, place, read, rebuilt
+from tests.worlds import card, container
+
+SHAPES = [
+    percent(30),
+    percent(100),
+    mib(5000),
+    asking(
+        container("a", gpu_percent="40"), container("b", gpu_percent="40"), container("c", gpu_percent="70")
+    ),
+    asking(container(gpu_count="2")),
+    percent(50, annotations={"bursar.dev/gpu-models": "T4"}),
+]
+
+
+def asked_of(
+    answers: Answers, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]
+) -> dict[str, str]:
+    """Node -> its refusal, "" where the pod fits."""
+    pod = read(raw)
+    assert pod.request is not None
+    found = answers.sort(question(pod.request, policy, pod.amounts), snapshot.nodes, names)
+    assert found.fits == [name for name in names if name in found.fits]
+    return {**found.short, **found.refused, **dict.fromkeys(found.fits, "")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([BINPACK, SPREAD]))
+def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, policy: Policy) -> None:
+    rng, answers, snapshot = random.Random(seed), Answers(), EMPTY
+    names = [f"n{at}" for at in range(4)]
+    for step in range(40):
+        name = rng.choice(names)
+        match rng.randrange(5):
+            case 0:
+                cards = [
+                    card(at, rng.choice([8000, 16000]), rng.choice(["A100", "T4"]))
+                    for at in range(rng.randint(1, 3))
+                ]
+                snapshot = node_seen(snapshot, read_node(node(name, *cards)))
+            case 1:
+                snapshot = node_gone(snapshot, name)
+            case 2 if len(snapshot.seated):
+                snapshot = unseat(snapshot, rng.choice([uid for uid, _ in snapshot.seated.items()]))
+            case _:
+                raw = {**rng.choice(SHAPES)}
+                raw["metadata"] = {**raw["metadata"], "uid": f"uid-{step}", "name": f"p{step}"}
+                taken = place(snapshot, raw, name)
+                if taken is not None:
+                    snapshot = pod_seen(snapshot, read(taken))
+        raw = rng.choice(SHAPES)
+        said = asked_of(answers, raw, snapshot, policy, names)
+        for each in names:
+            answer = fit(read(raw).request or pytest.fail("malformed"), snapshot.node(each), policy)
+            assert said[each] == (answer.sentence if isinstance(answer, Refusal) else "")
+
+
+def test_pods_of_one_shape_share_one_question_whatever_their_containers_are_called() -> None:
+    one, other = (
+        read(asking(container("a", gpu_percent="50"))),
+        read(asking(container("b", gpu_percent="50"))),
+    )
+    assert one.request is not None
+    assert other.request is not None
+
+    assert question(one.request, BINPACK, one.amounts) == question(other.request, BINPACK, other.amounts)
+    assert question(one.request, SPREAD, one.amounts) != question(one.request, BINPACK, one.amounts)
+
+
+def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
+    answers, snapshot = (
+        Answers(),
+        rebuilt([node("n", card(0, 100_000))], [on(mib(50_000, "u"), "n", "GPU-0")]),
+    )
+
+    for memory in [*range(49_950, 50_050), *range(49_950, 50_050)]:
+        said = asked_of(answers, mib(memory), snapshot, BINPACK, ["n"])
+        assert said == {"n": "" if memory <= 50_000 else f"no card has {memory} MiB free"}
+
+
+def test_a_search_over_many_hard_nodes_is_bounded_and_goes_on_in_the_next_call() -> None:
+    sizes = [331 + 7 * at % 13 for at in range(23)]
+    raw = asking(*(container(f"c{at}", gpu_memory=str(10 * size)) for at, size in enumerate(sizes)))
+    names = [f"n{at}" for at in range(12)]
+    nodes = [node(name, *(card(at, 10_000 + number) for at in range(8))) for number, name in enumerate(names)]
+    answers, snapshot = Answers(), rebuilt(nodes, [])
+
+    first = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
+    second = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
+
+    assert CALL_STEPS == 4 * MOST_STEPS
+    assert first.count(refusal.GIVEN_UP.sentence) == 4
+    assert first.count(refusal.NOT_TRIED.sentence) == 8
+    assert second.count(refusal.NOT_TRIED.sentence) == 4
+
+
+# FailedNodes or FailedAndUnresolvableNodes
+
+
+def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() -> None:
+    fragmented = rebuilt(
+        [node("n", card(0), card(1))],
+        [on(percent(60, "a"), "n", "GPU-0"), on(percent(60, "b"), "n", "GPU-1")],
+    )
+    full = rebuilt([node("n", card(0))], [on(percent(60, "a"), "n", "GPU-0")])
+
+    def short(snapshot: Snapshot, raw: Json) -> bool:
+        return is_short(snapshot.node("n"), read(raw).amounts)
+
+    assert not short(fragmented, percent(50))
+    assert short(full, percent(50))
+    assert short(fragmented, percent(90))
+    assert not short(full, percent(200))  # more than there will ever be
+    assert not short(full, asking(container(gpu_count="1")))  # not counted by kube-scheduler
+    found = Answers().sort(question_of(percent(90)), fragmented.nodes, ["n"])
+    assert (found.fits, found.short, found.refused) == ([], {"n": "no card has 90% free"}, {})
+
+
+def question_of(raw: Json):  # type: ignore[no-untyped-def]
+    pod = read(raw)
+    assert pod.request is not None
+    return question(pod.request, BINPACK, pod.amounts)
+
+
+def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
+    sidecar = {**container("s", gpu_percent="10"), "restartPolicy": "Always"}
+    raw = asking(
+        container("a", gpu_percent="20"),
+        container("b", gpu_percent="30"),
+        init=[sidecar, container("i", gpu_percent="45")],
+    )
+
+    assert read(raw).amounts == (("bursar.dev/gpu-percent", 60),)
+    assert read(
+        asking(container("a", gpu_percent="20"), init=[container("i", gpu_percent="45")])
+    ).amounts == (("bursar.dev/gpu-percent", 45),)
+
+
+def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
+    from scheduler_ext.snapshot import pod_gone
+
+    raw = on(percent(60, "a"), "n", "GPU-0")
+    snapshot = pod_gone(rebuilt([node("n")], [raw]), read(raw), 0)
+
+    assert dict(snapshot.node("n").left)["bursar.dev/gpu-percent"] == 100
+    assert not is_short(snapshot.node("n"), read(percent(50)).amounts)
+
+
+def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
+    snapshot = rebuilt([node("n")], [bound(percent(100, "other"), "n", None)])
+
+    found = Answers().sort(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])
+
+    assert found.short == {}
+    assert found.refused == {
+        "n": "node is closed for sharing: a GPU pod was bound to it without a placement",
+        "unknown": "node is not known to the extender yet",
+    }
+
+
+# ranks
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([], []),
+        ([(5, 0)], [10]),
+        ([(1, 0), (2, 0), (2, 0), (0, 9)], [9, 10, 10, 8]),
+        ([(at, 0) for at in range(11)], list(range(11))),
+    ],
+)
+def test_the_best_gets_ten_and_the_rest_their_rank(
+    scores: list[tuple[int, int]], expected: list[int]
+) -> None:
+    assert ranks(scores) == expected
+
+
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-3, 3))))
+def test_ranks_keep_the_order_and_only_the_best_has_ten(scores: list[tuple[int, int]]) -> None:
+    given_ranks = ranks(scores)
+
+    assert all(0 <= rank <= 10 for rank in given_ranks)
+    for score, rank in zip(scores, given_ranks, strict=True):
+        assert (rank == 10) == (score == max(scores))
+        for other, its_rank in zip(scores, given_ranks, strict=True):
+            assert score <= other or rank >= its_rank

@@ -1,0 +1,405 @@
+"""Binding through the API server: one Binding with everything in it, and no card given back on a guess."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.scheduler_ext.apiserver import ApiServer, Fault
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.worlds import asking, mib, node, on, percent
+from tests.worlds import card, container, limits_of
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def world(running: Running) -> Running:
+    """Two nodes of two cards."""
+    running.put_node(node("a", card(0), card(1)))
+    running.put_node(node("b", card(0), card(1)))
+    return running
+
+
+def test_one_binding_carries_uid_version_and_all_annotations(world: Running) -> None:
+    raw = world.put_pod(
+        asking(container("main", gpu_percent="50"), container("second", gpu_count="1"), container("plain"))
+    )
+
+    assert world.bind(raw, "a") == ""
+
+    (sent,) = world.api.made("bind")
+    assert sent["target"] == {"apiVersion": "v1", "kind": "Node", "name": "a"}
+    assert sent["metadata"]["uid"] == "uid-p"
+    assert sent["metadata"]["resourceVersion"] == raw["metadata"]["resourceVersion"]
+    annotations = world.api.pod("p")["metadata"]["annotations"]
+    assert annotations == sent["metadata"]["annotations"]
+    assert json.loads(annotations.pop("bursar.dev/devices")) == {
+        "version": 1,
+        "containers": {
+            "main": [{"uuid": "a-GPU-0", "index": 0, "share_milli": 500, "memory_mib": 8000}],
+            "second": [{"uuid": "a-GPU-1", "index": 1, "share_milli": 1000, "memory_mib": 16000}],
+        },
+    }
+    assert annotations == {
+        "visible-devices.bursar.dev/main": "a-GPU-0",
+        "visible-devices.bursar.dev/second": "a-GPU-1",
+        "visible-devices.bursar.dev/bursar-sidecar": "a-GPU-0,a-GPU-1",
+    }
+
+
+def test_a_tencent_pod_gets_what_its_plugin_reads(running: Running) -> None:
+    capacity = {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "64"}
+    running.put_node(node("t", card(0, 8192), card(1, 8192), capacity=capacity))
+    raw = running.put_pod(
+        asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8"))
+    )
+
+    before = time.time_ns()
+    assert running.bind(raw, "t") == ""
+
+    written = running.api.pod("p")["metadata"]["annotations"]
+    assert written["tencent.com/predicate-gpu-idx-0"] == "0"
+    assert written["tencent.com/predicate-node"] == "t"
+    assert written["tencent.com/gpu-assigned"] == "false"
+    assert before <= int(written["tencent.com/predicate-time"]) <= time.time_ns()
+
+
+def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: Running) -> None:
+    running.put_node(node("v", card(0), card(1), capacity={"nvidia.com/gpu": "2"}))
+    raw = running.put_pod(asking(limits_of("main", nvidia_com__gpu="1")))
+
+    assert running.bind(raw, "v") == ""
+
+    assert running.api.pod("p")["metadata"]["annotations"].keys() == {"bursar.dev/devices"}
+    assert running.free("v") == [0, 1000]
+
+
+def test_a_pod_that_nobody_governed_is_placed_and_booked_all_the_same(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    assert "labels" not in raw["metadata"]
+
+    assert world.bind(raw, "a") == ""
+
+    assert world.free("a") == [500, 1000]
+
+
+def test_a_pod_without_a_gpu_is_bound_plainly(world: Running) -> None:
+    raw = world.api.put("pods", asking(container()))
+
+    assert world.bind(raw, "a") == ""
+
+    (sent,) = world.api.made("bind")
+    assert sent["metadata"]["annotations"] == {}
+    assert world.free("a") == [1000, 1000]
+
+
+def test_a_pod_that_the_watch_has_not_shown_yet_is_read(world: Running) -> None:
+    world.api.watching = False
+    raw = world.api.put("pods", percent(50))
+
+    assert world.bind(raw, "a") == ""
+
+    assert world.free("a") == [500, 1000]
+
+
+def test_binding_twice_is_success_and_sends_nothing_more(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+
+    assert world.bind(raw, "a") == ""
+    world.hears(world.api.pod("p"))
+    assert world.bind(raw, "a") == ""
+
+    assert len(world.api.made("bind")) == 1
+    assert world.free("a") == [500, 1000]
+
+
+def test_a_pod_bound_to_another_node_is_an_error(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    assert world.bind(raw, "a") == ""
+    world.hears(world.api.pod("p"))
+
+    assert world.bind(raw, "b") == "the pod is already bound to node a"
+    assert world.free("b") == [1000, 1000]
+
+
+def test_what_no_longer_fits_is_refused_at_bind(world: Running) -> None:
+    first, second, third = (world.put_pod(percent(60, name)) for name in ("x", "y", "z"))
+    assert world.bind(first, "a") == ""
+    assert world.bind(second, "a") == ""
+
+    assert world.bind(third, "a") == "no card has 60% free"
+    assert len(world.api.made("bind")) == 2
+
+
+def test_a_malformed_pod_is_not_bound(world: Running) -> None:
+    raw = world.put_pod(percent(150))
+
+    assert world.bind(raw, "a").startswith("malformed GPU request: ")
+    assert world.api.made("bind") == []
+
+
+def test_a_pod_of_the_same_name_is_another_pod(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.delete("pods", "p", "team-a")
+    successor = percent(50)
+    successor["metadata"]["uid"] = "uid-successor"
+    world.put_pod(successor)
+
+    assert world.bind(raw, "a") == "the pod is gone"
+    assert world.free("a") == [1000, 1000]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 429])
+def test_a_definite_refusal_gives_the_cards_back(world: Running, status: int) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.faults.append(Fault("bind", status=status))
+
+    assert world.bind(raw, "a") == f"fault {status}"
+
+    assert world.free("a") == [1000, 1000]
+    assert world.bind(raw, "b") == ""
+
+
+def test_a_version_that_has_moved_on_is_read_and_sent_again(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.watching = False
+    world.api.put("pods", {**raw, "status": {"phase": "Pending", "conditions": []}})
+
+    assert world.bind(raw, "a") == ""
+
+    assert len(world.api.made("bind")) == 2
+    assert world.free("a") == [500, 1000]
+
+
+def test_a_conflict_that_no_new_version_explains_is_a_refusal(world: Running) -> None:
+    raw = percent(50)
+    raw["spec"]["schedulingGates"] = [{"name": "wait"}]
+    raw = world.put_pod(raw)
+
+    assert "schedulingGates" in world.bind(raw, "a")
+    assert world.free("a") == [1000, 1000]
+
+
+def test_bound_behind_our_back_to_the_same_node_is_success(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.watching = False
+    world.api.put("pods", on(raw, "a", "a-GPU-1"))
+
+    assert world.bind(raw, "a") == ""
+
+    assert world.free("a") == [1000, 500]
+
+
+def test_bound_behind_our_back_to_another_node_is_an_error_and_booked_there(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.watching = False
+    world.api.put("pods", on(raw, "b", "b-GPU-1"))
+
+    assert world.bind(raw, "a") == "the pod is already bound to node b"
+
+    assert world.free("a") == [1000, 1000]
+    assert world.free("b") == [1000, 500]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("bind", obeyed=True, how="reset"),
+        Fault("bind", obeyed=False, how="reset"),
+        Fault("bind", obeyed=True, status=500),
+        Fault("bind", obeyed=False, status=500),
+        Fault("bind", obeyed=False, status=503),
+    ],
+    ids=str,
+)
+def test_a_lost_answer_is_made_good_by_a_look_at_the_pod(world: Running, fault: Fault) -> None:
+    raw = world.put_pod(percent(50))
+    world.api.faults.append(fault)
+
+    assert world.bind(raw, "a") == ""
+
+    assert world.api.pod("p")["spec"]["nodeName"] == "a"
+    assert world.free("a") == [500, 1000]
+    assert len(world.api.made("bind")) == (1 if fault.obeyed else 2)
+
+
+@pytest.mark.parametrize("obeyed", [True, False])
+def test_a_binding_without_an_answer_in_time_keeps_the_cards_until_it_is_settled(
+    world: Running, obeyed: bool
+) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.watching = False
+    world.api.faults += [Fault("bind", obeyed=obeyed, how="silent"), Fault("patch", status=500)]
+
+    assert "did not answer" in world.bind(raw, "a")
+    assert world.free("a") == [0, 1000]
+
+    eventually(lambda: any("unsettled" in line for line in world.lines))
+    assert world.free("a") == [0, 1000]
+    world.extender.books.doubt("uid-p")
+    eventually(lambda: any(line.startswith("settled") for line in world.lines))
+    assert world.free("a") == ([0, 1000] if obeyed else [1000, 1000])
+
+
+def test_the_watch_settles_it_too(world: Running) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=500)]
+
+    assert "did not answer" in world.bind(raw, "a")
+
+    world.hears(world.api.pod("p"))
+    seat = world.extender.books.snapshot.seat("uid-p")
+    assert seat is not None
+    assert seat.held == "bound"
+
+
+def test_a_late_binding_cannot_succeed_once_it_was_settled_as_not_done(world: Running) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.faults.append(Fault("bind", obeyed=False, how="silent"))
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any(line.startswith("settled") for line in world.lines))
+    (late,) = world.api.made("bind")
+
+    status = post(world.api, late)
+
+    assert status == 409
+    assert world.free("a") == [1000, 1000]
+
+
+def post(api: ApiServer, body: dict[str, object]) -> int:
+    """A Binding that reaches the API server only now."""
+    import http.client
+
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"))
+    connection.request("POST", "/api/v1/namespaces/team-a/pods/p/binding", json.dumps(body))
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_asked_for_another_node_an_unsettled_binding_is_settled_first(world: Running) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("unsettled" in line for line in world.lines))
+
+    assert world.bind(raw, "b") == ""
+
+    assert world.free("a") == [1000, 1000]
+    assert world.free("b") == [0, 1000]
+
+
+def test_asked_for_another_node_an_unsettled_binding_that_was_done_is_found(world: Running) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.watching = False
+    world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=500)]
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("unsettled" in line for line in world.lines))
+
+    assert world.bind(raw, "b") == "the pod is already bound to node a"
+    assert world.free("b") == [1000, 1000]
+
+
+def test_asked_again_for_the_same_node_the_same_cards_are_sent(world: Running) -> None:
+    raw = world.put_pod(percent(40))
+    world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("unsettled" in line for line in world.lines))
+
+    assert world.filter(raw, "a", "b")["NodeNames"] == ["a", "b"]
+    assert world.bind(raw, "a") == ""
+
+    first, second = world.api.made("bind")
+    assert first["metadata"]["annotations"] == second["metadata"]["annotations"]
+    assert world.free("a") == [600, 1000]
+
+
+def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
+    running.put_node(node("a"))
+    raw = running.put_pod(percent(100))
+    running.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
+    assert "did not answer" in running.bind(raw, "a")
+
+    assert running.filter(raw, "a")["NodeNames"] == ["a"]
+    assert running.filter(running.put_pod(percent(100, "other")), "a")["NodeNames"] == []
+
+
+def test_a_refusal_after_a_lost_binding_does_not_free_the_cards_before_it_is_settled(world: Running) -> None:
+    raw = world.put_pod(percent(100))
+    world.api.faults += [
+        Fault("bind", obeyed=False, how="silent"),
+        Fault("patch", status=500),
+        Fault("bind", status=403),
+        Fault("patch", status=500),
+    ]
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("unsettled" in line for line in world.lines))
+
+    assert world.bind(raw, "a") == "fault 403"
+
+    assert world.free("a") == [0, 1000]
+
+
+def test_a_pod_that_went_while_nobody_knew_holds_its_cards_for_its_grace_period(world: Running) -> None:
+    raw = world.put_pod(percent(100, terminationGracePeriodSeconds=1))
+    world.api.watching = False
+    world.api.faults += [Fault("bind", obeyed=True, how="silent")]
+    gone = threading.Timer(0.1, lambda: world.api.delete("pods", "p", "team-a"))
+    gone.start()
+
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("gone=" in line for line in world.lines))
+
+    assert world.free("a") == [0, 1000]
+    eventually(lambda: world.free("a") == [1000, 1000])
+
+
+def test_binds_to_different_nodes_do_not_wait_for_each_other(start: Start) -> None:
+    world = start("--bind-timeout", "5s")
+    world.put_node(node("a"))
+    world.put_node(node("b"))
+    slow, quick = world.put_pod(percent(10, "slow")), world.put_pod(percent(10, "quick"))
+    world.api.faults.append(Fault("bind", how="silent"))
+    waiting = threading.Thread(target=world.bind, args=(slow, "a"), daemon=True)
+    waiting.start()
+    eventually(lambda: world.api.made("bind"))
+
+    assert world.bind(quick, "b") == ""
+    assert waiting.is_alive()
+    world.api.ended.set()
+    waiting.join()
+
+
+def test_an_api_server_that_is_down_is_a_clean_error(start: Start, api: ApiServer) -> None:
+    world = start()
+    world.put_node(node("a"))
+    raw = world.put_pod(percent(50))
+    api.stop()
+
+    assert "API server" in world.bind(raw, "a")
+    assert world.filter(raw, "a")["NodeNames"] == ["a"]
+
+
+def test_many_pods_at_once_never_overcommit_a_card(world: Running) -> None:
+    pods = [world.put_pod(mib(7000, f"p{at}")) for at in range(16)]
+    errors: dict[str, str] = {}
+
+    def bind(raw: dict[str, dict[str, str]], to: str) -> None:
+        errors[raw["metadata"]["name"]] = world.bind(raw, to)
+
+    threads = [threading.Thread(target=bind, args=(raw, "ab"[at % 2])) for at, raw in enumerate(pods)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert sorted(errors.values()) == [""] * 8 + ["no card has 7000 MiB free"] * 8
+    used: dict[str, int] = {}
+    for raw in world.api.pods():
+        if raw["spec"].get("nodeName"):
+            (given,) = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]["main"]
+            used[given["uuid"]] = used.get(given["uuid"], 0) + given["memory_mib"]
+    assert used == dict.fromkeys(["a-GPU-0", "a-GPU-1", "b-GPU-0", "b-GPU-1"], 14_000)

@@ -1,0 +1,346 @@
+"""filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.scheduler_ext.apiserver import ApiServer, Fault
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.worlds import asking, bound, node, on, percent
+from tests.worlds import card, container
+
+Start = Callable[..., Running]
+
+VERBS = ["filter", "prioritize", "bind"]
+
+
+@pytest.fixture
+def world(running: Running) -> Running:
+    """Two nodes of one card, the first half full."""
+    running.put_node(node("a"))
+    running.put_node(node("b"))
+    running.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
+    return running
+
+
+def test_filter_answers_every_node_with_its_reason(world: Running) -> None:
+    answer = world.filter(percent(60), "b", "a", "unknown")
+
+    assert answer == {
+        "NodeNames": ["b"],
+        "FailedNodes": {"a": "no card has 60% free"},
+        "FailedAndUnresolvableNodes": {"unknown": "node is not known to the extender yet"},
+        "Error": "",
+    }
+
+
+def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption(world: Running) -> None:
+    world.put_node(node("c", card(0), card(1)))
+    world.put_pod(on(percent(60, "u0"), "c", "c-GPU-0"))
+    world.put_pod(on(percent(60, "u1"), "c", "c-GPU-1"))
+
+    answer = world.filter(percent(50), "c")
+
+    assert answer["FailedNodes"] == {}
+    assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50% free"}
+
+
+def test_whole_node_objects_are_answered_with_node_objects(world: Running) -> None:
+    items = [node("a"), node("b")]
+    body = {"Pod": percent(60), "Nodes": {"items": items}, "NodeNames": None}
+
+    answer = world.client.post("/filter", json=body).get_json()
+
+    assert answer["Nodes"] == {"items": [items[1]]}
+    assert answer["NodeNames"] == ["b"]
+    assert world.client.post("/prioritize", json=body).get_json() == [
+        {"Host": "a", "Score": 0},
+        {"Host": "b", "Score": 10},
+    ]
+
+
+def test_keys_are_read_in_any_case(world: Running) -> None:
+    answer = world.client.post("/filter", json={"pod": percent(60), "NODENAMES": ["a", "b"]}).get_json()
+
+    assert answer["NodeNames"] == ["b"]
+    listed = world.client.post(
+        "/filter", json={"pod": percent(60), "nodes": {"Items": [node("b")]}}
+    ).get_json()
+    assert listed["NodeNames"] == ["b"]
+
+
+@pytest.mark.parametrize("nodes", [{}, {"NodeNames": None}, {"NodeNames": []}, {"Nodes": {"items": None}}])
+def test_no_nodes_are_no_nodes(world: Running, nodes: dict[str, object]) -> None:
+    answer = world.client.post("/filter", json={"Pod": percent(60), **nodes}).get_json()
+
+    assert answer["NodeNames"] == []
+    assert answer["Error"] == ""
+    assert world.client.post("/prioritize", json={"Pod": percent(60), **nodes}).get_json() == []
+
+
+def test_a_pod_without_a_gpu_may_go_anywhere(world: Running) -> None:
+    assert world.filter(asking(container()), "a", "b", "unknown")["NodeNames"] == ["a", "b", "unknown"]
+
+
+def test_a_malformed_pod_is_refused_everywhere_with_what_is_wrong(world: Running) -> None:
+    answer = world.filter(percent(150), "a", "b")
+
+    assert answer["NodeNames"] == []
+    reasons = set(answer["FailedAndUnresolvableNodes"].values())
+    assert len(reasons) == 1
+    assert "gpu-percent" in reasons.pop()
+
+
+def test_binpack_ranks_the_fuller_node_first_and_spread_the_freer(world: Running) -> None:
+    assert world.prioritize(percent(10), "a", "b") == {"a": 10, "b": 9}
+    spread = percent(10, annotations={"bursar.dev/policy": "spread"})
+    assert world.prioritize(spread, "a", "b") == {"a": 9, "b": 10}
+    assert world.prioritize(percent(150), "a", "b") == {"a": 0, "b": 0}
+
+
+def test_the_clusters_policy_is_that_of_pods_that_name_none(start: Start) -> None:
+    world = start("--policy", "spread")
+    world.put_node(node("a"))
+    world.put_node(node("b"))
+    world.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
+
+    assert world.prioritize(percent(10), "a", "b") == {"a": 9, "b": 10}
+    packed = percent(10, annotations={"bursar.dev/policy": "binpack"})
+    assert world.prioritize(packed, "a", "b") == {"a": 10, "b": 9}
+
+
+def test_a_policy_that_is_not_built_acts_as_binpack_and_says_so_once(start: Start) -> None:
+    world = start("--policy", "fragmentation")
+    world.put_node(node("a"))
+    world.put_node(node("b"))
+    world.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
+
+    for _ in range(3):
+        assert world.prioritize(percent(10), "a", "b") == {"a": 10, "b": 9}
+    said = [line for line in world.lines if line.startswith("policy")]
+    assert said == ["policy asked=fragmentation acts_as=binpack why=not built yet"]
+
+
+def test_filter_agrees_with_bind_on_which_nodes_fit(world: Running) -> None:
+    for share in (60, 50, 40, 10, 100):
+        raw = world.put_pod(percent(share, f"p{share}"))
+        answer = world.filter(raw, "a", "b")
+        for name, reason in {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.items():
+            assert world.bind(raw, name) == reason
+        for name in answer["NodeNames"][:1]:
+            assert world.bind(raw, name) == ""
+
+
+# malformed bodies
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"1",
+        b'"x"',
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"Pod": 1}',
+        b'{"Pod": {"metadata": 1}}',
+        b'{"Pod": {"metadata": {}}, "NodeNames": "a"}',
+        b'{"Pod": {"metadata": {}}, "NodeNames": [1]}',
+        b'{"Pod": {"metadata": {}}, "Nodes": 1}',
+        b'{"Pod": {"metadata": {}}, "Nodes": {"items": 1}}',
+        b'{"Pod": {"metadata": {}}, "Nodes": {"items": [1]}}',
+        b'{"Pod": {"metadata": {}}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
+        b'{"PodName": "p", "PodNamespace": "n", "PodUID": "u"}',
+        b'{"PodName": "p/../q", "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
+        b'{"PodName": 1, "PodNamespace": "n", "PodUID": "u", "Node": "a"}',
+    ],
+)
+def test_a_malformed_body_is_400_with_a_reason(running: Running, verb: str, body: bytes) -> None:
+    answer = running.client.post(f"/{verb}", data=body)
+
+    assert answer.status_code == 400
+    assert answer.text.startswith("malformed body: ")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"metadata": {}},
+        {"metadata": {"uid": 1, "annotations": []}, "spec": [], "status": 3},
+        {
+            "metadata": {"annotations": {"bursar.dev/devices": 7}},
+            "spec": {"containers": [1, {"resources": 1}]},
+        },
+        {"metadata": {}, "spec": {"containers": [{"resources": {"limits": {"bursar.dev/gpu-percent": []}}}]}},
+        {"metadata": {}, "spec": {"priority": "x", "terminationGracePeriodSeconds": "y", "containers": None}},
+    ],
+)
+def test_an_odd_pod_is_never_a_500(world: Running, pod: dict[str, object]) -> None:
+    for verb in ("filter", "prioritize"):
+        assert world.client.post(f"/{verb}", json={"Pod": pod, "NodeNames": ["a"]}).status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused(running: Running) -> None:
+    running.extender.app.config["MAX_CONTENT_LENGTH"] = 1000
+
+    assert running.client.post("/filter", data=b" " * 1001).status_code == 413
+    running.extender.app.config["MAX_CONTENT_LENGTH"] = None
+
+
+def test_the_limit_is_thirty_two_mebibytes(running: Running) -> None:
+    assert running.extender.app.config["MAX_CONTENT_LENGTH"] == 32 * 1024 * 1024
+
+
+def test_other_routes_and_methods_are_refused_in_plain_text(running: Running) -> None:
+    assert running.client.get("/filter").status_code == 405
+    assert running.client.post("/nothing").status_code == 404
+
+
+# before the books are complete, and after
+
+
+def refuses_to_answer(client: FlaskClient) -> bool:
+    """True where every verb answers as one whose books are not complete."""
+    sentence = "the extender's books are not complete yet"
+    body = {"Pod": percent(10), "NodeNames": ["a"]}
+    order = {"PodName": "p", "PodNamespace": "team-a", "PodUID": "uid-p", "Node": "a"}
+    filtered = client.post("/filter", json=body)
+    assert filtered.status_code == 200
+    return (
+        filtered.get_json()
+        == {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": sentence}
+        and client.post("/prioritize", json=body).get_json() == [{"Host": "a", "Score": 0}]
+        and client.post("/bind", json=order).get_json() == {"Error": sentence}
+        and client.get("/readyz").status_code == 503
+        and client.get("/v1/cluster").status_code == 503
+    )
+
+
+def test_nothing_is_answered_before_both_lists_are_in(start: Start, api: ApiServer) -> None:
+    api.put("nodes", node("a"))
+    api.faults += [Fault("list", status=500) for _ in range(6)]
+    world = start(wait=False)
+
+    assert refuses_to_answer(world.client)
+    assert world.client.get("/livez").status_code == 200
+    assert api.made("bind") == []
+    eventually(lambda: world.client.get("/readyz").status_code == 200)
+    assert world.filter(percent(10), "a")["NodeNames"] == ["a"]
+
+
+def test_everything_is_read_from_the_objects_at_the_start(start: Start, api: ApiServer) -> None:
+    api.put("nodes", node("a", card(0), card(1)))
+    api.put("pods", on(percent(70, "x"), "a", "a-GPU-1"))
+    api.put("pods", percent(20, "waiting"))
+
+    world = start()
+
+    assert world.free("a") == [1000, 300]
+    assert "complete nodes=1 pods=2 waiting=1" in world.lines
+
+
+def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_with(world: Running) -> None:
+    world.api.watching = False
+    world.api.delete("pods", "user", "team-a")
+    world.api.put("pods", on(percent(30, "new"), "b", "b-GPU-0"))
+    world.api.watching = True
+    world.api.compact()
+
+    eventually(lambda: world.free("b") == [700])
+    assert world.free("a") == [500]
+    seat = world.extender.books.snapshot.seat("uid-user")
+    assert seat is not None
+    assert seat.held == "vanished"
+
+
+def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Running) -> None:
+    world.api.stop()
+
+    assert world.filter(percent(60), "a", "b")["NodeNames"] == ["b"]
+    assert world.client.get("/readyz").status_code == 200
+    eventually(lambda: any(line.startswith("unheard") for line in world.lines))
+
+
+# seeing
+
+
+def test_the_cluster_view_tells_who_sits_where(world: Running) -> None:
+    world.put_node(node("closed"))
+    world.put_pod(bound(percent(10, "other"), "closed", None))
+    world.put_pod(percent(60, "waiter"))
+    world.filter(world.api.pod("waiter"), "a")
+
+    view = world.client.get("/v1/cluster").get_json()
+
+    assert view["version"] == 1
+    assert [(each["name"], each["closed"]) for each in view["nodes"]] == [
+        ("a", None),
+        ("b", None),
+        ("closed", "a GPU pod was bound to it without a placement"),
+    ]
+    assert view["nodes"][0]["cards"] == [
+        {
+            "uuid": "a-GPU-0",
+            "index": 0,
+            "model": "A100",
+            "memory_mib": 16000,
+            "healthy": True,
+            "used_share_milli": 500,
+            "used_memory_mib": 8000,
+            "pods": [
+                {
+                    "namespace": "team-a",
+                    "name": "user",
+                    "uid": "uid-user",
+                    "share_milli": 500,
+                    "memory_mib": 8000,
+                    "held": "bound",
+                }
+            ],
+        }
+    ]
+    assert view["waiting"] == [{"namespace": "team-a", "name": "waiter", "uid": "uid-waiter", "priority": 0}]
+
+
+def test_the_metrics_tell_what_is_known_and_what_was_answered(world: Running) -> None:
+    world.put_node(node("closed"))
+    world.put_pod(bound(percent(10, "other"), "closed", None))
+    world.filter(percent(60, "waiter"), "a")
+    world.client.post("/bind", data=b"{")
+
+    text = world.client.get("/metrics").text
+
+    for line in (
+        'bursar_extender_verbs_total{result="none",verb="filter"} 1.0',
+        'bursar_extender_verbs_total{result="malformed",verb="bind"} 1.0',
+        'bursar_extender_verb_seconds_count{verb="filter"} 1.0',
+        'bursar_extender_nodes_closed{reason="unplaced"} 1.0',
+        'bursar_extender_nodes_closed{reason="two-families"} 0.0',
+        "bursar_extender_nodes 3.0",
+        "bursar_extender_cards 2.0",
+        "bursar_extender_cards_untouched 1.0",
+        "bursar_extender_free_gpus 1.5",
+        'bursar_extender_pods_unsure{held="assumed"} 0.0',
+    ):
+        assert line in text.splitlines()
+    assert 'bursar_extender_api_silent_seconds{kind="pods"}' in text
+
+
+def test_each_decision_is_one_line_without_the_pods_contents(world: Running) -> None:
+    raw = percent(60)
+    raw["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
+    world.filter(raw, "a")
+
+    (line,) = [line for line in world.lines if line.startswith("filter")]
+
+    assert line.startswith(
+        "filter result=none pod=team-a/p uid=uid-p nodes=1 reason=no card has 60% free ms="
+    )
+    assert "hunter2" not in json.dumps(world.lines)

@@ -1,0 +1,61 @@
+"""When the sidecar beats and tries again, and what it reads out of an answer."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar import beats
+from sidecar.beats import Answer
+
+fractions = st.floats(0, 1)
+
+
+@given(st.integers(beats.LEAST_INTERVAL_MS, beats.MOST_INTERVAL_MS), fractions)
+def test_the_next_beat_comes_within_a_tenth_of_the_interval(interval_ms: int, fraction: float) -> None:
+    assert 0.9 * interval_ms - 1 <= beats.jittered_ms(interval_ms, fraction) <= 1.1 * interval_ms + 1
+
+
+@given(st.integers(1, 10**6), fractions)
+def test_the_back_off_is_never_longer_than_a_minute_nor_shorter_than_half_a_second(
+    failures: int, fraction: float
+) -> None:
+    assert 500 <= beats.backoff_ms(failures, fraction) <= 60_000
+
+
+def test_the_back_off_doubles_and_its_upper_half_is_by_chance() -> None:
+    assert [beats.backoff_ms(failures, 1) for failures in range(1, 9)] == [
+        1_000,
+        2_000,
+        4_000,
+        8_000,
+        16_000,
+        32_000,
+        60_000,
+        60_000,
+    ]
+    assert [beats.backoff_ms(failures, 0) for failures in (1, 8)] == [500, 30_000]
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ({"interval_ms": 5000, "in_budget": True}, Answer(5000, True, None)),
+        ({"interval_ms": 5000, "in_budget": False, "ca": "PEM"}, Answer(5000, False, "PEM")),
+        ({"interval_ms": 1, "in_budget": True}, Answer(100, True, None)),
+        ({"interval_ms": 10**9, "in_budget": True}, Answer(300_000, True, None)),
+        ({"interval_ms": True, "in_budget": 1, "ca": ["PEM"]}, Answer(None, None, None)),
+        ({"interval_ms": 2.5, "in_budget": None, "more": 1}, Answer(None, None, None)),
+        ({}, Answer(None, None, None)),
+    ],
+)
+def test_an_answer_is_read_within_bounds_and_what_is_odd_in_it_passed_over(
+    body: object, read: Answer
+) -> None:
+    assert beats.answer(json.dumps(body).encode()) == read
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'"fine"', b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_json_object_is_no_answer_of_a_timekeeper(body: bytes) -> None:
+    assert beats.answer(body) is None

@@ -1,0 +1,201 @@
+"""The way to the timekeeper: one verified connection, and a sentence for each way it can fail."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from deploy.local.identity import Authority, new_authority
+from sidecar import settings, spool
+from sidecar.beats import Answer
+from sidecar.courier import Courier, Delivered, Failed
+from sidecar.run import boot_ms
+from tests.sidecar.worlds import HANG_UP, INTERVAL_MS, Timekeeper, fine, variables
+
+POST = spool.Post("run", 3, (spool.Beat(boot_ms(), ()),))
+FINE = Delivered(Answer(INTERVAL_MS, True, None))
+
+
+class Route:
+    """A courier, and what it asked to be remembered."""
+
+    def __init__(
+        self, folder: Path, url: str, authority: Authority, timeout_s: float = 10, **more: str
+    ) -> None:
+        self.remembered: list[tuple[str, str]] = []
+        read = settings.read([], variables(folder, url, authority, **more))
+        self.courier = Courier(read, boot_ms, None, lambda *pair: self.remembered.append(pair), timeout_s)
+
+    def deliver(self) -> Delivered | Failed:
+        return self.courier.deliver(POST)
+
+
+@pytest.fixture
+def route(tmp_path: Path, timekeeper: Timekeeper, authority: Authority) -> Iterator[Route]:
+    """The way to a timekeeper that is well."""
+    made = Route(tmp_path, timekeeper.url, authority)
+    with closing(made.courier):
+        yield made
+
+
+def reason(outcome: Delivered | Failed) -> str:
+    """Why a post failed."""
+    assert isinstance(outcome, Failed)
+    return outcome.reason
+
+
+def test_one_connection_carries_all_posts(route: Route, timekeeper: Timekeeper) -> None:
+    assert [route.deliver() for _ in range(5)] == [FINE] * 5
+    assert timekeeper.connections == 1
+    assert {each.key for each in timekeeper.arrivals} == {("run", 3)}
+
+
+def test_a_timekeeper_that_closes_after_each_answer_is_as_good(route: Route, timekeeper: Timekeeper) -> None:
+    for number in range(1, 4):
+        assert route.deliver() == FINE
+        timekeeper.hang_up()
+        assert timekeeper.connections == number
+
+
+def test_a_new_connection_that_breaks_is_left_to_the_back_off(route: Route, timekeeper: Timekeeper) -> None:
+    timekeeper.answer = lambda _: HANG_UP
+
+    assert reason(route.deliver()) == "the connection was closed without an answer"
+    assert len(timekeeper.arrivals) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, {"error": "pod unknown"}, 'it answered 404 {"error": "pod unknown"}'),
+        (200, ["not", "an", "answer"], "it answered 200 with something that is no heartbeat answer"),
+        (302, {}, "it answered 302 {}"),
+    ],
+)
+def test_any_answer_but_a_heartbeats_is_a_failure_with_its_words(
+    route: Route, timekeeper: Timekeeper, status: int, body: object, why: str
+) -> None:
+    timekeeper.answer = lambda _: (status, body)
+
+    assert reason(route.deliver()) == why
+
+
+def test_the_bundle_of_an_answer_is_verified_on_a_new_connection_before_it_is_taken_over(
+    route: Route, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    both = (authority.pem + new_authority("coming").pem).decode()
+    timekeeper.answer = lambda arrival: fine(arrival, ca=both)
+    route.deliver()
+    assert route.remembered == []
+    route.deliver()
+    route.deliver()
+
+    assert route.remembered == [(authority.pem.decode().strip(), both.strip())]
+    assert timekeeper.connections == 2
+
+
+@pytest.mark.parametrize("bundle", ["-----BEGIN CERTIFICATE-----\nnonsense", "no PEM"])
+def test_a_bundle_that_cannot_be_read_is_passed_over(
+    route: Route, timekeeper: Timekeeper, bundle: str
+) -> None:
+    timekeeper.answer = lambda arrival: fine(arrival, ca=bundle)
+
+    assert all(isinstance(route.deliver(), Delivered) for _ in range(3))
+    assert route.remembered == []
+
+
+def test_a_ca_may_be_a_file_and_is_read_again_when_it_changes(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    file = tmp_path / "ca.crt"
+    route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA=str(file))
+    assert "cannot be read (No such file or directory)" in reason(route.deliver())
+    file.write_bytes(b"\xff")
+    assert "cannot be read (not ASCII)" in reason(route.deliver())
+    file.write_bytes(new_authority("another").pem)
+    assert "its certificate is not accepted" in reason(route.deliver())
+    file.write_bytes(authority.pem)
+
+    with closing(route.courier):
+        assert route.deliver() == FINE
+
+
+def test_a_configured_bundle_of_nonsense_is_named(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA="-----BEGIN CERTIFICATE-----\nnonsense")
+
+    assert reason(route.deliver()) == "the CA bundle holds no readable certificate"
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        (b"", "holds no token"),
+        (b"a b", "holds no token"),
+        (b"a\x00", "holds no token"),
+        (b"\xff", "not ASCII"),
+    ],
+)
+def test_a_token_that_no_header_could_carry_is_not_sent(
+    route: Route, timekeeper: Timekeeper, tmp_path: Path, token: bytes, why: str
+) -> None:
+    (tmp_path / "token").write_bytes(token)
+
+    assert why in reason(route.deliver())
+    assert timekeeper.arrivals == []
+
+
+def test_a_port_where_nobody_listens_is_named(tmp_path: Path, authority: Authority) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    assert reason(Route(tmp_path, f"https://127.0.0.1:{port}", authority).deliver()) == "Connection refused"
+
+
+def test_a_name_that_nobody_knows_is_named(tmp_path: Path, authority: Authority) -> None:
+    assert "known" in reason(Route(tmp_path, "https://timekeeper.invalid", authority).deliver())
+
+
+def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: Authority) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+
+        assert reason(Route(tmp_path, url, authority, 0.2).deliver()) == "no answer within 0.2 s"
+
+
+def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: Authority) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        why = reason(Route(tmp_path, url, authority).deliver())
+        thread.join()
+
+    assert "SSL" in why
+
+
+def test_the_age_of_a_beat_is_taken_after_the_connection_stands(
+    timekeeper: Timekeeper, tmp_path: Path, authority: Authority
+) -> None:
+    order: list[str] = []
+    read = settings.read([], variables(tmp_path, timekeeper.url, authority))
+
+    def clock() -> int:
+        order.append("age" if timekeeper.connections else "age too early")
+        return boot_ms()
+
+    with closing(Courier(read, clock, None, lambda *_: None)) as courier:
+        courier.deliver(POST)
+
+    assert order == ["age"]

@@ -1,0 +1,244 @@
+"""The sidecar's decisions under a clock turned by hand: outages, lost answers, crashes, a hanging NVML, the
+end."""
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar import beats, spool
+from sidecar.courier import Delivered, Failed
+from sidecar.heart import ENDING_MS, GATHER_MS, Heart, Ports
+from timekeeper.core.wire import BeatDevice
+
+FINE = Delivered(beats.Answer(1_000, True, None))
+AWAY = Failed("Connection refused")
+FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
+
+
+@dataclass(slots=True)
+class World:
+    """A heart, a clock, and what the heart asked of its edges. ``disk`` is what a restarted process finds."""
+
+    cards: bool = False
+    now_ms: int = 1_000_000
+    runs: int = 0
+    disk: str = ""
+    under_way: spool.Post | None = None
+    gauging: bool = False
+    posts: list[spool.Post] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    heart: Heart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A process begins, with the disk as an earlier one left it."""
+        self.runs += 1
+        boot = f"run-{self.runs}"
+        held = spool.decode(self.disk, "n", boot, self.now_ms) if self.disk else spool.empty(boot)
+        self.under_way, self.gauging = None, False
+        ports = Ports(
+            self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
+        )
+        self.heart = Heart(ports, held, self.now_ms)
+        self.heart.tick(self.now_ms)
+
+    def run(self, for_ms: int) -> None:
+        """Let time pass, from one thing that is due to the next; posts under way stay so."""
+        end = self.now_ms + for_ms
+        while (due := self.heart.due_ms()) <= end:
+            self.now_ms = max(self.now_ms, due)
+            self.heart.tick(self.now_ms)
+            if self.under_way and self.heart.due_ms() <= self.now_ms:
+                break
+        self.now_ms = end
+
+    def answer(self, outcome: Delivered | Failed) -> None:
+        """The post under way ends so."""
+        assert self.under_way
+        self.under_way = None
+        self.heart.posted(outcome, self.now_ms)
+        self.heart.tick(self.now_ms)
+
+    def gauged(self, devices: tuple[BeatDevice, ...]) -> None:
+        """NVML answers."""
+        assert self.gauging
+        self.gauging = False
+        self.heart.gauged(devices, self.now_ms)
+        self.heart.tick(self.now_ms)
+
+    def end(self) -> None:
+        """SIGTERM."""
+        self.heart.end(self.now_ms)
+        self.heart.tick(self.now_ms)
+
+    def _post(self, post: spool.Post) -> None:
+        assert self.under_way is None
+        self.under_way = post
+        self.posts.append(post)
+
+    def _gauge(self) -> None:
+        assert not self.gauging
+        self.gauging = True
+
+    def _keep(self, held: spool.Spool) -> None:
+        self.disk = spool.encode(held, "n")
+        self.made.update(beat.at_ms for beat in held.beats())
+
+    def _say(self, event: str, **_: object) -> None:
+        self.lines.append(event)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["delivered", "answer lost", "away", "killed"]), st.integers(1, 4_000)),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_and_crashes(
+    story: list[tuple[str, int]],
+) -> None:
+    world = World()
+    received: dict[tuple[str, int], spool.Post] = {}
+    for event, then_ms in [*story, *[("delivered", 120_000)] * 3]:
+        if event == "killed":
+            world.now_ms += 1  # two processes never beat in the same millisecond
+            world.start()
+        elif world.under_way:
+            if event != "away":
+                earlier = received.setdefault(
+                    (world.under_way.boot, world.under_way.sequence), world.under_way
+                )
+                assert earlier == world.under_way
+            world.answer(FINE if event == "delivered" else AWAY)
+        world.run(then_ms)
+    while world.under_way:
+        received.setdefault((world.under_way.boot, world.under_way.sequence), world.under_way)
+        world.answer(FINE)
+
+    counted = [beat.at_ms for post in received.values() for beat in post.beats]
+    assert counted == sorted(world.made)
+
+
+def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool() -> None:
+    world = World()
+    world.answer(Delivered(beats.Answer(20_000, True, None)))
+    while world.now_ms < 1_000_000 + 86_400_000:
+        world.run(60_000)
+        if world.under_way:
+            world.answer(AWAY)
+
+    posts = len(world.posts)
+    assert posts <= 86_400 / 30 + 10
+    world.run(60_000)
+    while world.under_way:
+        world.answer(FINE)
+    replayed = [beat.at_ms for post in world.posts[posts:] for beat in post.beats]
+    assert len(replayed) <= spool.MOST_BEATS
+    assert replayed == sorted(set(replayed))
+    assert replayed[-1] - replayed[0] >= 86_400_000
+    assert world.lines == ["standing", "timekeeper-away", "timekeeper-back"]
+
+
+def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> None:
+    world = World()
+    world.answer(Delivered(beats.Answer(60_000, True, None)))
+    world.run(5_500)
+    if world.under_way:
+        world.answer(FINE)
+    sent = len(world.posts)
+    world.run(1_100)
+
+    assert len(world.posts) == sent + 1
+
+
+def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back() -> None:
+    world = World()
+    world.answer(AWAY)
+    while len(world.made) < 3 * spool.MOST_IN_A_POST:
+        world.run(5_500)
+        if world.under_way:
+            world.answer(AWAY)
+    world.run(61_000)
+    began = world.now_ms
+    while world.under_way:
+        world.answer(FINE)
+
+    assert world.now_ms == began
+    assert len({beat.at_ms for post in world.posts for beat in post.beats}) == len(world.made)
+
+
+def test_figures_go_with_the_beat_that_waited_for_them() -> None:
+    world = World(cards=True)
+    assert world.posts == []
+    world.run(GATHER_MS - 1)
+    world.gauged(FIGURES)
+
+    assert [beat.devices for beat in world.posts[0].beats] == [FIGURES]
+
+
+def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_said_once() -> None:
+    world = World(cards=True)
+    world.run(GATHER_MS)
+    world.answer(FINE)
+    for _ in range(3):
+        world.run(1_200)
+        world.answer(FINE)
+    world.gauged(FIGURES)
+
+    assert {beat.devices for post in world.posts for beat in post.beats} == {()}
+    assert len(world.posts) == 4
+    assert world.lines.count("nvml-hangs") == 1
+
+
+def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off() -> None:
+    world = World()
+    world.answer(AWAY)
+    world.end()
+
+    assert [post.sequence for post in world.posts] == [1, 1]
+    world.answer(FINE)
+    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    assert not world.heart.ended(world.now_ms)
+    world.answer(FINE)
+    assert world.heart.ended(world.now_ms)
+
+
+def test_the_end_tries_once_more_after_the_post_that_was_under_way_failed() -> None:
+    world = World()
+    world.end()
+    world.answer(AWAY)
+    assert not world.heart.ended(world.now_ms)
+    world.answer(AWAY)
+
+    assert world.heart.ended(world.now_ms)
+    assert len(world.posts) == 2
+
+
+def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
+    world = World(cards=True)
+    world.end()
+    world.end()
+    assert not world.heart.ended(world.now_ms + ENDING_MS - 1)
+
+    assert world.heart.due_ms() == world.now_ms + ENDING_MS
+    assert world.heart.ended(world.now_ms + ENDING_MS)
+
+
+def test_each_reason_is_said_once_in_an_outage() -> None:
+    world = World()
+    for reason in ("a", "b", "a", "b"):
+        world.answer(Failed(reason))
+        world.run(60_000)
+    world.answer(FINE)
+    world.run(5_500)
+    world.answer(Failed("a"))
+
+    assert world.lines.count("timekeeper-away") == 3
+    assert world.lines.count("timekeeper-back") == 1

@@ -1,0 +1,138 @@
+"""The loop, in this process: what it does about faults that are its own."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.identity import Authority
+from sidecar import __main__, beats, run, settings, spool
+from sidecar.courier import Delivered
+from sidecar.errand import errand
+from sidecar.heart import Heart, Ports
+from sidecar.inbox import End, Inbox
+from sidecar.log import say
+from sidecar.nvml import Gauge
+from sidecar.run import Posted
+from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Afterwards the signals are as they were."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    signal.set_wakeup_fd(-1)
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.fixture
+def inbox(signals: None) -> Inbox:
+    """The inbox of this process."""
+    return Inbox()
+
+
+def once_there_are(posts: int, timekeeper: Timekeeper, what: Callable[[], object]) -> None:
+    """Have it done when so many posts have arrived."""
+
+    def answer(arrival: Arrival) -> tuple[int, Any]:
+        if len(timekeeper.arrivals) + 1 == posts:
+            what()
+        return fine(arrival)
+
+    timekeeper.answer = answer
+
+
+def test_the_loop_beats_until_the_end_and_leaves_no_thread_behind(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, inbox: Inbox
+) -> None:
+    environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a")
+    once_there_are(3, timekeeper, lambda: inbox.put(End(signal.SIGTERM)))
+
+    assert run.until_the_end(settings.read([], environ), inbox) is False
+    assert len(timekeeper.moments()) == 4
+
+
+def test_the_role_runs_from_its_entry_point(
+    tmp_path: Path,
+    timekeeper: Timekeeper,
+    authority: Authority,
+    signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in variables(tmp_path, timekeeper.url, authority).items():
+        monkeypatch.setenv(name, text)
+    once_there_are(2, timekeeper, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    assert __main__.main([]) == 0
+    assert len(timekeeper.moments()) == 3
+
+
+def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
+    inbox: Inbox, capfd: pytest.CaptureFixture[str]
+) -> None:
+    faults = [OSError("odd"), ValueError("odd"), ValueError("odd")]
+    posts: list[spool.Post] = []
+
+    def keep(_: spool.Spool) -> None:
+        if faults:
+            raise faults.pop()
+
+    def post(each: spool.Post) -> None:
+        posts.append(each)
+        inbox.put(Posted(Delivered(beats.Answer(None, None, None))))
+        inbox.put(End(signal.SIGTERM))
+
+    heart = Heart(Ports(post, None, keep, lambda: 0.5, say), spool.empty("r"), run.boot_ms())
+    run.beat_on(heart, inbox, after_a_fault_ms=1)
+
+    assert len(posts) == 2
+    assert capfd.readouterr().err.splitlines() == [
+        'event=fault where=loop reason="ValueError: odd"',
+        'event=fault where=loop reason="OSError: odd"',
+    ]
+
+
+def test_an_errand_brings_what_its_work_gives(inbox: Inbox) -> None:
+    main = threading.get_ident()
+    errand(inbox, threading.get_ident, "otherwise")
+
+    assert inbox.wait(None) not in (main, "otherwise")
+
+
+def test_an_errand_that_fails_says_so_without_its_words(
+    inbox: Inbox, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def quoting() -> None:
+        raise RuntimeError("Bearer secret")
+
+    errand(inbox, quoting, "otherwise")
+
+    assert inbox.wait(None) == "otherwise"
+    assert capfd.readouterr().err == "event=fault where=errand kind=RuntimeError\n"
+
+
+def test_an_errand_for_which_there_is_no_thread_fails(inbox: Inbox) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    errand(inbox, lambda: "done", "otherwise", refuse)
+
+    assert inbox.wait(None) == "otherwise"
+
+
+def test_a_binding_that_fails_in_its_own_way_costs_the_figures_only(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def bind() -> None:
+        raise ImportError("no module named pynvml")
+
+    gauge = Gauge(("GPU-a",), lambda: 0, 0, bind)
+
+    assert [gauge.read() for _ in range(3)] == [()] * 3
+    assert capfd.readouterr().err == 'event=no-figures reason="ImportError: no module named pynvml"\n'

@@ -1,0 +1,138 @@
+"""The spool: bounded, and yet no interval that the beats covered is ever given up."""
+
+import json
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar import spool
+from sidecar.spool import Beat, Post, Spool
+from timekeeper.core.wire import BeatDevice
+
+FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
+
+moments = st.lists(st.integers(0, 10**9), max_size=900).map(sorted)
+figures = st.builds(
+    lambda uuid, utilisation, memory_mib: BeatDevice(
+        uuid=uuid, utilisation=utilisation, memory_mib=memory_mib, scope="shared"
+    ),
+    st.text(max_size=40),
+    st.none() | st.integers(0, 100),
+    st.none() | st.integers(0, 10**6),
+)
+beats = st.lists(
+    st.builds(Beat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
+).map(tuple)
+posts = st.builds(Post, st.text(max_size=16), st.integers(0, 10**6), beats)
+spools = st.builds(Spool, st.just("now"), st.just(1), st.none() | posts, beats)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def beaten(at: list[int]) -> Spool:
+    """A spool of a run "r" that took beats at these moments and sent none."""
+    taken = spool.empty("r")
+    for each in at:
+        taken = spool.add(taken, Beat(each, ()))
+    return taken
+
+
+@given(moments)
+def test_a_spool_is_bounded_and_loses_neither_end_nor_order_of_what_it_covers(at: list[int]) -> None:
+    held = [beat.at_ms for beat in beaten(at).beats()]
+
+    assert len(held) <= spool.MOST_WAITING
+    assert held == sorted(held)
+    assert set(held) <= set(at)
+    assert (held[:1], held[-1:]) == (at[:1], at[-1:])
+    assert len(at) > spool.MOST_WAITING or held == at
+
+
+@settings(max_examples=20)
+@given(st.integers(449, 3_000), st.integers(100, 60_000))
+def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) -> None:
+    at = [number * interval_ms for number in range(count)]
+    held = [beat.at_ms for beat in beaten(at).beats()]
+
+    even_ms = at[-1] / (len(held) - 1)
+    assert max(later - earlier for earlier, later in pairwise(held)) <= 4 * even_ms
+
+
+@given(moments.filter(len), st.integers(0, 20))
+def test_a_post_under_way_keeps_its_beats_and_number_whatever_comes_after_it(
+    at: list[int], later: int
+) -> None:
+    sent = spool.sending(beaten(at))
+    waited = sent
+    for number in range(later):
+        waited = spool.add(waited, Beat(10**9 + number, ()))
+
+    assert spool.sending(waited) == waited
+    assert waited.post == sent.post
+    assert len(waited.beats()) <= spool.MOST_BEATS
+
+
+def test_posts_carry_the_oldest_beats_first_and_count_up() -> None:
+    first = spool.sending(beaten(list(range(100))))
+    second = spool.sending(spool.delivered(first))
+    third = spool.sending(spool.delivered(second))
+
+    assert first.post == Post("r", 1, tuple(Beat(at, ()) for at in range(64)))
+    assert second.post == Post("r", 2, tuple(Beat(at, ()) for at in range(64, 100)))
+    assert third.post is None
+
+
+def test_a_beat_is_as_old_as_the_clock_says_when_it_is_sent() -> None:
+    post = Post("r", 7, (Beat(1_000, (FIGURE,)), Beat(4_500, ())))
+
+    assert spool.document(post, 5_000) == {
+        "version": 1,
+        "boot": "r",
+        "sequence": 7,
+        "beats": [{"age_ms": 4_000, "devices": [FIGURE]}, {"age_ms": 500, "devices": []}],
+    }
+
+
+@given(spools)
+def test_another_process_goes_on_with_what_the_disk_holds(held: Spool) -> None:
+    assert spool.decode(spool.encode(held, "boot-1"), "boot-1", "now", 10**9) == held
+
+
+def test_another_process_repeats_the_unanswered_post_and_counts_its_own_from_one() -> None:
+    left = spool.add(spool.sending(beaten([1, 2])), Beat(3, ()))
+
+    taken = spool.sending(spool.decode(spool.encode(left, "boot-1"), "boot-1", "s", 10))
+    own = spool.sending(spool.delivered(taken))
+
+    assert taken.post == Post("r", 1, (Beat(1, ()), Beat(2, ())))
+    assert own.post == Post("s", 1, (Beat(3, ()),))
+
+
+def test_beats_from_before_the_node_booted_have_no_age() -> None:
+    left = spool.encode(beaten([1]), "boot-1")
+
+    with pytest.raises(ValueError, match="another boot"):
+        spool.decode(left, "boot-2", "s", 10)
+
+
+def test_a_beat_that_is_still_to_come_is_none_of_ours() -> None:
+    with pytest.raises(ValueError, match="no spool"):
+        spool.decode(spool.encode(beaten([11]), "boot-1"), "boot-1", "s", 10)
+
+
+@given(
+    anything
+    | st.fixed_dictionaries(
+        {"version": st.just(1), "node_boot": st.just("b"), "post": anything, "waiting": anything}
+    )
+)
+def test_a_spool_of_nonsense_is_a_value_error_and_nothing_else(read: object) -> None:
+    text = json.dumps(read)
+
+    with suppress(ValueError):
+        spool.decode(text, "b", "s", 10)

@@ -1,0 +1,263 @@
+"""The small world of these tests: a timekeeper that speaks TLS and does as it is told, and real sidecars."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from deploy.local.identity import Authority
+from sidecar.run import boot_ms
+
+ROOT = Path(__file__).parent.parent.parent
+WITHIN_S = 20
+INTERVAL_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A post as the timekeeper received it."""
+
+    received_ms: int
+    path: str
+    token: str
+    document: Any
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What makes a repeat recognisable."""
+        return self.document["boot"], self.document["sequence"]
+
+    def moments(self) -> list[int]:
+        """When each beat was, dated as the timekeeper dates it."""
+        return [self.received_ms - beat["age_ms"] for beat in self.document["beats"]]
+
+
+# What the timekeeper does with an arrival: a status with a body; or nothing more, for ever; or it hangs up.
+Answer = Callable[[Arrival], tuple[int, Any] | str]
+SILENCE = "silence"
+HANG_UP = "hang up"
+
+
+def fine(_: Arrival, **more: object) -> tuple[int, Any]:
+    """The answer of a timekeeper that is well."""
+    return 200, {"version": 1, "interval_ms": INTERVAL_MS, "in_budget": True, **more}
+
+
+class Timekeeper:
+    """Listens on loopback while ``open``; may come back on the same port. ``arrivals`` keeps every post that
+    was read whole, ``handshakes_failed`` counts the connections that the other side broke off."""
+
+    def __init__(self, folder: Path, authority: Authority, names: Iterable[str] = ("127.0.0.1",)) -> None:
+        self._folder = folder
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.show(authority, names)
+        self.answer: Answer = fine
+        self.arrivals: list[Arrival] = []
+        self.handshakes_failed = 0
+        self.connections = 0
+        self._changed = threading.Condition()
+        self._port = 0
+        self._server: _Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, also while it is away."""
+        return f"https://127.0.0.1:{self._port}"
+
+    def show(self, authority: Authority, names: Iterable[str] = ("127.0.0.1",)) -> None:
+        """From now on present to new connections a certificate of this authority's for these names."""
+        certificate, key = authority.leaf(names)
+        pair = self._folder / "server.pem"
+        pair.write_bytes(certificate + key)
+        self._context.load_cert_chain(pair)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._server = _Server(self._port, self._context, self)
+        self._port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Be away: the port refuses and every connection breaks."""
+        if self._server:
+            self._server.stop()
+        self._server = None
+
+    def hang_up(self) -> None:
+        """Break every connection, but go on listening."""
+        if self._server:
+            self._server.break_connections()
+
+    def wait(self, condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
+        """Wait until something arrived that makes the condition hold."""
+        with self._changed:
+            assert self._changed.wait_for(condition, within_s), f"only {self.arrivals} within {within_s} s"
+
+    def noted(self, change: Callable[[], None]) -> None:
+        """Do the change and wake who waits."""
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+    def moments(self) -> list[int]:
+        """When each beat was, in the order of arrival, a repeated post counted once."""
+        first: dict[tuple[str, int], Arrival] = {}
+        for each in self.arrivals:
+            first.setdefault(each.key, each)
+        return [moment for each in first.values() for moment in each.moments()]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int, context: ssl.SSLContext, timekeeper: Timekeeper) -> None:
+        self.context = context
+        self.timekeeper = timekeeper
+        self.closing = threading.Event()
+        self.open: set[ssl.SSLSocket] = set()
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def stop(self) -> None:
+        self.closing.set()
+        self.shutdown()
+        self.server_close()
+        self.break_connections()
+
+    def break_connections(self) -> None:
+        for each in list(self.open):
+            with suppress(OSError):  # the other side may have gone first
+                each.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that broke: what these tests are about, and nothing to print."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def setup(self) -> None:
+        self.request.settimeout(WITHIN_S)
+        keeper = self.server.timekeeper
+        keeper.noted(lambda: setattr(keeper, "connections", keeper.connections + 1))
+        try:
+            self.request = self.server.context.wrap_socket(self.request, server_side=True)
+        except OSError:
+            keeper.noted(lambda: setattr(keeper, "handshakes_failed", keeper.handshakes_failed + 1))
+            raise
+        self.server.open.add(self.request)
+        super().setup()
+
+    def finish(self) -> None:
+        self.server.open.discard(self.request)
+        try:
+            super().finish()
+        finally:
+            self.request.close()
+
+    def do_POST(self) -> None:
+        read = self.rfile.read(int(self.headers["Content-Length"]))
+        arrival = Arrival(
+            boot_ms(), self.path, self.headers["Authorization"].removeprefix("Bearer "), json.loads(read)
+        )
+        keeper = self.server.timekeeper
+        answer = keeper.answer(arrival)
+        keeper.noted(lambda: keeper.arrivals.append(arrival))
+        if isinstance(answer, str):
+            self.close_connection = True
+            if answer == SILENCE:
+                self.server.closing.wait(WITHIN_S)
+            return
+        status, body = answer
+        written = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(written)))
+        self.end_headers()
+        self.wfile.write(written)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The tests look at arrivals, not at a log."""
+
+
+class Sidecar:
+    """A real ``python -m sidecar`` and the folder it lives in: token, CA and spool."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder = folder
+        self._log = folder / "log"
+        inherited = {
+            name: each for name, each in os.environ.items() if not name.startswith(("BURSAR_", "NVIDIA_"))
+        }
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sidecar"], cwd=ROOT, stderr=log, env={**inherited, **environ}
+            )
+
+    def log(self) -> str:
+        """What it and its predecessors in the folder have said."""
+        return self._log.read_text()
+
+    def kill(self) -> None:
+        """End it as a machine out of memory would."""
+        self.process.kill()
+        self.process.wait(WITHIN_S)
+
+    def end(self) -> tuple[int, float]:
+        """Ask it to end; its exit code and the seconds it took."""
+        begun = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(WITHIN_S)
+        return code, time.monotonic() - begun
+
+
+def variables(folder: Path, url: str, authority: Authority, **more: str) -> dict[str, str]:
+    """What the webhook would write into the sidecar's container; the token is ``first-token``."""
+    token = folder / "token"
+    if not token.exists():
+        token.write_text("first-token\n")
+    return {
+        "BURSAR_TIMEKEEPER_URL": url,
+        "BURSAR_TOKEN_FILE": str(token),
+        "BURSAR_CA": authority.pem.decode(),
+        "BURSAR_SPOOL": str(folder / "spool"),
+        **more,
+    }
+
+
+@contextmanager
+def beating(folder: Path, environ: dict[str, str]) -> Iterator[Sidecar]:
+    """A sidecar that is gone at the end, whatever happened."""
+    sidecar = Sidecar(folder, environ)
+    try:
+        yield sidecar
+    finally:
+        sidecar.kill()
+
+
+def spooled(folder: Path) -> list[int]:
+    """The moments of the beats that the sidecar holds on disk, oldest first."""
+    path = folder / "spool" / "spool.json"
+    if not path.exists():
+        return []
+    read = json.loads(path.read_text())
+    return [at for at, _ in (read["post"] or {"beats": []})["beats"] + read["waiting"]]
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < end, f"not within {WITHIN_S} s: {what}"
+        time.sleep(0.01)

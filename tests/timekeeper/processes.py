@@ -1,0 +1,123 @@
+"""A real ``python -m timekeeper`` over TLS, on an API server that is a fake or a real one."""
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploy.local.identity import new_authority
+from deploy.local.launcher import Launcher
+from deploy.local.stack import free_port
+
+WITHIN_S = 30.0
+
+
+@dataclass
+class Process:
+    """The flags of a timekeeper and, while it runs, its process. ``folder`` holds certificates, log and
+    ledger."""
+
+    folder: Path
+    kubeconfig: Path
+    launcher: Launcher
+    more: tuple[str, ...] = ()
+    port: int = field(default_factory=free_port)
+    running: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def database(self) -> Path:
+        """The ledger's file."""
+        return self.folder / "bursar.db"
+
+    def command(self) -> list[str]:
+        """Its command line."""
+        files = {"tls-cert": "tls.crt", "tls-key": "tls.key", "ca": "ca.crt"}
+        return [
+            *(sys.executable, "-m", "timekeeper", f"--listen=127.0.0.1:{self.port}", "--workers=1"),
+            *(f"--{flag}={self.folder / name}" for flag, name in files.items()),
+            f"--database=sqlite:///{self.database}",
+            f"--kubeconfig={self.kubeconfig}",
+            *self.more,
+        ]
+
+    def start(self) -> None:
+        """Start it; its output is added to the log."""
+        with (self.folder / "log").open("ab") as log:
+            environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": os.getcwd()}
+            self.running = self.launcher.start(self.command(), log, env=environment)
+
+    def kill(self) -> None:
+        """SIGKILL to it and all its children at once, as a node does that runs out of memory."""
+        assert self.running is not None
+        os.killpg(self.running.pid, signal.SIGKILL)
+        self.running.wait()
+
+    def end(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.running is not None
+        self.running.send_signal(signal.SIGTERM)
+        return self.running.wait(WITHIN_S)
+
+    def log(self) -> str:
+        """All it ever said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def connection(self) -> http.client.HTTPSConnection:
+        """A new connection, kept alive by its user."""
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=context)
+
+    def call(self, method: str, path: str, token: str = "", body: Any = None) -> tuple[int, Any]:
+        """One request; status 0 where nobody answers. JSON is decoded."""
+        connection = self.connection()
+        try:
+            return send(connection, method, path, token, body)
+        except (OSError, http.client.HTTPException):
+            return 0, None
+        finally:
+            connection.close()
+
+    def wait(self, what: str, holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+        """Wait for a condition, as long as the process lives."""
+        until = time.monotonic() + within_s
+        while not holds():
+            assert self.running is None or self.running.poll() is None, self.log()[-4000:]
+            assert time.monotonic() < until, f"waited in vain for {what}:\n{self.log()[-4000:]}"
+            time.sleep(0.02)
+
+    def wait_ready(self) -> None:
+        """Until /readyz says so."""
+        self.wait("/readyz", lambda: self.call("GET", "/readyz")[0] == 200)
+
+
+def send(
+    connection: http.client.HTTPSConnection, method: str, path: str, token: str = "", body: Any = None
+) -> tuple[int, Any]:
+    """One request on a connection that is kept."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    data = None if body is None else json.dumps(body)
+    connection.request(method, path, data, headers)
+    answer = connection.getresponse()
+    text = answer.read()
+    is_json = "json" in (answer.headers.get("Content-Type") or "")
+    return answer.status, json.loads(text) if is_json else text.decode()
+
+
+@contextmanager
+def prepared(folder: Path, kubeconfig: Path, *more: str) -> Iterator[Process]:
+    """A timekeeper that is ready to be started; nothing of it outlives the block."""
+    authority = new_authority("timekeeper-tests")
+    certificate, key = authority.leaf(["127.0.0.1"])
+    for name, pem in (("ca.crt", authority.pem), ("tls.crt", certificate), ("tls.key", key)):
+        (folder / name).write_bytes(pem)
+    with Launcher() as launcher:
+        yield Process(folder, kubeconfig, launcher, more)

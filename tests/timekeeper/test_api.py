@@ -1,0 +1,534 @@
+"""The REST API at its edges: who may, what is malformed, what a report looks like."""
+
+import json
+
+import pytest
+
+from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.worlds import (
+    ADMIN,
+    DAY,
+    GPU,
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Town,
+    budgets,
+    gpu_pod,
+    node,
+    pod_status,
+    token,
+    user_status,
+)
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.app.usage import safe
+from timekeeper.core.policy import GPU_HOUR
+
+ENTRY = "gpuHours: 2\nperiod: month\nonExhausted: deprioritize"
+
+
+@pytest.fixture
+def home(town: Town) -> Town:
+    """team-a has two GPU-hours and a pod that ran for half an hour."""
+    town.begin(("nodes", node()), ("configmaps", budgets(team_a=ENTRY)))
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 30 * MINUTE))
+    town.clock.turn(HOUR)
+    town.tick()
+    return town
+
+
+def beats(**changes: object) -> dict[str, object]:
+    """A good body of heartbeats, with changes."""
+    device = {"uuid": "GPU-0", "utilisation": 40, "memory_mib": None, "scope": "shared"}
+    body = {"version": 1, "boot": "b", "sequence": 1, "beats": [{"age_ms": 0, "devices": [device]}]}
+    return {**body, **changes}
+
+
+ROUTES = [
+    ("/v1/standings", "get", "standings", ""),
+    ("/v1/budgets", "get", "budgets", ""),
+    ("/v1/budgets/team-a", "get", "budgets", "team-a"),
+    ("/budget/team-a", "get", "budgets", "team-a"),
+    ("/v1/usage", "get", "usage", ""),
+    ("/v1/usage?namespace=team-a", "get", "usage", "team-a"),
+]
+
+
+@pytest.mark.parametrize(("path", "verb", "resource", "namespace"), ROUTES)
+def test_a_route_asks_for_its_own_right(
+    home: Town, path: str, verb: str, resource: str, namespace: str
+) -> None:
+    assert home.get(path).status_code == 200
+
+    home.clock.turn(MINUTE - SECOND)
+    home.reviews.denied.add(("admin", verb, resource, namespace))
+    home.clock.turn(SECOND)
+    home.node_heard()
+    home.tick()
+    answer = home.get(path)
+
+    assert answer.status_code == 403
+    assert f"admin may not {verb} {resource}.bursar.dev" in answer.get_json()["detail"]
+
+
+@pytest.mark.parametrize("path", [route[0] for route in ROUTES])
+def test_without_a_token_nobody_is_answered(home: Town, path: str) -> None:
+    answer = home.client.get(path)
+
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert answer.content_type == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/v1/heartbeats", "/budget/team-a/report", "/budget/team-a/increase"])
+def test_without_a_token_nobody_may_write(home: Town, path: str) -> None:
+    assert home.client.post(path, data=b"{}").status_code == 401
+
+
+def test_a_token_that_is_bound_to_no_pod_beats_for_nobody(home: Town) -> None:
+    assert home.post("/v1/heartbeats", beats()).status_code == 403
+    assert home.post("/budget/team-a/report", {}).status_code == 403
+
+
+def test_a_pods_token_reads_nothing_without_rights(home: Town) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+    username = "system:serviceaccount:team-a:default"
+    home.reviews.denied |= {(username, verb, resource, ns) for _, verb, resource, ns in ROUTES}
+
+    for path, *_ in ROUTES:
+        assert home.get(path, mine).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"", None),
+        (b"[]", None),
+        (b"{", None),
+        (b"\xff\xfe", None),
+        (b"[" * 100_000, None),
+        (beats(version=2), "version"),
+        (beats(boot=""), "boot"),
+        (beats(boot=7), "boot"),
+        (beats(boot="x" * 65), "boot"),
+        (beats(boot="'; DROP TABLE postings; --"), "boot"),
+        (beats(sequence=-1), "sequence"),
+        (beats(sequence=True), "sequence"),
+        (beats(sequence=1.5), "sequence"),
+        (beats(sequence=2**63), "sequence"),
+        (beats(beats=[]), "beats"),
+        (beats(beats={}), "beats"),
+        (beats(beats=[{"age_ms": 0, "devices": []}] * 1001), "beats"),
+        (beats(beats=[7]), "beats[0]"),
+        (beats(beats=[{"devices": []}]), "beats[0].age_ms"),
+        (beats(beats=[{"age_ms": -1, "devices": []}]), "beats[0].age_ms"),
+        (beats(beats=[{"age_ms": 10**12, "devices": []}]), "beats[0].age_ms"),
+        (beats(beats=[{"age_ms": 0}]), "beats[0].devices"),
+        (beats(beats=[{"age_ms": 0, "devices": [7]}]), "beats[0].devices[0]"),
+        (beats(beats=[{"age_ms": 0, "devices": [{"uuid": ""}]}]), "beats[0].devices[0].uuid"),
+        (
+            beats(beats=[{"age_ms": 0, "devices": [{"uuid": "g", "scope": "mine"}]}]),
+            "beats[0].devices[0].scope",
+        ),
+        (
+            beats(beats=[{"age_ms": 0, "devices": [{"uuid": "g", "scope": "shared", "utilisation": -1}]}]),
+            "beats[0].devices[0].utilisation",
+        ),
+    ],
+)
+def test_malformed_heartbeats_are_told_which_field(home: Town, body: object, field: str | None) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+
+    answer = home.post("/v1/heartbeats", body, mine)
+
+    assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
+    assert answer.get_json().get("field") == field
+
+
+def test_good_heartbeats_with_figures_are_taken(home: Town) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+
+    assert home.post("/v1/heartbeats", beats(), mine).get_json()["interval_ms"] == 5_000
+
+
+def test_the_ca_is_sent_with_the_first_post_and_now_and_then(home: Town) -> None:
+    pod = gpu_pod()
+    sent = [number for number in range(1, 103) if "ca" in home.beat(pod, number).get_json()]
+
+    assert sent == [1, 51, 101]
+
+
+def test_a_body_that_is_too_large_is_413(home: Town) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+
+    answer = home.post("/v1/heartbeats", b" " * 300_000, mine)
+
+    assert (answer.status_code, answer.content_type) == (413, "application/problem+json")
+
+
+def test_an_unknown_route_is_a_problem(home: Town) -> None:
+    answer = home.get("/v2/standings")
+
+    assert (answer.status_code, answer.content_type) == (404, "application/problem+json")
+    assert answer.get_json()["status"] == 404
+
+
+def test_a_wrong_method_says_which_are_right(home: Town) -> None:
+    answer = home.post("/v1/standings", {})
+
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["Allow"]
+
+
+@pytest.mark.parametrize("name", ["Team-A", "team_a", "-a", "a" * 64, "team-a%00", "%F0%9F%92%A9"])
+def test_a_name_that_no_namespace_can_have_is_400(home: Town, name: str) -> None:
+    assert home.get(f"/v1/budgets/{name}").status_code == 400
+    assert home.get(f"/v1/usage?namespace={name}").status_code == 400
+
+
+def test_a_budget_is_told_in_amounts_and_in_exact_hours(home: Town) -> None:
+    budget = home.budget()
+
+    assert budget == {
+        "version": 1,
+        "namespace": "team-a",
+        "standing": "IN_BUDGET",
+        "entry": "team-a",
+        "onExhausted": "deprioritize",
+        "ratio": 250,
+        "warnAt": None,
+        "period": {
+            "kind": "month",
+            "timeZone": "UTC",
+            "from": at_ms("2026-11-01T00:00:00Z"),
+            "to": at_ms("2026-12-01T00:00:00Z"),
+        },
+        "granted": 2 * GPU_HOUR,
+        "posted": GPU_HOUR // 2,
+        "pending": 0,
+        "reserved": 0,
+        "remaining": 3 * GPU_HOUR // 2,
+        "gpuHours": {
+            "granted": "2",
+            "posted": "0.5",
+            "pending": "0",
+            "reserved": "0",
+            "remaining": "1.5",
+        },
+        "validUntil": at_ms("2026-12-01T00:00:00Z"),
+        "warnings": [],
+        "lastError": None,
+    }
+
+
+def test_the_list_of_budgets_holds_every_entry(home: Town) -> None:
+    (only,) = home.get("/v1/budgets").get_json()["budgets"]
+
+    assert {"version": 1, **only} == home.budget()
+
+
+def test_a_report_is_clipped_to_its_span_exactly(home: Town) -> None:
+    report = home.get(f"/v1/usage?from={T0 + 7}&to={T0 + 11}&group=pod").get_json()
+
+    assert report["total"]["amount"] == 4 * GPU
+    assert home.get(f"/v1/usage?from={T0 + DAY}&to={T0 + 2 * DAY}").get_json()["rows"] == []
+
+
+def test_a_report_takes_rfc_3339_times(home: Town) -> None:
+    path = "/v1/usage?from=2026-11-20T11:00:00%2B01:00&to=2026-11-20T10:10:00Z"
+
+    assert home.get(path).get_json()["total"]["amount"] == GPU * 10 * MINUTE
+
+
+def test_a_report_without_times_is_of_this_month(home: Town) -> None:
+    home.hear("pods", gpu_pod("old", started_ms=T0 - 30 * DAY, ended_ms=T0 - 30 * DAY + HOUR))
+    home.tick()
+
+    report = home.get("/v1/usage").get_json()
+
+    assert (report["from"], report["to"]) == (at_ms("2026-11-01T00:00:00Z"), home.clock())
+    assert report["total"]["amount"] == GPU_HOUR // 2
+
+
+def test_a_report_has_pending_beside_posted(home: Town) -> None:
+    pod = gpu_pod("second", started_ms=T0, card=1, percent=10)
+    home.hear("pods", pod)
+    home.tick()
+    home.beat(pod, 1)
+
+    report = home.get("/v1/usage").get_json()
+
+    assert report["rows"] == [
+        {
+            "namespace": "team-a",
+            "posted": GPU_HOUR // 2,
+            "pending": GPU_HOUR // 10,
+            "amount": 6 * GPU_HOUR // 10,
+            "gpuHours": "0.6",
+        }
+    ]
+
+
+def test_a_report_of_one_namespace_has_no_other(home: Town) -> None:
+    home.hear("pods", gpu_pod("theirs", namespace="team-b", card=1, started_ms=T0, ended_ms=T0 + SECOND))
+    home.tick()
+
+    assert [row["namespace"] for row in home.get("/v1/usage").get_json()["rows"]] == ["team-a", "team-b"]
+    only = home.get("/v1/usage?namespace=team-b&group=pod").get_json()["rows"]
+    assert [(row["namespace"], row["pod"], row["uid"]) for row in only] == [
+        ("team-b", "theirs", "uid-theirs")
+    ]
+
+
+def test_a_report_as_csv(home: Town) -> None:
+    answer = home.get("/v1/usage?group=pod&format=csv")
+
+    assert answer.content_type == "text/csv; charset=utf-8"
+    assert answer.get_data(as_text=True).splitlines() == [
+        "namespace,pod,uid,owner,node,models,posted,pending,amount,gpuHours",
+        "team-a,p,uid-p,,n1,A100,1800000000,0,1800000000,0.5",
+    ]
+
+
+def test_a_pods_owner_stands_in_the_report(home: Town) -> None:
+    owned = gpu_pod("owned", namespace="team-b", card=1, started_ms=T0, ended_ms=T0 + SECOND)
+    owned["metadata"]["ownerReferences"] = [
+        {"kind": "Node", "name": "n1"},
+        {"kind": "Job", "name": "train", "controller": True},
+    ]
+    home.hear("pods", owned)
+    home.tick()
+
+    (row,) = home.get("/v1/usage?namespace=team-b&group=pod").get_json()["rows"]
+    assert row["owner"] == "Job/train"
+
+
+@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1", "@x", "\tx", "\rx"])
+def test_a_cell_that_begins_like_a_formula_is_text(text: str) -> None:
+    assert safe(text) == f"'{text}"
+    assert safe("team-a") == "team-a"
+
+
+def test_a_model_named_like_a_formula_is_text_in_a_report(town: Town) -> None:
+    town.begin(("nodes", node(model="=HYPERLINK(1)")))
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + SECOND))
+    town.clock.turn(MINUTE)
+    town.tick()
+
+    lines = town.get("/v1/usage?group=pod&format=csv").get_data(as_text=True).splitlines()
+
+    assert ",'=HYPERLINK(1)," in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("from=yesterday", "from"),
+        ("from=2026-11-20T10:00:00", "from"),
+        ("from=-5", "from"),
+        ("to=99999999999999999", "to"),
+        ("to=999999999999999", "to"),
+        ("from=5&to=5", "to"),
+        ("from=6&to=5", "to"),
+        ("group=node", "group"),
+        ("format=xml", "format"),
+        ("colour=red", "colour"),
+        ("namespace=A", "namespace"),
+    ],
+)
+def test_a_parameter_that_cannot_be_taken_is_named(home: Town, query: str, field: str) -> None:
+    answer = home.get(f"/v1/usage?{query}")
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+
+
+def test_hours_are_exact_where_they_end_and_otherwise_tell_the_amount_still() -> None:
+    assert gpu_hours(GPU_HOUR * 5 // 4) == "1.25"
+    assert gpu_hours(0) == "0"
+    assert gpu_hours(-GPU_HOUR // 2) == "-0.5"
+    for amount in (1, -1, 7, GPU_HOUR + 1, 123_456_789_012_345):
+        assert round(float(gpu_hours(amount)) * GPU_HOUR) == amount
+
+
+def test_the_ancestors_budget_is_in_minutes(home: Town) -> None:
+    assert home.get("/budget/team-a").get_json() == {
+        "budget_available": True,
+        "budget": 120.0,
+        "budget_remaining": 90.0,
+    }
+    assert home.get("/budget/team-b").get_json() == {
+        "budget_available": True,
+        "budget": None,
+        "budget_remaining": None,
+    }
+
+
+def test_the_ancestors_report_is_a_heartbeat_of_the_tokens_pod(home: Town) -> None:
+    pod = gpu_pod("second", started_ms=T0, card=1, percent=10)
+    home.hear("pods", pod)
+    home.tick()
+    mine = token("second")
+    home.reviews.tokens[mine] = pod_status(pod)
+
+    answer = home.post("/budget/team-a/report", {"usage_factor": 99, "pod_name": "another"}, mine)
+
+    assert answer.get_json() == {"terminate": False}
+    assert home.budget()["pending"] == GPU_HOUR // 10
+    home.clock.turn(SECOND)
+    home.post("/budget/team-a/report", {}, mine)
+    assert home.budget()["pending"] == GPU_HOUR // 10 + 100 * SECOND
+
+
+def test_the_ancestors_sidecar_is_told_when_its_pod_has_ended(home: Town) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+
+    assert home.post("/budget/team-a/report", {}, mine).get_json() == {"terminate": True}
+
+
+def test_the_ancestors_report_for_another_namespace_is_refused(home: Town) -> None:
+    mine = token("uid-p")
+    home.reviews.tokens[mine] = pod_status(gpu_pod())
+
+    assert home.post("/budget/team-b/report", {}, mine).status_code == 403
+
+
+def increase(town: Town, body: object, key: str | None = "k", namespace: str = "team-a") -> int:
+    headers = {"Idempotency-Key": key} if key else {}
+    return town.post(f"/budget/{namespace}/increase", body, **headers).status_code
+
+
+def test_a_grant_by_hand_is_made_once_for_its_key(home: Town) -> None:
+    assert [increase(home, {"minutes": 30}) for _ in range(3)] == [200, 200, 200]
+    assert home.budget()["gpuHours"]["granted"] == "2.5"
+
+    assert increase(home, {"minutes": 30}, key="another") == 200
+    assert home.budget()["gpuHours"]["granted"] == "3"
+
+
+def test_a_key_stands_for_one_amount_in_one_namespace(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a=ENTRY, team_b=ENTRY))
+    home.tick()
+    increase(home, {"minutes": 30})
+
+    assert increase(home, {"minutes": 31}) == 422
+    assert increase(home, {"minutes": 31}, namespace="team-b") == 200
+    assert home.budget("team-b")["gpuHours"]["granted"] == "2.516666666667"
+
+
+def test_a_grant_by_hand_outlives_a_changed_budget(home: Town) -> None:
+    increase(home, {"minutes": 30})
+    home.hear("configmaps", budgets(team_a="gpuHours: 1\nperiod: month"))
+    home.tick()
+
+    assert home.budget()["gpuHours"]["granted"] == "1.5"
+
+
+def test_a_grant_says_who_gave_it_and_why(home: Town) -> None:
+    increase(home, {"minutes": 30, "reason": "ticket 7"})
+
+    with home.store.reading() as connection:
+        row = connection.exec_driver_sql("SELECT actor, reason FROM grants WHERE kind = 'manual'").one()
+    assert tuple(row) == ("admin", "ticket 7")
+
+
+def test_minutes_are_taken_as_they_were_written(home: Town) -> None:
+    assert increase(home, b'{"minutes": 0.1}') == 200
+
+    assert home.budget()["granted"] == 2 * GPU_HOUR + 6_000_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"minutes": 0}',
+        b'{"minutes": -5}',
+        b'{"minutes": "5"}',
+        b'{"minutes": true}',
+        b'{"minutes": NaN}',
+        b'{"minutes": Infinity}',
+        b'{"minutes": 1e999999}',
+        b'{"minutes": 0.0000001}',
+        b'{"minutes": 1.0000000000000000000000000000000001}',
+        b'{"minutes": 10000000001}',
+        b'{"minutes": ' + b"9" * 5000 + b"}",
+        b'{"minutes": 5, "reason": ""}',
+        b'{"minutes": 5, "reason": 7}',
+        b"[" * 100_000,
+    ],
+)
+def test_minutes_that_cannot_be_granted_are_400(home: Town, body: bytes) -> None:
+    assert increase(home, body) == 400
+    assert home.budget()["gpuHours"]["granted"] == "2"
+
+
+@pytest.mark.parametrize("key", [None, "x" * 201, "with blank"])
+def test_a_grant_needs_a_key(home: Town, key: str | None) -> None:
+    assert increase(home, {"minutes": 30}, key=key) == 400
+
+
+def test_an_unlimited_namespace_cannot_be_increased(home: Town) -> None:
+    assert increase(home, {"minutes": 30}, namespace="team-b") == 409
+
+
+def test_grants_stay_inside_what_the_ledger_can_hold(home: Town) -> None:
+    codes = [increase(home, {"minutes": 10_000_000_000}, key=str(number)) for number in range(9)]
+
+    assert codes == [200] * 7 + [400] * 2
+
+
+def test_who_may_read_may_not_grant(home: Town) -> None:
+    home.reviews.denied.add(("admin", "create", "grants", "team-a"))
+
+    assert increase(home, {"minutes": 30}) == 403
+    assert home.budget()["gpuHours"]["granted"] == "2"
+
+
+def test_health_needs_no_token(home: Town) -> None:
+    assert home.client.get("/livez").status_code == 200
+    assert home.client.get("/readyz").status_code == 200
+    metrics = home.client.get("/metrics").get_data(as_text=True)
+    assert "bursar_heartbeats_total" in metrics
+    assert "team-a" not in metrics
+
+
+def test_a_settler_that_is_gone_is_told_by_readyz(home: Town) -> None:
+    home.clock.turn(11 * SECOND)
+
+    answer = home.client.get("/readyz")
+
+    assert (answer.status_code, answer.get_data(as_text=True)) == (
+        503,
+        "settler: it has written nothing of late\n",
+    )
+    assert home.client.get("/livez").status_code == 200
+
+
+def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
+    home: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here the standings in the database are not what the settler writes."""
+    with home.store.writing() as connection:
+        connection.exec_driver_sql("UPDATE standings SET revision = 'x', body = '{\"a secret\": 1}'")
+
+    answer = home.get("/v1/standings")
+
+    assert (answer.status_code, answer.content_type) == (500, "application/problem+json")
+    assert "namespaces" not in json.dumps(answer.get_json())
+    assert "KeyError: 'namespaces'" in caplog.text
+
+
+def test_everyone_is_asked_about_as_himself(home: Town) -> None:
+    other = token("other")
+    home.reviews.tokens[other] = user_status("other")
+    home.reviews.denied.add(("other", "get", "budgets", ""))
+
+    assert home.get("/v1/budgets", other).status_code == 403
+    assert home.get("/v1/budgets", ADMIN).status_code == 200

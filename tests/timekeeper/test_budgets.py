@@ -1,0 +1,252 @@
+"""Budget ConfigMaps as they come, change, break and go."""
+
+import pytest
+
+from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
+from timekeeper.core.policy import GPU_HOUR
+from timekeeper.settler.announce import event
+from timekeeper.store import reading
+
+MONTH = "gpuHours: 10\nperiod: month\nonExhausted: deprioritize"
+
+
+def hear(town: Town, name: str = "bursar-budgets", **entries: str) -> None:
+    town.clock.turn(SECOND)
+    town.hear("configmaps", budgets(name, **entries))
+    town.tick()
+
+
+def grants(town: Town, namespace: str = "team-a") -> list[int]:
+    with town.store.reading() as connection:
+        found = connection.exec_driver_sql("SELECT subject, amount FROM grants ORDER BY id").all()
+    return [amount for subject, amount in found if subject == namespace]
+
+
+def test_without_budgets_everyone_is_unlimited(town: Town) -> None:
+    town.begin()
+
+    assert town.get("/v1/standings").get_json()["default"]["standing"] == "UNLIMITED"
+    budget = town.budget()
+    assert (budget["standing"], budget["granted"], budget["entry"]) == ("UNLIMITED", None, None)
+    assert budget["gpuHours"]["granted"] is None
+
+
+def test_a_broken_entry_keeps_the_last_good_one_in_force(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH, team_b=MONTH)))
+
+    hear(town, team_a="gpuHours: lots", team_b="gpuHours: 20\nperiod: month\nonExhausted: deprioritize")
+
+    assert town.budget()["gpuHours"]["granted"] == "10"
+    assert town.budget("team-b")["gpuHours"]["granted"] == "20"
+    error = town.budget()["lastError"]
+    assert error.startswith("team-a, line 1, gpuHours:")
+    assert town.budget("team-b")["lastError"] is None
+    (notice,) = town.notices
+    assert (notice.reason, notice.config_map.name) == ("BrokenBudget", "bursar-budgets")
+    assert error in notice.message
+
+
+def test_a_broken_entry_is_told_once_and_its_mending_clears_it(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    hear(town, team_a="gpuHours: lots")
+    hear(town, team_a="gpuHours: lots", team_b=MONTH)
+    assert len(town.notices) == 1
+
+    hear(town, team_a=MONTH)
+
+    assert town.budget()["lastError"] is None
+
+
+def test_the_last_good_entry_outlives_a_restart(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    hear(town, team_a="gpuHours: lots")
+
+    town.restart()
+    town.tick()
+
+    assert town.budget()["gpuHours"]["granted"] == "10"
+    assert len(town.notices) == 1
+
+
+def test_broken_settings_keep_the_last_good_ones_in_force(town: Town) -> None:
+    town.begin(("configmaps", budgets(_settings="lookahead: 1m")))
+    hear(town, _settings="lookahead: soon")
+
+    with town.store.reading() as connection:
+        assert "_settings" in reading.entry_errors(connection)
+    assert town.settler.book.history.settings(town.clock()).lookahead_ms == MINUTE
+
+
+def test_an_entry_that_is_removed_ends(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    hear(town)
+
+    assert town.standing() == "UNLIMITED"
+
+
+def test_a_config_map_that_is_deleted_takes_its_entries_along(town: Town) -> None:
+    more = budgets("more", team_b=MONTH)
+    town.begin(("configmaps", budgets(team_a=MONTH)), ("configmaps", more))
+    assert town.standing("team-b") == "IN_BUDGET"
+
+    town.clock.turn(SECOND)
+    town.hear("configmaps", more, deleted=True)
+    town.tick()
+
+    assert (town.standing("team-a"), town.standing("team-b")) == ("IN_BUDGET", "UNLIMITED")
+
+
+def test_a_config_map_that_loses_its_label_takes_its_entries_along(town: Town) -> None:
+    more = budgets("more", team_b=MONTH)
+    town.begin(("configmaps", more))
+    town.clock.turn(SECOND)
+    town.hear("configmaps", {**more, "metadata": {**more["metadata"], "labels": {}}})
+    town.tick()
+
+    assert town.standing("team-b") == "UNLIMITED"
+
+
+def test_a_key_in_two_config_maps_counts_in_the_first_and_is_an_error(town: Town) -> None:
+    town.begin(
+        ("configmaps", budgets(team_a=MONTH)),
+        ("configmaps", budgets("another", team_a="gpuHours: 99\nperiod: month")),
+    )
+
+    assert town.budget()["gpuHours"]["granted"] == "10"
+    assert "also in ConfigMap bursar-budgets" in town.budget()["lastError"]
+
+
+def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a="gpuHours: 10\nonExhausted: evict\nmaxGPUs: 4")))
+
+    told = [(notice.reason, notice.message) for notice in town.notices]
+    assert told == [
+        ("NotBuilt", "team-a: onExhausted: not built yet, evict acts as deprioritize"),
+        ("NotBuilt", "team-a: maxGPUs: not built yet, it has no effect"),
+    ]
+    assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
+
+
+def test_a_notice_is_an_event_on_its_config_map(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a="gpuHours: lots")))
+
+    made = event(town.notices[0], "bursar-system", T0)
+
+    assert made["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "bursar-budgets",
+        "namespace": "bursar-system",
+        "uid": "uid-bursar-budgets",
+    }
+    assert (made["type"], made["reason"], made["firstTimestamp"]) == (
+        "Warning",
+        "BrokenBudget",
+        "2026-11-20T10:00:00Z",
+    )
+
+
+def test_a_changed_amount_is_a_corrective_grant_in_the_running_period(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    hear(town, team_a="gpuHours: 4\nperiod: month")
+    hear(town, team_a="gpuHours: 7\nperiod: month")
+
+    assert grants(town) == [10 * GPU_HOUR, -6 * GPU_HOUR, 3 * GPU_HOUR]
+    assert town.budget()["gpuHours"]["granted"] == "7"
+
+
+def test_a_period_is_granted_once_however_often_the_settler_starts(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    for _ in range(3):
+        town.clock.turn(HOUR)
+        town.restart()
+        town.tick()
+
+    assert grants(town) == [10 * GPU_HOUR]
+
+
+def test_a_new_period_is_a_new_grant_without_an_event(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    before = town.get("/v1/standings").get_json()["namespaces"]["team-a"]["validUntil"]
+
+    town.clock.at_ms = at_ms("2026-12-01T00:00:00Z")
+    town.tick()
+
+    assert before == town.clock()
+    assert grants(town) == [10 * GPU_HOUR, 10 * GPU_HOUR]
+    assert town.budget()["gpuHours"]["granted"] == "10"
+
+
+def test_a_changed_period_starts_afresh(town: Town) -> None:
+    town.begin(("nodes", node()), ("configmaps", budgets(team_a=MONTH)))
+    town.hear("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
+    town.tick()
+    assert town.budget()["gpuHours"]["remaining"] == "9"
+
+    hear(town, team_a="gpuHours: 3\nperiod: week")
+
+    budget = town.budget()
+    assert (budget["gpuHours"]["granted"], budget["gpuHours"]["remaining"]) == ("3", "3")
+    assert budget["period"]["from"] == town.clock()
+
+
+def test_a_budget_taken_away_and_given_again_refills_nothing(town: Town) -> None:
+    town.begin(("nodes", node()), ("configmaps", budgets(team_a=MONTH)))
+    town.hear("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
+    town.tick()
+    hear(town)
+    hear(town, team_a=MONTH)
+
+    assert town.budget()["gpuHours"]["remaining"] == "9"
+    assert grants(town) == [10 * GPU_HOUR]
+
+
+def test_the_default_holds_for_whoever_has_no_entry(town: Town) -> None:
+    town.begin(("nodes", node()), ("configmaps", budgets(_defaults="gpuHours: 1\nperiod: day")))
+    day = at_ms("2026-11-20T00:00:00Z")
+    standings = town.get("/v1/standings").get_json()
+    assert standings["default"]["remaining"] == GPU_HOUR
+    assert standings["namespaces"] == {}
+    assert grants(town) == []
+
+    town.hear("pods", gpu_pod(started_ms=day, ended_ms=day + 2 * HOUR, bound_ms=day))
+    town.tick()
+
+    assert (town.standing("team-a"), town.standing("team-b")) == ("OVER_BUDGET", "IN_BUDGET")
+    assert town.budget("team-a")["entry"] == "_defaults"
+    assert town.budget("team-b")["gpuHours"]["remaining"] == "1"
+    assert grants(town) == [GPU_HOUR]
+    listed = town.get("/v1/budgets").get_json()["budgets"]
+    assert [each["namespace"] for each in listed] == ["team-a"]
+
+
+def test_yesterdays_use_of_the_default_lists_nobody_today(town: Town) -> None:
+    town.begin(("nodes", node()), ("configmaps", budgets(_defaults="gpuHours: 1\nperiod: day")))
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
+    town.clock.turn(3 * HOUR)
+    town.tick()
+    town.clock.turn(DAY)
+    town.tick()
+
+    assert town.get("/v1/standings").get_json()["namespaces"] == {}
+
+
+def test_a_clock_turned_back_does_not_put_a_new_entry_behind_an_old_one(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    town.clock.turn(-HOUR)
+    hear(town, team_a="gpuHours: 5\nperiod: month")
+
+    assert town.budget()["gpuHours"]["granted"] == "5"
+
+
+def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
+    town: Town, capsys: pytest.CaptureFixture[str]
+) -> None:
+    town.begin(("configmaps", budgets(team_a=MONTH)))
+    with town.store.writing() as connection:
+        connection.exec_driver_sql("UPDATE entries SET text = 'gpuHours: lots'")
+
+    town.restart()
+
+    assert "stored entry not read entry=team-a" in capsys.readouterr().err

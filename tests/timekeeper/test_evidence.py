@@ -1,0 +1,519 @@
+"""What counts as having run: proof before estimates, in both directions, and nothing twice."""
+
+import pytest
+
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.worlds import (
+    DAY,
+    GPU,
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Town,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+)
+from tests.worlds import terminated
+from timekeeper.settler.world import Heard, Quiet
+
+START = T0 + 2 * SECOND
+
+
+@pytest.fixture
+def running(town: Town) -> Town:
+    """A whole card, running since two seconds after its binding, on a node that is heard."""
+    town.begin(
+        ("nodes", node()),
+        ("leases", lease(T0)),
+        ("configmaps", budgets(team_a="gpuHours: 100\nperiod: month")),
+    )
+    town.clock.turn(2 * SECOND)
+    town.hear("pods", POD)
+    town.tick()
+    return town
+
+
+POD = gpu_pod(started_ms=START)
+
+
+def test_a_repeated_heartbeat_charges_nothing_more(running: Town) -> None:
+    running.clock.turn(10 * SECOND)
+    running.beat(POD, 1)
+    owed = running.budget()["pending"]
+
+    running.clock.turn(50 * SECOND)
+    answer = running.beat(POD, 1)
+
+    assert answer.status_code == 200
+    assert running.budget()["pending"] == owed == GPU * 10 * SECOND
+
+
+def test_a_heartbeat_overtaken_by_a_later_one_charges_nothing_more(running: Town) -> None:
+    running.clock.turn(10 * SECOND)
+    running.beat(POD, 2)
+    running.clock.turn(5 * SECOND)
+
+    assert running.beat(POD, 1).status_code == 200
+    assert running.budget()["pending"] == GPU * 10 * SECOND
+
+
+def test_spooled_heartbeats_are_dated_by_their_age(running: Town) -> None:
+    running.clock.turn(HOUR)
+
+    running.beat(POD, 1, 50 * MINUTE, 40 * MINUTE)
+
+    assert running.budget()["pending"] == GPU * 20 * MINUTE
+
+
+def test_a_repeat_from_an_earlier_run_of_the_sidecar_charges_nothing_more(running: Town) -> None:
+    running.clock.turn(10 * SECOND)
+    running.beat(POD, 7, boot="first")
+    running.clock.turn(10 * SECOND)
+    running.beat(POD, 1, boot="second")
+    running.clock.turn(10 * SECOND)
+
+    running.beat(POD, 7, boot="first")
+
+    assert running.budget()["pending"] == GPU * 20 * SECOND
+
+
+def test_a_heartbeat_older_than_the_session_charges_nothing_before_its_start(running: Town) -> None:
+    running.clock.turn(SECOND)
+
+    running.beat(POD, 1, DAY)
+
+    assert running.budget()["pending"] == 0
+
+
+def test_a_server_clock_turned_back_charges_nothing_negative_and_closes_nothing(running: Town) -> None:
+    running.clock.turn(10 * MINUTE)
+    running.beat(POD, 1)
+
+    running.clock.turn(-HOUR)
+    running.beat(POD, 2)
+    running.tick()
+
+    assert running.budget()["pending"] == 0
+    running.clock.turn(HOUR + MINUTE)
+    running.tick()
+    assert running.budget()["pending"] == GPU * 10 * MINUTE
+
+
+def test_a_heartbeat_of_a_pod_without_a_session_is_kept_by_its_sidecar(running: Town) -> None:
+    stranger = gpu_pod("stranger")
+
+    answer = running.beat(stranger, 1)
+
+    assert (answer.status_code, answer.content_type) == (404, "application/problem+json")
+
+
+def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) -> None:
+    from timekeeper.store import beats
+
+    for run in range(30):
+        running.clock.turn(SECOND)
+        running.beat(POD, 1, boot=f"run-{run}")
+
+    with running.store.reading() as connection:
+        assert beats.count(connection) == beats.MOST_BOOTS
+    assert running.budget()["pending"] == GPU * 30 * SECOND
+
+
+def test_a_node_that_is_heard_speaks_for_its_pods_up_to_its_lease(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.hear("leases", lease(T0 + 40 * SECOND))
+    running.quiet()
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * 38 * SECOND
+
+
+def test_a_lease_from_a_fast_clock_counts_only_up_to_what_was_heard_of_the_pods(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.quiet()
+    running.clock.turn(MINUTE)
+    running.hear("leases", lease(T0 + DAY))
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * MINUTE
+
+
+def test_silence_costs_nothing_and_the_gap_is_charged_when_the_node_comes_back(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+    assert running.budget()["pending"] + running.budget()["posted"] == GPU * MINUTE
+
+    running.node_heard()
+    running.tick()
+
+    assert running.budget()["pending"] + running.budget()["posted"] == GPU * (2 * HOUR + MINUTE)
+
+
+def test_a_silent_session_is_posted_after_settle_after_and_stays_open(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(HOUR)
+    running.tick()
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+    end = START + 30 * MINUTE
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end))
+    running.tick()
+
+    assert running.postings() == [
+        (START, START + MINUTE, GPU, "settled"),
+        (START + MINUTE, end, GPU, "settled"),
+    ]
+
+
+def test_proof_takes_back_what_was_posted_too_much(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(HOUR)
+    running.tick()
+
+    end = START + 20 * SECOND
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end))
+    running.tick()
+
+    assert running.postings()[-1] == (end, START + MINUTE, -GPU, "correction")
+    assert running.charged() == running.budget()["posted"] == GPU * 20 * SECOND
+
+
+def test_proof_replaces_a_heartbeat_that_says_more(running: Town) -> None:
+    running.clock.turn(HOUR)
+    running.beat(POD, 1)
+
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
+    running.tick()
+    running.beat(POD, 2)
+
+    assert running.charged() == GPU * MINUTE
+
+
+def test_a_restart_leaves_no_gap(running: Town) -> None:
+    """Through a crash and its back-off the cards are held: the earliest start ever told counts."""
+    again = gpu_pod(started_ms=START + 10 * MINUTE)
+    again["status"]["containerStatuses"][0]["lastState"] = terminated(
+        iso(START + 5 * MINUTE), iso(START + 6 * MINUTE)
+    )
+    running.clock.turn(20 * MINUTE)
+    running.hear("pods", again)
+    running.node_heard()
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * 20 * MINUTE
+
+
+def test_a_start_error_of_1970_is_no_start(running: Town) -> None:
+    broken = gpu_pod("broken", bound_ms=running.clock())
+    broken["status"]["phase"] = "Pending"
+    state = {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "finishedAt": iso(running.clock())}}
+    broken["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {}}, "lastState": state}]
+    running.hear("pods", broken)
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+
+    assert running.charged() == GPU * MINUTE  # the other pod's
+
+
+def test_a_pod_that_never_starts_is_charged_from_start_grace_on(running: Town) -> None:
+    running.hear("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
+    running.tick()
+    running.clock.turn(9 * MINUTE)
+    running.node_heard()
+    running.tick()
+    assert running.charged("team-b") == 0
+
+    running.clock.turn(3 * MINUTE)
+    running.node_heard()
+    running.tick()
+
+    assert running.charged("team-b") == GPU * (2 * MINUTE + 2 * SECOND)
+
+
+def test_a_pod_that_ended_without_having_run_costs_nothing(running: Town) -> None:
+    running.hear("pods", gpu_pod("rejected", namespace="team-b", card=1, phase="Failed"))
+    running.clock.turn(HOUR)
+    running.node_heard()
+    running.tick()
+
+    assert running.postings("uid-rejected") == []
+    assert running.charged("team-b") == 0
+
+
+def test_charged_from_bound_a_pod_pays_for_holding(running: Town) -> None:
+    running.hear("configmaps", budgets(_settings="chargeFrom: bound"))
+    running.tick()
+    bound = running.clock()
+    held = gpu_pod("held", namespace="team-b", card=1, bound_ms=bound)
+    running.hear("pods", held)
+    running.tick()
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.hear("pods", gpu_pod("held", namespace="team-b", card=1, bound_ms=bound, phase="Failed"))
+    running.tick()
+    running.clock.turn(HOUR)
+    running.node_heard()
+    running.tick()
+
+    assert running.postings("uid-held") == [(bound, bound + MINUTE, GPU, "settled")]
+
+
+def test_a_session_keeps_the_terms_it_was_opened_under(running: Town) -> None:
+    running.hear("configmaps", budgets(_settings="chargeFrom: bound\nweights: {A100: 7}"))
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+
+    assert running.charged() == GPU * MINUTE
+
+
+def test_a_pod_that_vanishes_goes_on_for_its_grace_period(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.hear("pods", POD, deleted=True)
+    running.tick()
+    running.clock.turn(10 * SECOND)
+    running.tick()
+    assert running.charged() == GPU * 70 * SECOND
+
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + 90 * SECOND, GPU, "settled")]
+
+
+def test_no_grace_period_is_longer_than_the_settings_allow(running: Town) -> None:
+    patient = gpu_pod("patient", namespace="team-b", card=1, started_ms=START, grace_s=86_400)
+    running.hear("pods", patient)
+    running.tick()
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.hear("pods", patient, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.charged("team-b") == GPU * 11 * MINUTE
+
+
+def test_a_pod_deleted_with_terminal_statuses_is_charged_by_them(running: Town) -> None:
+    running.clock.turn(HOUR)
+    running.node_heard()
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_a_pod_that_vanishes_from_a_silent_node_ends_with_its_last_evidence(running: Town) -> None:
+    """A dead node's pods are removed long after; nothing says that they ran meanwhile."""
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(20 * MINUTE)
+    running.hear("pods", POD, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_a_pod_that_vanished_while_we_were_away_ends_with_its_last_evidence(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.hear("pods", POD, deleted=True, unheard=True)
+    running.clock.turn(3 * HOUR)
+    running.hear("leases", lease(running.clock()), unheard=True)
+
+    running.restart()
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_a_pod_missing_from_a_new_list_ends_with_its_last_evidence(running: Town) -> None:
+    """A watch that expired is listed anew: what went in between went unseen."""
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(5 * MINUTE)
+    running.hear("pods", POD, deleted=True, unheard=True)
+    running.list_all()
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.charged() == GPU * MINUTE
+
+
+def test_a_pod_that_ended_while_we_were_away_is_charged_by_its_statuses(running: Town) -> None:
+    end = START + 7 * MINUTE
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end), unheard=True)
+    running.clock.turn(HOUR)
+
+    running.restart()
+    running.tick()
+
+    assert running.postings() == [(START, end, GPU, "settled")]
+
+
+def test_a_pod_whose_whole_life_we_missed_is_charged_by_its_statuses(running: Town) -> None:
+    end = START + 7 * MINUTE
+    whole = gpu_pod("whole", namespace="team-b", card=1, started_ms=START, ended_ms=end)
+    running.hear("pods", whole, unheard=True)
+    running.clock.turn(HOUR)
+
+    running.restart()
+    running.tick()
+
+    assert running.charged("team-b") == GPU * 7 * MINUTE
+
+
+def test_a_settled_pod_that_is_listed_again_is_charged_nothing_more(running: Town) -> None:
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
+    running.tick()
+    running.clock.turn(HOUR)
+
+    for _ in range(3):
+        running.restart()
+        running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_the_gap_of_a_restart_is_charged_from_the_same_start(running: Town) -> None:
+    running.clock.turn(HOUR)
+    running.hear("leases", lease(running.clock()), unheard=True)
+
+    running.restart()
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * HOUR
+
+
+def test_a_name_that_is_used_again_is_another_session(running: Town) -> None:
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
+    second = gpu_pod(started_ms=START + HOUR, ended_ms=START + HOUR + MINUTE, bound_ms=START + HOUR)
+    second["metadata"]["uid"] = "uid-second"
+    running.clock.turn(2 * HOUR)
+    running.hear("pods", second)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.postings("uid-second") == [(START + HOUR, START + HOUR + MINUTE, GPU, "settled")]
+
+
+def test_without_a_placement_a_pod_is_charged_by_its_request(running: Town) -> None:
+    """A node whose plugin chooses the cards itself: whole cards at the weight of the node's model."""
+    running.hear("nodes", node("n2", model="H100"))
+    running.hear("configmaps", budgets(_settings="weights: {H100: 2.5}"))
+    running.tick()
+    bare = gpu_pod("bare", namespace="team-b", node="n2", started_ms=START, ended_ms=START + MINUTE)
+    del bare["metadata"]["annotations"]["bursar.dev/devices"]
+    running.hear("pods", bare)
+    running.tick()
+
+    assert running.postings("uid-bare") == [(START, START + MINUTE, 2500, "settled")]
+
+
+def test_a_forged_placement_changes_no_charge(running: Town) -> None:
+    """A placement that is not the request's is not believed; the session waits a little for the inventory,
+    then is charged by its request."""
+    forged = gpu_pod(
+        "forged", namespace="team-b", percent=80, card=1, started_ms=START, ended_ms=START + MINUTE
+    )
+    small = gpu_pod("small", percent=1, card=1)
+    forged["metadata"]["annotations"] = small["metadata"]["annotations"]
+    running.hear("pods", forged)
+    running.tick()
+    assert running.postings("uid-forged") == []
+
+    running.clock.turn(6 * SECOND)
+    running.tick()
+
+    assert running.postings("uid-forged") == [(START, START + MINUTE, 800, "settled")]
+
+
+def test_a_pod_heard_of_before_its_node_waits_for_the_nodes_cards(running: Town) -> None:
+    running.hear("configmaps", budgets(_settings="weights: {H100: 2}"))
+    early = gpu_pod(
+        "early", namespace="team-b", node="n9", percent=50, started_ms=START, ended_ms=START + MINUTE
+    )
+    running.hear("pods", early)
+    running.tick()
+    running.hear("nodes", node("n9", model="H100"))
+    running.tick()
+
+    assert running.postings("uid-early") == [(START, START + MINUTE, 1000, "settled")]
+
+
+def test_what_a_user_annotates_later_hides_no_pod(running: Town) -> None:
+    end = START + MINUTE
+    running.hear(
+        "pods", gpu_pod(started_ms=START, ended_ms=end, annotations={"bursar.dev/policy": "nonsense"})
+    )
+    running.tick()
+
+    assert running.postings() == [(START, end, GPU, "settled")]
+
+
+def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = gpu_pod("bad", started_ms=START)
+    bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "150"}
+    running.hear("pods", bad)
+    running.tick()
+
+    assert "pod not charged namespace=team-a pod=bad" in capsys.readouterr().err
+
+
+def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Town) -> None:
+    plain = gpu_pod("plain")
+    plain["spec"]["containers"][0]["resources"] = {}
+    running.clock.turn(MINUTE)
+    running.hear("leases", lease(running.clock()))
+    running.hear("pods", plain)
+    running.tick()
+
+    assert running.settler.world.pods.keys() == {"uid-p"}
+    assert running.charged() == GPU * MINUTE
+
+
+def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) -> None:
+    """Before the list of pods is there, a session without a pod has lost nothing."""
+    running.start_anew()
+    running.clock.turn(MINUTE)
+    running.tick()
+
+    answer = running.get("/readyz")
+    assert answer.status_code == 503
+    assert "waits for pods, nodes" in answer.get_data(as_text=True)
+    assert running.settler.book.sessions["uid-p"].vanished_ms is None
+
+    running.list_all()
+    running.tick()
+    assert running.get("/readyz").status_code == 200
+
+
+def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town) -> None:
+    world = town.settler.world
+    world.apply(Heard("nodes", T0, Quiet()))
+    assert world.heard_ms == 0
+
+    world.apply(Heard("pods", T0, Quiet()))
+    assert world.heard_ms == T0

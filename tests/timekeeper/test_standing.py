@@ -1,0 +1,314 @@
+"""Standings: what is left, what is reserved, and the document that webhooks poll."""
+
+import pytest
+
+from tests.timekeeper.worlds import (
+    DAY,
+    GPU,
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Town,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+)
+from tests.worlds import container
+from timekeeper.core.policy import GPU_HOUR
+
+ENTRY = "gpuHours: 1\nperiod: month\nonExhausted: deprioritize"
+
+
+@pytest.fixture
+def home(town: Town) -> Town:
+    """team-a has one GPU-hour a month; two cards of 16000 MiB."""
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=ENTRY)))
+    return town
+
+
+def reserved(town: Town, namespace: str = "team-a") -> int:
+    town.tick()
+    return int(town.budget(namespace)["reserved"])
+
+
+def test_a_live_session_admitted_in_budget_reserves_its_lookahead(home: Town) -> None:
+    home.hear("pods", gpu_pod(percent=50))
+
+    assert reserved(home) == GPU // 2 * 10 * MINUTE
+
+
+def test_a_session_admitted_over_budget_reserves_nothing(home: Town) -> None:
+    home.hear("pods", gpu_pod(standing="OVER_BUDGET"))
+
+    assert reserved(home) == 0
+
+
+def test_how_a_pod_was_admitted_is_fixed_at_its_opening(home: Town) -> None:
+    home.hear("pods", gpu_pod(percent=50))
+    home.tick()
+    home.hear("pods", gpu_pod(percent=50, standing="OVER_BUDGET"))
+
+    assert reserved(home) == GPU // 2 * 10 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("unknown", "standing", "share"),
+    [
+        ("inBudget", "UNKNOWN", 1),
+        ("overBudget", "UNKNOWN", 0),
+        ("inBudget", "UNLIMITED", 1),
+        ("inBudget", "", 0),
+        ("inBudget", "FORGED", 0),
+    ],
+)
+def test_an_unknown_standing_reserves_as_the_settings_treat_it(
+    home: Town, unknown: str, standing: str, share: int
+) -> None:
+    home.hear("configmaps", budgets(team_a=ENTRY, _settings=f"unknownStanding: {unknown}"))
+    home.tick()
+    home.hear("pods", gpu_pod(percent=10, standing=standing))
+
+    assert reserved(home) == share * GPU // 10 * 10 * MINUTE
+
+
+def test_nothing_is_reserved_beyond_the_period(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a="gpuHours: 1\nperiod: hour"))
+    home.clock.at_ms = T0 + 59 * MINUTE
+    home.hear("pods", gpu_pod(percent=50, bound_ms=home.clock()))
+
+    assert reserved(home) == GPU // 2 * MINUTE
+
+
+def test_an_ended_session_reserves_nothing(home: Town) -> None:
+    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + SECOND))
+
+    assert reserved(home) == 0
+
+
+def test_an_admitted_pod_without_a_node_reserves_at_the_highest_rate_it_may_get(home: Town) -> None:
+    settings = "weights: {H100: 3}"
+    home.hear("configmaps", budgets(team_a=ENTRY, _settings=settings))
+    home.hear("nodes", node("n2", model="H100"))
+    home.hear("pods", gpu_pod("waits", percent=10, node=""))
+
+    assert reserved(home) == 300 * 10 * MINUTE
+
+
+def test_the_models_a_pod_allows_bound_what_it_reserves(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a=ENTRY, _settings="weights: {H100: 3}"))
+    home.hear("nodes", node("n2", model="H100"))
+    only = {"bursar.dev/gpu-models": "A100"}
+    home.hear("pods", gpu_pod("waits", percent=10, node="", annotations=only))
+
+    assert reserved(home) == 100 * 10 * MINUTE
+
+
+def test_a_named_card_bounds_what_a_pod_reserves(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a=ENTRY, _settings="weights: {H100: 3}"))
+    home.hear("nodes", node("n2", cards=4, model="H100"))
+    only = {"bursar.dev/gpu-uuids": "GPU-3"}
+    home.hear("pods", gpu_pod("waits", percent=10, node="", annotations=only))
+
+    assert reserved(home) == 300 * 10 * MINUTE
+
+
+def test_a_pod_that_waits_long_no_longer_reserves(home: Town) -> None:
+    home.hear("pods", gpu_pod("waits", percent=10, node=""))
+    home.clock.turn(10 * MINUTE - 1)
+    assert reserved(home) == 100 * 10 * MINUTE
+
+    home.clock.turn(1)
+
+    assert reserved(home) == 0
+
+
+def test_pods_that_no_cluster_could_place_reserve_no_more_than_all_cards(home: Town) -> None:
+    for number in range(9):
+        home.hear("pods", gpu_pod(f"waits-{number}", percent=100, node=""))
+
+    assert reserved(home) == 2 * GPU * 10 * MINUTE
+
+
+def test_without_any_card_a_waiting_pod_reserves_nothing(town: Town) -> None:
+    town.begin(("configmaps", budgets(team_a=ENTRY)))
+    town.hear("pods", gpu_pod("waits", node=""))
+
+    assert reserved(town) == 0
+
+
+def test_containers_that_run_one_after_the_other_reserve_the_most_of_them(home: Town) -> None:
+    waits = gpu_pod("waits", node="", percent=20)
+    waits["spec"]["initContainers"] = [container("prepare", gpu_percent="50")]
+    waits["spec"]["containers"].append(container("second", gpu_percent="10"))
+    home.hear("pods", waits)
+
+    assert reserved(home) == 500 * 10 * MINUTE
+
+
+def test_a_waiting_pod_that_ends_or_goes_reserves_no_more(home: Town) -> None:
+    first, second = gpu_pod("one", node="", percent=10), gpu_pod("two", node="", percent=20)
+    home.hear("pods", first)
+    home.hear("pods", second)
+    assert reserved(home) == 300 * 10 * MINUTE
+
+    home.hear("pods", first, deleted=True)
+    home.hear("pods", gpu_pod("two", node="", percent=20, phase="Failed"))
+
+    assert reserved(home) == 0
+
+
+def test_another_namespaces_pods_reserve_nothing_here(home: Town) -> None:
+    home.hear("pods", gpu_pod("theirs", namespace="team-b", node=""))
+    home.hear("pods", gpu_pod("also-theirs", namespace="team-b"))
+
+    assert reserved(home) == 0
+
+
+def test_a_standing_flips_by_time_alone(home: Town) -> None:
+    """Nothing happens but that the node is heard: the tick looks anew."""
+    home.hear("configmaps", budgets(team_a=ENTRY, _settings="lookahead: 0s"))
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.clock.turn(HOUR - SECOND)
+    home.node_heard()
+    home.tick()
+    assert home.standing() == "IN_BUDGET"
+
+    home.clock.turn(SECOND)
+    home.node_heard()
+    home.tick()
+
+    assert home.standing() == "OVER_BUDGET"
+    budget = home.budget()
+    assert budget["posted"] + budget["pending"] == budget["granted"] == GPU_HOUR
+
+
+def test_the_next_period_starts_in_budget_without_an_event(home: Town) -> None:
+    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
+    home.tick()
+    assert home.standing() == "OVER_BUDGET"
+
+    home.clock.turn(12 * DAY)
+    home.tick()
+
+    assert home.standing() == "IN_BUDGET"
+
+
+def test_the_document_stays_byte_for_byte_while_nobody_would_act_differently(home: Town) -> None:
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.tick()
+    first = home.get("/v1/standings")
+    home.clock.turn(SECOND)
+    home.node_heard()
+    home.tick()
+    second = home.get("/v1/standings")
+
+    assert home.budget()["pending"] == GPU * SECOND
+    assert (second.headers["ETag"], second.data) == (first.headers["ETag"], first.data)
+    assert first.headers["ETag"] == f'"{first.get_json()["revision"]}"'
+
+
+def test_who_has_the_document_is_answered_304(home: Town) -> None:
+    tag = home.get("/v1/standings").headers["ETag"]
+
+    answer = home.get("/v1/standings", **{"If-None-Match": tag})
+
+    assert (answer.status_code, answer.data, answer.headers["ETag"]) == (304, b"", tag)
+
+
+def test_a_changed_standing_is_another_document(home: Town) -> None:
+    tag = home.get("/v1/standings").headers["ETag"]
+    home.clock.turn(SECOND)
+    home.hear("configmaps", budgets(team_a="gpuHours: 0\nperiod: month"))
+    home.tick()
+
+    answer = home.get("/v1/standings", **{"If-None-Match": tag})
+
+    assert answer.status_code == 200
+    assert answer.get_json()["namespaces"]["team-a"] == {
+        "standing": "OVER_BUDGET",
+        "onExhausted": "reclaim",
+        "priorityClass": "gpu-lower-priority",
+        "ratio": 1_000_000,
+        "warnAt": None,
+        "remaining": 0,
+        "validUntil": T0 + 10 * DAY + 14 * HOUR,
+        "rules": {},
+        "exempt": [],
+        "policy": "",
+    }
+
+
+def test_the_remainder_is_told_anew_when_it_has_moved_by_a_thousandth(home: Town) -> None:
+    tag = home.get("/v1/standings").headers["ETag"]
+    home.hear("pods", gpu_pod("waits", percent=1, node=""))
+    home.tick()
+
+    document = home.get("/v1/standings", **{"If-None-Match": tag}).get_json()
+
+    assert document["namespaces"]["team-a"]["remaining"] == GPU_HOUR - 10 * 10 * MINUTE
+
+
+def test_the_document_carries_the_settings_and_the_classes_values(home: Town) -> None:
+    home.hear("priorityclasses", {"metadata": {"name": "gold"}, "value": 7})
+    settings = "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off"
+    home.clock.turn(SECOND)
+    home.hear("configmaps", budgets(_settings=settings))
+    home.tick()
+
+    assert home.get("/v1/standings").get_json()["settings"] == {
+        "mode": "observe",
+        "schedulerName": "bursar-scheduler",
+        "sidecar": False,
+        "priorityClasses": {
+            "inBudget": {"name": "gold", "value": 7},
+            "overBudget": {"name": "lead", "value": None},
+        },
+        "unknownStanding": "inBudget",
+        "maxGracePeriodMs": 600_000,
+        "lookaheadMs": 600_000,
+        "policy": "binpack",
+    }
+
+
+def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:
+    gold = {"metadata": {"name": "gpu-default-priority"}, "value": 7}
+    home.hear("priorityclasses", gold)
+    home.hear("priorityclasses", gold, deleted=True)
+    home.tick()
+
+    classes = home.get("/v1/standings").get_json()["settings"]["priorityClasses"]
+    assert classes["inBudget"] == {"name": "gpu-default-priority", "value": None}
+
+
+def test_standings_that_nobody_keeps_up_are_not_served(home: Town) -> None:
+    home.clock.turn(61 * SECOND)
+
+    answer = home.get("/v1/standings")
+
+    assert answer.status_code == 503
+    assert "decided nothing of late" in answer.get_json()["detail"]
+
+
+def test_before_the_first_decision_there_are_no_standings(town: Town) -> None:
+    assert town.get("/v1/standings").status_code == 503
+
+
+def test_a_settler_that_only_waits_keeps_nothing_up(home: Town) -> None:
+    """Alive but deaf: the standings age, though its pulse is fresh."""
+    home.start_anew()
+    home.clock.turn(61 * SECOND)
+    home.tick()
+
+    assert home.get("/v1/standings").status_code == 503
+
+
+def test_a_restarted_settler_publishes_the_same_standing(home: Town) -> None:
+    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
+    home.tick()
+
+    home.restart()
+    home.tick()
+
+    assert home.standing() == "OVER_BUDGET"

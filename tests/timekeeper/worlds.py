@@ -1,0 +1,288 @@
+"""A small cluster and its ledger: objects as dicts, a real SQLite file, the real Flask app, a clock turned by
+hand."""
+
+import base64
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from tests import worlds
+from tests.timekeeper.clocks import iso
+from timekeeper.app import create_app
+from timekeeper.app.gate import Gate
+from timekeeper.app.tokens import Expected
+from timekeeper.core.ledger import Interval
+from timekeeper.settler.entries import Notice
+from timekeeper.settler.run import Settler
+from timekeeper.settler.watching import sources
+from timekeeper.settler.world import All, Heard, One, Quiet
+from timekeeper.store import reading
+from timekeeper.store.engine import Store, open_store
+from timekeeper.store.upgrade import upgrade
+
+Json = dict[str, Any]
+
+T0 = 1_795_168_800_000  # 2026-11-20T10:00:00Z
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+GPU = 1_000  # milli-GPU
+
+READ = {source.name: source.read for source in sources("bursar-system")}
+
+
+def gpu_pod(
+    name: str = "p",
+    *,
+    namespace: str = "team-a",
+    node: str = "n1",
+    percent: int = 100,
+    bound_ms: int | None = T0,
+    started_ms: int | None = None,
+    ended_ms: int | None = None,
+    phase: str = "",
+    created_ms: int = T0,
+    card: int = 0,
+    standing: str = "IN_BUDGET",
+    grace_s: int = 30,
+    annotations: Json | None = None,
+) -> Json:
+    """A pod with one GPU container ``main`` on card ``card`` of its node; times say how far it got."""
+    spec: Json = {"terminationGracePeriodSeconds": grace_s}
+    noted: Json = {"bursar.dev/standing": standing}
+    if node and bound_ms is not None:
+        spec["nodeName"] = node
+        noted["bursar.dev/devices"] = placement(percent, card)
+    body = worlds.pod(
+        worlds.container("main", gpu_percent=str(percent)), annotations=noted | (annotations or {}), **spec
+    )
+    body["metadata"] |= {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"uid-{name}",
+        "creationTimestamp": iso(created_ms),
+    }
+    body["status"] = _status(bound_ms if node else None, started_ms, ended_ms, phase)
+    return body
+
+
+def _status(bound_ms: int | None, started_ms: int | None, ended_ms: int | None, phase: str) -> Json:
+    status: Json = {"phase": "Pending"}
+    if started_ms is not None and ended_ms is not None:
+        status = worlds.status("Succeeded", main=worlds.terminated(iso(started_ms), iso(ended_ms)))
+    elif started_ms is not None:
+        status = worlds.status("Running", main=worlds.running(iso(started_ms)))
+    if bound_ms is not None:
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(bound_ms)}
+        status["conditions"] = [condition]
+    return status | ({"phase": phase} if phase else {})
+
+
+def placement(percent: int = 100, card: int = 0, memory_mib: int = 16_000) -> str:
+    """The annotation bursar.dev/devices for ``main`` on one card of `node`."""
+    given = {
+        "uuid": f"GPU-{card}",
+        "index": card,
+        "share_milli": 10 * percent,
+        "memory_mib": memory_mib * percent // 100,
+    }
+    return json.dumps({"version": 1, "containers": {"main": [given]}})
+
+
+def node(name: str = "n1", cards: int = 2, model: str = "A100") -> Json:
+    """A node with cards GPU-0, GPU-1, ... of 16000 MiB."""
+    listed = [worlds.card(index, model=model) for index in range(cards)]
+    return {"metadata": {"name": name, "annotations": {"bursar.dev/inventory": worlds.inventory(*listed)}}}
+
+
+def lease(renewed_ms: int, name: str = "n1") -> Json:
+    """A node's Lease."""
+    return {"metadata": {"name": name}, "spec": {"renewTime": iso(renewed_ms)}}
+
+
+def budgets(name: str = "bursar-budgets", **entries: str) -> Json:
+    """A ConfigMap of budgets; ``team_a="gpuHours: 1"`` for the key team-a, leading ``_`` kept."""
+    data = {key[0] + key[1:].replace("_", "-"): text for key, text in entries.items()}
+    labels = {"bursar.dev/budgets": "true"}
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "labels": labels}, "data": data}
+
+
+def token(name: str, expiry_ms: int = T0 + 365 * DAY, audience: str = "bursar", issuer: str = "test") -> str:
+    """An unsigned token with the claims that ours have; ``name`` makes it another than the others."""
+    claims = {"iss": issuer, "aud": [audience], "exp": expiry_ms // 1000, "sub": name}
+    parts = ({"alg": "RS256"}, claims, {"signature": name})
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
+    return ".".join(part.decode() for part in encoded)
+
+
+def pod_status(pod: Json) -> Json:
+    """What TokenReview says of a token bound to this pod."""
+    metadata = pod["metadata"]
+    extra = {
+        "authentication.kubernetes.io/pod-name": [metadata["name"]],
+        "authentication.kubernetes.io/pod-uid": [metadata["uid"]],
+    }
+    user = {"username": f"system:serviceaccount:{metadata['namespace']}:default", "extra": extra}
+    return {"authenticated": True, "audiences": ["bursar"], "user": user}
+
+
+def user_status(username: str) -> Json:
+    """What TokenReview says of somebody's token."""
+    return {"authenticated": True, "audiences": ["bursar"], "user": {"username": username}}
+
+
+@dataclass
+class Reviews:
+    """The API server's part of authentication: tokens it knows, and who may do what; ``asked`` counts."""
+
+    tokens: dict[str, Json] = field(default_factory=dict)
+    denied: set[tuple[str, str, str, str]] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+    def post(self, path: str, body: Any) -> Json:
+        """The answer to a review: everyone known may do everything that is not in ``denied``."""
+        self.asked.append(body["kind"])
+        spec = body["spec"]
+        if body["kind"] == "TokenReview":
+            return {"status": self.tokens.get(spec["token"], {"authenticated": False})}
+        wanted = spec["resourceAttributes"]
+        who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
+        return {"status": {"allowed": who not in self.denied}}
+
+
+@dataclass
+class Clock:
+    """Milliseconds, turned by hand."""
+
+    at_ms: int = T0
+
+    def __call__(self) -> int:
+        return self.at_ms
+
+    def turn(self, ms: int) -> int:
+        """Turn it by so much, and tell the time."""
+        self.at_ms += ms
+        return self.at_ms
+
+
+ADMIN = token("admin")
+CA = "-----BEGIN CERTIFICATE-----\n"
+
+
+class Town:
+    """A cluster of dicts with settler, database and REST API. Everything is heard at the clock's time."""
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.url = f"sqlite:///{folder}/ledger.db"
+        self.store: Store = open_store(self.url)
+        upgrade(self.store)
+        self.reviews = Reviews({ADMIN: user_status("admin")})
+        self.notices: list[Notice] = []
+        self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
+        self.settler = Settler(self.store, self.clock, self.notices.append)
+        self.client: FlaskClient = self.serve()
+
+    def serve(self) -> FlaskClient:
+        """A new process of the REST API, that remembers nobody."""
+        gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
+        app = create_app(self.store, gate, self.clock, lambda: CA, 5_000)
+        self.client = app.test_client()
+        return self.client
+
+    def close(self) -> None:
+        """Close the database."""
+        self.store.close()
+
+    def list_all(self) -> None:
+        """The settler hears everything there is, as after its start or an expired watch."""
+        for source, items in self.objects.items():
+            read = tuple(item for item in map(READ[source], items.values()) if item is not None)
+            self.settler.hear(Heard(source, self.clock(), All(read)))
+
+    def begin(self, *items: tuple[str, Json]) -> None:
+        """List these objects, and tick."""
+        for source, raw in items:
+            self.objects[source][_key(raw)] = raw
+        self.list_all()
+        self.tick()
+
+    def hear(self, source: str, raw: Json, deleted: bool = False, unheard: bool = False) -> None:
+        """An object changed or went; ``unheard`` where the settler is not told."""
+        if deleted:
+            self.objects[source].pop(_key(raw), None)
+        else:
+            self.objects[source][_key(raw)] = raw
+        if not unheard:
+            item = READ[source](raw)
+            what = Quiet() if item is None else One(item, deleted)
+            self.settler.hear(Heard(source, self.clock(), what))
+
+    def quiet(self, source: str = "pods") -> None:
+        """A bookmark."""
+        self.settler.hear(Heard(source, self.clock(), Quiet()))
+
+    def node_heard(self, name: str = "n1") -> None:
+        """The node's Lease is renewed, and the watch of pods is alive."""
+        self.hear("leases", lease(self.clock(), name))
+        self.quiet()
+
+    def tick(self) -> bool:
+        """One tick of the settler."""
+        return self.settler.tick()
+
+    def start_anew(self) -> None:
+        """The settler is killed and started again: nothing but the database is left of it, nothing is heard
+        yet."""
+        self.settler = Settler(self.store, self.clock, self.notices.append)
+
+    def restart(self) -> None:
+        """The settler is killed, started again, and hears everything there is."""
+        self.start_anew()
+        self.list_all()
+
+    def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
+        """A GET of the REST API."""
+        return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
+
+    def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:
+        """A POST of JSON to the REST API."""
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
+
+    def budget(self, namespace: str = "team-a") -> Json:
+        """GET /v1/budgets/<namespace>."""
+        answer: Json = self.get(f"/v1/budgets/{namespace}").get_json()
+        return answer
+
+    def standing(self, namespace: str = "team-a") -> str:
+        """The namespace's standing as a webhook reads it."""
+        document = self.get("/v1/standings").get_json()
+        return str(document["namespaces"].get(namespace, document["default"])["standing"])
+
+    def beat(self, pod: Json, sequence: int, *ages_ms: int, boot: str = "run-1") -> TestResponse:
+        """The pod's sidecar posts heartbeats with its own token."""
+        mine = token(pod["metadata"]["uid"])
+        self.reviews.tokens[mine] = pod_status(pod)
+        beats = [{"age_ms": age, "devices": []} for age in ages_ms or (0,)]
+        body = {"version": 1, "boot": boot, "sequence": sequence, "beats": beats}
+        return self.post("/v1/heartbeats", body, mine)
+
+    def postings(self, uid: str = "uid-p") -> list[tuple[int, int, int, str]]:
+        """(from, to, rate, kind) of a pod's postings, in the order they were written."""
+        with self.store.reading() as connection:
+            posted = reading.sessions_of(connection, [uid]).posted.get(uid, ())
+        return [(each.from_ms, each.to_ms, each.rate_milli, each.kind) for each in posted]
+
+    def charged(self, namespace: str = "team-a", span: Interval | None = None) -> int:
+        """Posted and pending together, over all time or a span."""
+        whole = span or Interval(0, self.clock() + DAY)
+        answer = self.get(f"/v1/usage?from={whole.start_ms}&to={whole.end_ms}&namespace={namespace}")
+        return int(answer.get_json()["total"]["amount"])
+
+
+def _key(raw: Json) -> str:
+    metadata = raw["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}/{metadata.get('uid', '')}"

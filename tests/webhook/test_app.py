@@ -1,0 +1,134 @@
+"""The routes, through Flask's own client."""
+
+from typing import Any
+
+import orjson
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
+from tests.worlds import Json, container
+from webhook.admission import Admission
+from webhook.app import create_app
+from webhook.log import line
+from webhook.metrics import Metrics, of_this_process
+from webhook.terms import Terms
+
+
+class World:
+    """An application whose log lines are kept."""
+
+    def __init__(self, terms: Terms = TERMS, ca: str | None = "ca") -> None:
+        self.lines: list[str] = []
+        self.metrics: Metrics = of_this_process()
+        admission = Admission(terms, lambda: None, lambda: ca, lambda: 0, 30_000)
+        self.client: FlaskClient = create_app(
+            admission, self.metrics, lambda event, **fields: self.lines.append(line(event, **fields))
+        ).test_client()
+
+    def posts(self, path: str, body: object) -> TestResponse:
+        """The answer to a body, as JSON."""
+        return self.client.post(path, data=orjson.dumps(body), content_type="application/json")
+
+    def reviews(self, path: str, raw: Json, **request: Any) -> Json:
+        """The response to the review of a pod."""
+        answer = self.posts(path, review_of(raw, **request))
+        assert answer.status_code == 200
+        whole: Json = orjson.loads(answer.data)
+        assert (whole["apiVersion"], whole["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: Json = whole["response"]
+        return response
+
+
+def test_a_pod_that_was_governed_is_valid() -> None:
+    world, raw = World(), admitted(half(), plain())
+
+    response = world.reviews("/mutate", raw)
+    after = patched(raw, patch_of(response))
+
+    assert response["uid"] == "uid-1"
+    assert world.reviews("/validate", after) == {"uid": "uid-1", "allowed": True}
+
+
+def test_a_pod_of_a_controller_has_no_name_yet() -> None:
+    world, raw = World(), admitted(half())
+    del raw["metadata"]["name"], raw["metadata"]["namespace"]
+    raw["metadata"]["generateName"] = "job-"
+
+    assert world.reviews("/mutate", raw, namespace="team-b")["allowed"] is True
+
+    assert world.lines[0].startswith(
+        "webhook event=review webhook=mutate verdict=governed namespace=team-b pod=job-* operation=CREATE "
+        "standing=UNKNOWN ms="
+    )
+
+
+def test_a_refusal_is_logged_and_counted_by_its_rules() -> None:
+    world = World()
+    raw = admitted(container("a", gpu_percent="150"), nodeName="n1")
+
+    world.reviews("/mutate", raw, dryRun=True)
+
+    assert "verdict=refused" in world.lines[0]
+    assert "rules=share-range,node-name dry_run=true" in world.lines[0]
+    text = world.client.get("/metrics").get_data(as_text=True)
+    assert 'bursar_webhook_violations_total{rule="share-range"} 1.0' in text
+    assert 'bursar_webhook_violations_total{rule="node-name"} 1.0' in text
+    assert 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"} 1.0' in text
+
+
+def test_a_pod_governed_while_its_standing_is_unknown_is_counted() -> None:
+    world = World()
+
+    world.reviews("/mutate", admitted(half()))
+    world.reviews("/mutate", admitted(plain()))
+
+    assert "bursar_webhook_unknown_standing_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+def test_a_malformed_review_is_a_400_with_a_reason(path: str) -> None:
+    world = World()
+
+    answer = world.posts(path, {"kind": "Pod"})
+
+    assert (answer.status_code, answer.text) == (
+        400,
+        "malformed AdmissionReview: the body is no AdmissionReview\n",
+    )
+    assert "bursar_webhook_malformed_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
+
+
+def test_a_body_of_more_than_eight_mebibytes_is_not_read() -> None:
+    answer = World().client.post("/mutate", data=b" " * (8 * 1024 * 1024 + 1))
+
+    assert answer.status_code == 413
+    assert "a body may have 8388608 bytes" in answer.text
+
+
+def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
+    unready, without = World(ca=None), World(WITHOUT_SIDECAR, ca=None)
+
+    assert unready.client.get("/readyz").status_code == 503
+    assert unready.client.get("/livez").status_code == 200
+    assert unready.posts("/mutate", review_of(admitted(half()))).status_code == 503
+    assert without.client.get("/readyz").text == "ok\n"
+    assert without.reviews("/mutate", admitted(half()))["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/mutate", 405), ("POST", "/livez", 405), ("GET", "/", 404), ("POST", "/static/x", 404)],
+)
+def test_other_routes_and_methods_are_told_in_a_sentence(method: str, path: str, status: int) -> None:
+    answer = World().client.open(path, method=method)
+
+    assert answer.status_code == status
+    assert answer.content_type.startswith("text/plain")
+
+
+def test_a_log_value_stays_on_its_line_and_within_bounds() -> None:
+    assert line("x", a="plain-1", b='two words "quoted"\n', c="long" * 1000, d="", e="ü") == (
+        f'webhook event=x a=plain-1 b="two words ?quoted??" c="{"long" * 75}" d="" e="ü"'
+    )

@@ -1,0 +1,525 @@
+"""The webhook as it runs: processes, TLS, a timekeeper to ask, and clients of every kind."""
+
+import http.client
+import random
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, free_port, wait_until
+from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
+from tests.worlds import Json, container
+from webhook.worker import TAKES_A_TURN
+
+GOOD = orjson.dumps(review_of(admitted(half())))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """Certificates for loopback."""
+    return Tls(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+    """A timekeeper."""
+    running = Timekeeper(tls)
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def webhook(tmp_path_factory: pytest.TempPathFactory, tls: Tls, timekeeper: Timekeeper) -> Iterator[Webhook]:
+    """A webhook of two workers that asks that timekeeper."""
+    timekeeper.document = standings()
+    with Webhook(tmp_path_factory.mktemp("webhook"), tls, timekeeper.url) as running:
+        yield running
+
+
+def standing_of(response: Json) -> str:
+    """The standing that a pod was governed with."""
+    return str(response["auditAnnotations"]["standing"])
+
+
+def test_a_good_pod_is_governed(webhook: Webhook) -> None:
+    response = webhook.review("/mutate", admitted(half()))
+
+    assert response["allowed"] is True
+    paths = [each["path"] for each in patch_of(response)]
+    assert paths[:2] == ["/metadata/labels", "/metadata/annotations"]
+    sidecar = patch_of(response)[-1]["value"][0]
+    assert {"name": "BURSAR_CA", "value": webhook.tls.ca.bundle.decode()} in sidecar["env"]
+
+
+def test_a_malformed_pod_is_refused(webhook: Webhook) -> None:
+    for path in ("/mutate", "/validate"):
+        response = webhook.review(path, admitted(container(gpu_percent="150")))
+
+        assert response["allowed"] is False
+        assert response["status"]["code"] == 403
+        assert "a multiple of 100" in response["status"]["message"]
+
+
+def test_every_worker_hears_a_changed_standing_within_two_seconds(
+    webhook: Webhook, timekeeper: Timekeeper
+) -> None:
+    timekeeper.document = standings(revision="turned", team_a=entry("OVER_BUDGET"))
+    began = time.monotonic()
+
+    def all_over() -> bool:
+        return {standing_of(webhook.review("/mutate", admitted(half()))) for _ in range(8)} == {"OVER_BUDGET"}
+
+    wait_until(all_over, "the standing to turn in every worker", within_s=10)
+
+    assert time.monotonic() - began < 2.5
+    timekeeper.document = standings()
+
+
+def test_the_timekeeper_is_asked_with_the_token_and_what_is_known_already(
+    webhook: Webhook, timekeeper: Timekeeper
+) -> None:
+    heard = len(timekeeper.answered)
+    wait_until(lambda: 304 in timekeeper.answered[heard:], "a poll that finds nothing new")
+
+    last = timekeeper.asked[-1]
+    assert last["path"] == "/v1/standings"
+    assert last["authorization"] == "Bearer the-token"
+    assert last["if-none-match"].startswith('"')
+
+
+def test_many_kept_alive_connections_are_answered_at_once(webhook: Webhook) -> None:
+    def creator(number: int) -> set[int]:
+        connection = webhook.connection()
+        statuses = set()
+        for _ in range(30):
+            connection.request("POST", "/mutate?timeout=5s", GOOD, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            statuses.add(answer.status)
+            assert orjson.loads(answer.read())["response"]["allowed"] is True
+        connection.close()
+        return statuses
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set().union(*pool.map(creator, range(8))) == {200}
+
+
+def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
+    def request(uid: str) -> bytes:
+        body = orjson.dumps(review_of(admitted(half()), uid=uid))
+        return b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    with tls_socket(webhook) as client:
+        client.sendall(request("first") + request("second") + request("third"))
+        received = b""
+        while received.count(b'"uid":"') < 3:
+            received += client.recv(65_536)
+
+    assert [received.index(f'"uid":"{uid}"'.encode()) for uid in ("first", "second", "third")] == sorted(
+        received.index(f'"uid":"{uid}"'.encode()) for uid in ("first", "second", "third")
+    )
+
+
+def test_the_silent_and_the_slow_keep_nobody_waiting(webhook: Webhook) -> None:
+    head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{"
+    idle: list[socket.socket] = []
+    try:
+        for number in range(64):
+            raw = socket.create_connection(("127.0.0.1", webhook.port), timeout=10)
+            idle.append(raw)
+            if number % 4:  # the others say not even hello
+                idle[-1] = webhook.tls.client().wrap_socket(raw, server_hostname="localhost")
+            if number % 4 == 2:
+                idle[-1].sendall(head)
+            if number % 4 == 3:
+                idle[-1].sendall(head[:30])
+        began = time.monotonic()
+        for _ in range(20):
+            assert webhook.review("/mutate", admitted(half()))["allowed"] is True
+        assert time.monotonic() - began < 5
+    finally:
+        for each in idle:
+            each.close()
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(webhook: Webhook) -> None:
+    body = orjson.dumps(review_of(admitted(plain())))
+    with tls_socket(webhook) as client:
+        for each in b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body):
+            client.sendall(bytes([each]))
+        client.sendall(body)
+
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("records", [TAKES_A_TURN - 1, TAKES_A_TURN, TAKES_A_TURN + 1, 3 * TAKES_A_TURN])
+def test_a_request_in_as_many_pieces_as_one_turn_takes_is_answered(webhook: Webhook, records: int) -> None:
+    """All its TLS records arrive at once, so nothing that comes later wakes the worker again."""
+    request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
+    pieces = [*(bytes([each]) for each in request[: records - 1]), request[records - 1 :]]
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = webhook.tls.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", webhook.port), timeout=5) as raw:
+        patiently(client.do_handshake, raw, incoming, outgoing)
+        for piece in pieces:
+            client.write(piece)
+        raw.sendall(outgoing.read())
+
+        assert patiently(lambda: client.read(65_536), raw, incoming, outgoing).startswith(b"HTTP/1.1 200 OK")
+
+
+def patiently(
+    step: Callable[[], Any], raw: socket.socket, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> Any:
+    """Does a step of TLS, carrying bytes to and fro until it is through."""
+    while True:
+        try:
+            done = step()
+        except ssl.SSLWantReadError:
+            raw.sendall(outgoing.read())
+            incoming.write(raw.recv(65_536))
+        else:
+            raw.sendall(outgoing.read())
+            return done
+
+
+BODIES: dict[str, tuple[str, str, bytes, int]] = {
+    "not JSON": ("POST", "/mutate", b"{", 400),
+    "not a review": ("POST", "/validate", b"{}", 400),
+    "an empty body": ("POST", "/mutate", b"", 400),
+    "no such route": ("POST", "/nowhere", b"{}", 404),
+    "the wrong method": ("GET", "/mutate", b"", 405),
+    "too large": ("POST", "/mutate", b" " * (8 * 1024 * 1024 + 1), 413),
+    "as large as may be": ("POST", "/mutate", GOOD + b" " * (8 * 1024 * 1024 - len(GOOD)), 200),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_what_is_wrong_with_a_request_is_said_in_its_status(webhook: Webhook, case: str) -> None:
+    method, path, body, status = BODIES[case]
+
+    assert webhook.ask(method, path, body)[0] == status
+
+
+RAW: dict[str, tuple[bytes, bytes]] = {
+    "no HTTP": (b"hello\r\n\r\n", b"HTTP/1.1 400 "),
+    "a body without its length": (
+        b"POST /mutate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 411 ",
+    ),
+    "two lengths": (
+        b"POST /mutate HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 400 ",
+    ),
+    "a length that is none": (b"POST /mutate HTTP/1.1\r\nContent-Length: -1\r\n\r\n{}", b"HTTP/1.1 400 "),
+    "a head without end": (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, b"HTTP/1.1 431 "),
+    "an end of connection": (b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n", b"HTTP/1.1 200 "),
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_bytes_that_are_no_request_of_ours_are_answered_and_the_connection_ends(
+    webhook: Webhook, case: str
+) -> None:
+    sent, expected = RAW[case]
+    with tls_socket(webhook) as client:
+        client.sendall(sent)
+        received = b""
+        while True:
+            part = client.recv(65_536)
+            if not part:
+                break
+            received += part
+
+    assert received.startswith(expected)
+
+
+def test_plain_http_is_not_answered(webhook: Webhook) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", webhook.port, timeout=5)
+    connection.request("GET", "/livez")
+
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        connection.getresponse()
+    connection.close()
+
+
+def test_http_2_is_not_offered(webhook: Webhook) -> None:
+    context = webhook.tls.client()
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    raw = socket.create_connection(("127.0.0.1", webhook.port), timeout=5)
+    with context.wrap_socket(raw, server_hostname="localhost") as client:
+        assert client.selected_alpn_protocol() == "http/1.1"
+
+
+def test_no_body_makes_it_fail_or_loses_a_worker(webhook: Webhook) -> None:
+    seed = 20_261_120
+    chance, workers = random.Random(seed), sorted(webhook.workers())
+    connection = webhook.connection()
+    seen: dict[int, int] = {}
+    for _ in range(600):
+        connection.request("POST", chance.choice(["/mutate", "/validate"]), mangled(chance))
+        answer = connection.getresponse()
+        answer.read()
+        seen[answer.status] = seen.get(answer.status, 0) + 1
+    connection.close()
+
+    assert set(seen) == {200, 400}, f"seed {seed}: {seen}"
+    assert min(seen.values()) > 50, f"seed {seed}: {seen}"
+    assert sorted(webhook.workers()) == workers
+    assert "Traceback" not in webhook.log()
+
+
+def mangled(chance: random.Random) -> bytes:
+    """A review with something wrong in it: its bytes, or its values."""
+    raw = admitted(half(), plain("web", env=[{"name": "A", "value": "1"}]), init=[half("first")])
+    body = bytearray(orjson.dumps(replaced(review_of(raw), chance)))
+    if chance.random() < 0.5:
+        for _ in range(chance.randint(1, 4)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+    return bytes(body)
+
+
+def replaced(value: Any, chance: random.Random) -> Any:
+    """The value with some of its parts replaced by others."""
+    if chance.random() < 0.01:
+        return chance.choice([None, True, -1, 2**40, "", "all", [], {}, [None], {"a": []}, "\u0660", 0.5])
+    if isinstance(value, dict):
+        return {key: replaced(each, chance) for key, each in value.items()}
+    if isinstance(value, list):
+        return [replaced(each, chance) for each in value]
+    return value
+
+
+def test_the_metrics_are_those_of_all_workers(webhook: Webhook) -> None:
+    def refused() -> float:
+        text = webhook.ask("GET", "/metrics")[1].decode()
+        name = 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"}'
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    before = refused()
+    for _ in range(10):
+        webhook.review("/mutate", admitted(container(gpu_percent="150")))
+
+    assert {refused() for _ in range(10)} == {before + 10}
+    text = webhook.ask("GET", "/metrics")[1].decode()
+    for name in (
+        'bursar_webhook_violations_total{rule="share-range"}',
+        'bursar_webhook_standings_polls_total{outcome="heard"}',
+        "bursar_webhook_standings_age_seconds",
+        "bursar_webhook_review_seconds_bucket",
+        "bursar_webhook_malformed_total",
+    ):
+        assert name in text
+
+
+def test_a_decision_is_one_line_without_the_pods_contents(webhook: Webhook) -> None:
+    raw = admitted(half(env=[{"name": "SECRET", "value": "hunter2"}]))
+    webhook.review("/mutate", raw, name="p\nevent=forged", namespace="team-a")
+
+    (line,) = (each for each in webhook.log().splitlines() if "p?event" in each)
+    assert line.startswith(
+        "webhook event=review webhook=mutate verdict=governed namespace=team-a "
+        'pod="p?event=forged" operation=CREATE '
+        "standing="
+    )
+    assert "hunter2" not in webhook.log()
+    assert "the-token" not in webhook.log()
+
+
+# what ends and begins
+
+
+def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, timekeeper: Timekeeper) -> None:
+    own = Tls(tmp_path / "tls")
+    with Webhook(tmp_path, own, timekeeper.url, workers=1) as webhook:
+        before, kept = serial(webhook), webhook.connection()
+        kept.request("GET", "/livez")
+        kept.getresponse().read()
+
+        own.renew()
+
+        wait_until(lambda: serial(webhook) != before, "the new certificate to be served")
+        kept.request("GET", "/livez")
+        assert kept.getresponse().read() == b"ok\n"
+        kept.close()
+
+
+def test_certificate_files_that_do_not_fit_together_leave_the_former_one(
+    tmp_path: Path, timekeeper: Timekeeper
+) -> None:
+    own = Tls(tmp_path / "tls")
+    with Webhook(tmp_path, own, timekeeper.url, workers=1) as webhook:
+        before = serial(webhook)
+        (own.folder / "tls.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf\n")
+
+        wait_until(
+            lambda: bool(serial(webhook)) and "event=not-loaded" in webhook.log(), "the file to be looked at"
+        )
+
+        assert serial(webhook) == before
+
+
+def test_without_certificate_files_it_waits_for_them(tmp_path: Path, timekeeper: Timekeeper) -> None:
+    own = Tls(tmp_path / "tls")
+    aside = tmp_path / "aside"
+    own.folder.rename(aside)
+    webhook = Webhook(tmp_path, own, timekeeper.url, workers=1)
+    try:
+        wait_until(lambda: "event=serving" in webhook.log(), "the webhook to listen")
+        with pytest.raises(OSError):
+            webhook.ask("GET", "/readyz")
+        aside.rename(own.folder)
+        with webhook:
+            assert webhook.review("/mutate", admitted(half()))["allowed"] is True
+    finally:
+        webhook.process.kill()
+        webhook.process.wait()
+
+
+def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Path, tls: Tls) -> None:
+    away = Timekeeper(tls)
+    away.document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
+    with Webhook(tmp_path, tls, away.url, "--stale-after", "2", workers=1) as webhook:
+
+        def standings_now() -> list[str]:
+            return [
+                standing_of(webhook.review("/mutate", admitted(half()), namespace=namespace))
+                for namespace in ("team-a", "team-b", "elsewhere")
+            ]
+
+        wait_until(lambda: standings_now() == ["IN_BUDGET", "OVER_BUDGET", "UNLIMITED"], "the table")
+        away.document = None
+        wait_until(lambda: standings_now() == ["UNKNOWN", "OVER_BUDGET", "UNKNOWN"], "the table to age")
+
+        assert webhook.ask("GET", "/readyz")[0] == 200
+        response = webhook.review("/mutate", admitted(half()))
+        assert "is not known at the moment" in response["warnings"][0]
+        assert webhook.log().count("event=standings-unheard") == 1
+    away.end()
+
+
+def test_a_timekeeper_of_another_ca_is_not_believed(tmp_path: Path, tls: Tls) -> None:
+    forger = Timekeeper(Tls(tmp_path / "other"))
+    forger.document = standings(team_a=entry("UNLIMITED"))
+    with Webhook(tmp_path, tls, forger.url, workers=1) as webhook:
+        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in webhook.log(), "the refusal to be told")
+
+        assert standing_of(webhook.review("/mutate", admitted(half()))) == "UNKNOWN"
+        assert forger.asked == []
+    forger.end()
+
+
+def test_sigterm_ends_it_in_order_within_seconds(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> None:
+    with Webhook(tmp_path, tls, timekeeper.url) as webhook:
+        workers, began = webhook.workers(), time.monotonic()
+        idle = webhook.connection()
+        idle.request("GET", "/livez")
+        idle.getresponse().read()
+
+        webhook.process.terminate()
+
+        assert webhook.process.wait(timeout=10) == 0
+        assert time.monotonic() - began < 6
+        idle.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_a_request_on_its_way_at_sigterm_is_answered(
+    tmp_path: Path, tls: Tls, timekeeper: Timekeeper
+) -> None:
+    with Webhook(tmp_path, tls, timekeeper.url, workers=1) as webhook:
+        with tls_socket(webhook) as client:
+            client.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(GOOD))
+            client.sendall(GOOD[:100])
+            # its worker has taken the beginning once it answers someone who came later
+            assert webhook.ask("GET", "/livez")[0] == 200
+            webhook.process.terminate()
+            wait_until(lambda: not listens(webhook.port), "the listener to go")
+            client.sendall(GOOD[100:])
+            received = client.recv(65_536)
+
+        assert received.startswith(b"HTTP/1.1 200 OK")
+        assert b"Connection: close" in received
+        assert webhook.process.wait(timeout=10) == 0
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> None:
+    with Webhook(tmp_path, tls, timekeeper.url, workers=1) as webhook:
+        (worker,) = webhook.workers()
+        subprocess.run(["kill", "-9", str(worker)], check=True)
+
+        wait_until(lambda: webhook.workers() not in ([], [worker]), "another worker")
+        wait_until(lambda: webhook._ready(), "it to be ready")
+        assert webhook.review("/mutate", admitted(half()))["allowed"] is True
+
+
+def test_a_taken_port_is_one_clear_sentence(tls: Tls) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        done = command("--listen", address)
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"bursar-webhook: cannot listen on {address}: Address already in use\n",
+    )
+
+
+def test_neither_kubernetes_nor_sqlalchemy_nor_cryptography_is_loaded_by_what_serves() -> None:
+    code = (
+        "import sys, webhook.server, webhook.assembly;"
+        "heavy = ('kubernetes', 'sqlalchemy', 'cryptography', 'yaml', 'jsonpatch');"
+        "print([each for each in heavy if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment()
+    )
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """``python -m webhook`` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "webhook", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+        timeout=30,
+    )
+
+
+def serial(webhook: Webhook) -> bytes:
+    """The certificate that is served, as DER."""
+    with tls_socket(webhook) as client:
+        return client.getpeercert(binary_form=True) or b""
+
+
+def tls_socket(webhook: Webhook) -> ssl.SSLSocket:
+    """A connection whose handshake is through."""
+    raw = socket.create_connection(("127.0.0.1", webhook.port), timeout=10)
+    return webhook.tls.client().wrap_socket(raw, server_hostname="localhost")
+
+
+def listens(port: int) -> bool:
+    """True while new connections are taken there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_port_helper_gives_a_free_one() -> None:
+    assert not listens(free_port())

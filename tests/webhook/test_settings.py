@@ -1,0 +1,113 @@
+"""Flags, their environment variables, and one sentence for what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from webhook.settings import read, read_certificates
+from webhook.terms import PriorityClass, Sidecar, Terms
+
+TERMS = Terms(
+    known=False,
+    mode="enforce",
+    scheduler_name="bursar-scheduler",
+    in_budget=PriorityClass("gpu-default-priority", 0),
+    over_budget=PriorityClass("gpu-lower-priority", -5),
+    unknown_standing="inBudget",
+    max_grace_s=600,
+    runtime_class="",
+    sidecar=Sidecar("bursar/sidecar:0.1.0", "https://bursar-timekeeper.bursar-system.svc", ""),
+)
+
+
+def test_everything_has_a_default_that_fits_our_manifests() -> None:
+    settings = read([], {})
+
+    assert (settings.host, settings.port, settings.workers) == ("0.0.0.0", 8443, 2)
+    assert settings.certificate == Path("/etc/bursar/tls/tls.crt")
+    assert settings.ca == Path("/etc/bursar/tls/ca.crt")
+    assert settings.stale_after_ms == 30_000
+    assert settings.terms == TERMS
+
+
+def test_a_flag_goes_before_its_variable_and_that_before_the_default() -> None:
+    environment = {
+        "BURSAR_LISTEN": "[::1]:1",
+        "BURSAR_WORKERS": "3",
+        "BURSAR_IN_BUDGET_CLASS": "mine=1000000",
+    }
+
+    settings = read(["--workers", "4", "--over-budget-class", "low=-7"], environment)
+
+    assert (settings.host, settings.port, settings.workers) == ("::1", 1, 4)
+    assert settings.terms.in_budget == PriorityClass("mine", 1_000_000)
+    assert settings.terms.over_budget == PriorityClass("low", -7)
+
+
+def test_sidecars_report_where_they_are_told_and_may_be_left_out() -> None:
+    settings = read(["--sidecar-timekeeper-url", "https://10.0.0.1:8444", "--sidecar-image", "a/b"], {})
+
+    assert settings.terms.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
+    assert read(["--sidecar", "off"], {}).terms.sidecar is None
+
+
+WRONG = {
+    ("--listen", "8443"): "argument --listen: '8443' is no HOST:PORT",
+    ("--listen", "a:70000"): "argument --listen: 'a:70000' is no HOST:PORT",
+    ("--workers", "0"): "argument --workers: '0' is no whole number from 1 on",
+    ("--workers", "two"): "argument --workers: 'two' is no whole number from 1 on",
+    ("--timekeeper-url", "http://a"): "argument --timekeeper-url: 'http://a' is no https:// URL",
+    ("--in-budget-class", "a"): "argument --in-budget-class: 'a' is no NAME=VALUE",
+    ("--mode", "strict"): "argument --mode: invalid choice: 'strict' (choose from 'enforce', 'observe')",
+    ("--nonsense",): "unrecognized arguments: --nonsense",
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_a_bad_setting_is_one_sentence_and_exit_code_2(
+    given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read(given, {})
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"bursar-webhook: {WRONG[given]}\n"
+
+
+def test_a_bad_variable_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read([], {"BURSAR_WORKERS": "many"})
+
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr().err == "bursar-webhook: argument --workers: 'many' is no whole number from 1 on\n"
+    )
+
+
+def test_help_names_every_flag_with_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    for reader, flags in (
+        (read, ("listen", "tls-cert", "ca", "token-file", "stale-after", "sidecar", "max-grace-period")),
+        (read_certificates, ("kubeconfig", "namespace", "configuration", "every", "write", "extra-name")),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            reader(["--help"], {})
+
+        assert ended.value.code == 0
+        text = capsys.readouterr().out
+        for flag in flags:
+            assert f"--{flag} " in text
+            assert "BURSAR_" + flag.upper().replace("-", "_") in text
+
+
+def test_the_certificate_process_takes_names_from_flags_and_environment() -> None:
+    settings = read_certificates(
+        ["--once", "--write", "/tmp/x", "--extra-name", "127.0.0.1", "--extra-name", "localhost"],
+        {"BURSAR_EXTRA_NAME": "a.example,b.example", "BURSAR_KUBECONFIG": "/k"},
+    )
+
+    assert settings.once
+    assert settings.folder == Path("/tmp/x")
+    assert settings.kubeconfig == Path("/k")
+    assert settings.extra_names == ("a.example", "b.example", "127.0.0.1", "localhost")
+    assert settings.every_s == 60
+    assert read_certificates([], {}).kubeconfig is None

@@ -1,0 +1,241 @@
+"""The table of standings: what it says as it ages, as budgets turn, and while a burst runs."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.webhook.worlds import TERMS, admitted, entry, governed, half, plain, review_of, standings
+from tests.worlds import Json, container
+from timekeeper.core.request import parse
+from webhook.admission import Admission, NotReadyError
+from webhook.estimate import Admitted, cost
+from webhook.review import Review, read
+from webhook.table import Table, UndecodableTableError, agreed, decode, standing, still_good
+from webhook.terms import PriorityClass, Standing
+
+STALE_AFTER_MS = 30_000
+GENERATED = 1_750_000_000_000
+
+
+def table(now_ms: int = 0, settings: Json | None = None, **namespaces: Json) -> Table:
+    """A table that was read at this moment."""
+    return decode(orjson.dumps(standings(settings, "1", **namespaces)), '"1"', now_ms)
+
+
+def word(of: Table | None, now_ms: int, namespace: str = "team-a", spent: int = 0) -> str:
+    """The standing's word."""
+    return standing(of, namespace, spent, now_ms, STALE_AFTER_MS).word
+
+
+def test_a_namespace_has_its_own_standing_and_another_the_default() -> None:
+    heard = table(team_a=entry("OVER_BUDGET", ratio=1000))
+
+    assert standing(heard, "team-a", 0, 0, STALE_AFTER_MS) == Standing("OVER_BUDGET", 1000, 800)
+    assert word(heard, 0, "elsewhere") == "UNLIMITED"
+
+
+def test_a_table_never_seen_is_unknown() -> None:
+    assert word(None, 0) == "UNKNOWN"
+
+
+def test_in_budget_is_unknown_once_the_timekeeper_has_not_been_heard_for_too_long() -> None:
+    heard = table(team_a=entry("IN_BUDGET"))
+
+    assert word(heard, STALE_AFTER_MS) == "IN_BUDGET"
+    assert word(heard, STALE_AFTER_MS + 1) == "UNKNOWN"
+    assert word(still_good(heard, STALE_AFTER_MS), 2 * STALE_AFTER_MS) == "IN_BUDGET"
+
+
+def test_over_budget_does_not_age() -> None:
+    assert word(table(team_a=entry("OVER_BUDGET")), 1_000 * STALE_AFTER_MS) == "OVER_BUDGET"
+
+
+def test_no_budget_ages_too_for_one_may_have_come() -> None:
+    assert word(table(), STALE_AFTER_MS + 1) == "UNKNOWN"
+
+
+@pytest.mark.parametrize("before", ["IN_BUDGET", "OVER_BUDGET"])
+def test_a_standing_holds_until_its_end_by_the_timekeepers_clock(before: str) -> None:
+    """Our own clock of day is not asked: the table was generated when it was read, and time has gone on."""
+    heard = table(now_ms=70, team_a=entry(before, validUntil=GENERATED + 500))
+
+    assert word(heard, 70 + 499) == before
+    assert word(heard, 70 + 500) == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"generated": "now"},
+        {"namespaces": {"a": {"standing": "RICH"}}},
+        {"namespaces": {"a": entry("RICH")}},
+        {"namespaces": {"a": entry(remaining=1.5)}},
+        {"namespaces": []},
+        {"settings": {}},
+        {"default": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_table_is_told_so(changes: Json) -> None:
+    with pytest.raises(UndecodableTableError):
+        decode(orjson.dumps(standings() | changes), "", 0)
+
+
+def test_bytes_that_are_no_json_are_no_table() -> None:
+    for body in (b"", b"[]", b"<html>"):
+        with pytest.raises(UndecodableTableError):
+            decode(body, "", 0)
+
+
+def test_the_tables_terms_go_before_this_processs_flags() -> None:
+    classes = {
+        "inBudget": {"name": "a", "value": 7},
+        "overBudget": {"name": "gpu-lower-priority", "value": None},
+    }
+    told = {
+        "mode": "observe",
+        "schedulerName": "theirs",
+        "sidecar": False,
+        "priorityClasses": classes,
+        "unknownStanding": "overBudget",
+        "maxGracePeriodMs": 90_500,
+    }
+
+    terms = agreed(replace(TERMS, known=False), table(settings=told))
+
+    assert terms == replace(
+        TERMS,
+        known=True,
+        mode="observe",
+        scheduler_name="theirs",
+        in_budget=PriorityClass("a", 7),
+        over_budget=PriorityClass("gpu-lower-priority", -5),  # whose value only the flags knew
+        unknown_standing="overBudget",
+        max_grace_s=90,
+        sidecar=None,
+    )
+    assert agreed(TERMS, None) == TERMS
+
+
+# the estimate
+
+
+def test_a_pod_costs_its_share_over_the_lookahead() -> None:
+    def costs(raw: Json, lookahead_ms: int | None) -> int:
+        request = parse(raw).request
+        assert request is not None
+        return cost(request, lookahead_ms)
+
+    two = admitted(container("a", gpu_percent="50"), container("b", gpu_percent="25"))
+    setup = admitted(container("a", gpu_percent="50"), init=[container("i", gpu_percent="200")])
+    memory = admitted(container(gpu_memory="8000"))
+    assert costs(two, 600_000) == 750 * 600_000
+    assert costs(setup, 1) == 2_000
+    assert costs(memory, 1) == 0
+    assert costs(two, None) == 750 * 5_000
+    assert costs(two, 0) == 0
+
+
+def test_an_admission_is_remembered_for_five_seconds() -> None:
+    admitted_here = Admitted()
+    admitted_here.add("a", 10, 0)
+    admitted_here.add("a", 5, 1_000)
+
+    assert [admitted_here.spent("a", now) for now in (0, 4_999, 5_000, 5_999, 6_000)] == [15, 15, 5, 5, 0]
+    assert admitted_here.spent("b", 0) == 0
+
+
+class World:
+    """One worker with a clock that is turned by hand."""
+
+    def __init__(self, heard: Table | None, ca: str | None = "ca") -> None:
+        self.heard, self.ca, self.now_ms = heard, ca, 0
+        self.admission = Admission(
+            TERMS, lambda: self.heard, lambda: self.ca, lambda: self.now_ms, STALE_AFTER_MS
+        )
+
+    def creates(self, raw: Json, **request: Any) -> str:
+        """The class that the pod gets."""
+        answer = self.admission.mutate(review(raw, **request))
+        return next(
+            str(each["value"]) for each in answer.operations if each["path"] == "/spec/priorityClassName"
+        )
+
+
+def review(raw: Json, **request: Any) -> Review:
+    """A review of the pod's creation."""
+    return read(orjson.dumps(review_of(raw, **request)))
+
+
+BURST = {"lookaheadMs": 600_000}
+LEFT = 500 * 600_000 * 3  # three pods of half a card, looked ahead
+
+
+def test_a_burst_does_not_outrun_a_table_that_is_a_second_old() -> None:
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=LEFT)))
+
+    classes = [world.creates(admitted(half())) for _ in range(5)]
+
+    assert classes == ["gpu-default-priority"] * 3 + ["gpu-lower-priority"] * 2
+    assert world.creates(admitted(half()), namespace="team-b") == "gpu-default-priority"
+
+
+def test_after_five_seconds_the_table_alone_decides() -> None:
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
+    assert [world.creates(admitted(half())) for _ in range(2)] == [
+        "gpu-default-priority",
+        "gpu-lower-priority",
+    ]
+
+    world.now_ms = 5_000
+
+    assert world.creates(admitted(half())) == "gpu-default-priority"
+
+
+def test_neither_dry_runs_nor_second_calls_nor_refusals_count() -> None:
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
+    for _ in range(3):
+        world.creates(admitted(half()), dryRun=True)
+    again = governed(admitted(half()))
+    again["spec"]["containers"].append(plain("proxy"))
+    again["spec"]["initContainers"][0]["env"][2]["value"] = "ca"
+    world.admission.mutate(review(copy.deepcopy(again)))
+    world.admission.mutate(review(admitted(container(gpu_percent="150"))))
+
+    assert world.creates(admitted(half())) == "gpu-default-priority"
+
+
+def test_the_first_pod_of_an_exact_rest_is_in_budget() -> None:
+    """What nobody has admitted here turns nothing, however little is left: that is the timekeeper's to
+    say."""
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=0)))
+
+    assert world.creates(admitted(half())) == "gpu-default-priority"
+
+
+def test_without_a_ca_nothing_is_governed() -> None:
+    world = World(table(), ca=None)
+
+    assert world.admission.unready() == "the CA bundle for sidecars has not been read yet"
+    with pytest.raises(NotReadyError):
+        world.admission.mutate(review(admitted(half())))
+
+
+def test_an_absent_table_is_no_reason_to_be_unready() -> None:
+    world = World(None)
+
+    assert world.admission.unready() == ""
+    assert world.creates(admitted(half())) == "gpu-default-priority"
+
+
+def test_the_sidecar_gets_the_ca_of_this_moment() -> None:
+    world = World(table(), ca="newer")
+
+    answer = world.admission.mutate(review(admitted(half())))
+
+    (sidecar,) = (each["value"][0] for each in answer.operations if each["path"] == "/spec/initContainers")
+    assert {"name": "BURSAR_CA", "value": "newer"} in sidecar["env"]

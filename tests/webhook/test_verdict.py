@@ -1,0 +1,341 @@
+"""From a review to its answer: /mutate and /validate, observing, dry runs, warnings."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.webhook.worlds import (
+    OBSERVING,
+    OVER_BUDGET,
+    TERMS,
+    admitted,
+    governed,
+    half,
+    patch_of,
+    patched,
+    plain,
+    review_of,
+    with_class,
+)
+from tests.worlds import Json, container
+from webhook import notices
+from webhook.review import Answer, Review, encode, read
+from webhook.terms import PriorityClass, Sidecar, Standing, Terms
+from webhook.verdict import mutate, newly_governed, validate
+
+IN_BUDGET = Standing("IN_BUDGET")
+ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+
+def review(raw: Json | None, **request: Any) -> Review:
+    """A review, read as it comes in."""
+    return read(orjson.dumps(review_of(raw, **request)))
+
+
+def mutated(
+    raw: Json, standing: Standing = IN_BUDGET, terms: Terms = TERMS, **request: Any
+) -> Answer:
+    """The answer of /mutate."""
+    return mutate(review(raw, **request), lambda _: standing, terms)
+
+
+def no_standing(_namespace: str) -> Standing:
+    """For reviews that must not look at a standing."""
+    raise AssertionError("no standing is needed here")
+
+
+def test_a_good_pod_is_governed_and_then_valid() -> None:
+    raw = admitted(half())
+
+    answer = mutated(raw)
+    after = governed(raw)
+
+    assert answer.verdict == "governed"
+    assert answer.audit == {"standing": "IN_BUDGET"}
+    assert (
+        patched(raw, patch_of(orjson.loads(encode("u", answer))["response"]))["metadata"] == after["metadata"]
+    )
+    assert validate(review(after), TERMS).verdict == "valid"
+
+
+def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
+    raw = admitted(container("a", gpu_percent="0"), container("b", gpu_percent="-1"))
+
+    answer = mutate(review(raw), no_standing, TERMS)
+
+    assert answer.refusal.startswith("2 things to mend:\n  1. spec.containers[0]")
+    assert "  2. spec.containers[1]" in answer.refusal
+    assert answer.rules == ("amount",)
+    assert validate(review(raw), TERMS).refusal == answer.refusal
+
+
+def test_more_violations_than_anyone_mends_at_once_are_counted() -> None:
+    raw = admitted(*(container(f"c{number}", gpu_percent="0") for number in range(60)))
+
+    refusal = mutate(review(raw), no_standing, TERMS).refusal
+
+    assert "50. spec.containers[49]" in refusal
+    assert "51. " not in refusal
+    assert refusal.endswith("and 10 more")
+
+
+def test_a_pod_without_a_card_passes_unchanged() -> None:
+    for answer in (
+        mutate(review(admitted(plain())), no_standing, TERMS),
+        validate(review(admitted(plain())), TERMS),
+    ):
+        assert (answer.refusal, answer.operations, answer.warnings) == ("", (), ())
+
+
+@pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
+def test_only_creations_are_governed(operation: str) -> None:
+    raw = None if operation == "DELETE" else admitted(container(gpu_percent="150"))
+
+    assert mutate(review(raw, operation=operation), no_standing, TERMS) == Answer("passed")
+    assert validate(review(raw, operation=operation), TERMS) == Answer("passed")
+
+
+def test_a_resize_passes() -> None:
+    raw = governed(admitted(half()))
+
+    answer = validate(review(raw, operation="UPDATE", subResource="resize", oldObject=raw), TERMS)
+
+    assert answer == Answer("passed")
+
+
+def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:
+    before = governed(admitted(half()))
+    after = copy.deepcopy(before)
+    after["spec"]["ephemeralContainers"] = [plain("debug", env=ALL)]
+
+    answer = validate(
+        review(after, operation="UPDATE", subResource="ephemeralcontainers", oldObject=before), TERMS
+    )
+
+    assert answer.rules == ("ephemeral-sees-cards",)
+    assert answer.refusal.startswith("spec.ephemeralContainers[0].env[NVIDIA_VISIBLE_DEVICES]: ")
+
+
+def test_a_dry_run_is_answered_like_any_other_and_is_no_admission() -> None:
+    dry = review(admitted(half()), dryRun=True)
+    wet = review(admitted(half()))
+
+    answer = mutate(dry, lambda _: Standing("IN_BUDGET"), TERMS)
+
+    assert answer == mutate(wet, lambda _: Standing("IN_BUDGET"), TERMS)
+    assert newly_governed(dry, answer) is None
+    assert newly_governed(wet, answer) is not None
+
+
+def test_the_second_call_for_a_pod_is_no_second_admission() -> None:
+    again = governed(admitted(half()))
+    again["spec"]["containers"].append(plain("istio-proxy"))
+
+    answer = mutated(again)
+
+    assert answer.operations != ()
+    assert newly_governed(review(again), answer) is None
+
+
+def test_a_forged_mark_hides_no_admission() -> None:
+    forged = admitted(half())
+    forged["metadata"] |= {
+        "labels": {"bursar.dev/governed": "true"},
+        "annotations": {"bursar.dev/standing": "IN_BUDGET"},
+    }
+
+    assert newly_governed(review(forged), mutated(forged)) is not None
+
+
+# /validate: what the mutator sets, the validator checks
+
+DIFFERENCES: dict[str, tuple[list[Any], str]] = {
+    "the label": ([{"op": "remove", "path": "/metadata/labels/bursar.dev~1governed"}], "/metadata/labels"),
+    "the standing": (
+        [{"op": "remove", "path": "/metadata/annotations/bursar.dev~1standing"}],
+        "/metadata/annotations/bursar.dev~1standing",
+    ),
+    "the class": (
+        [
+            {"op": "replace", "path": "/spec/priorityClassName", "value": "urgent"},
+            {"op": "replace", "path": "/spec/priority", "value": 1},
+        ],
+        "/spec/priorityClassName",
+    ),
+    "the scheduler": ([{"op": "remove", "path": "/spec/schedulerName"}], "/spec/schedulerName"),
+    "the sidecar": ([{"op": "remove", "path": "/spec/initContainers"}], "/spec/initContainers"),
+    "the sidecar's token": ([{"op": "remove", "path": "/spec/volumes"}], "/spec/volumes"),
+    "the cards' variable": (
+        [{"op": "replace", "path": "/spec/containers/0/env/0", "value": ALL[0]}],
+        "/spec/containers/0/env/0",
+    ),
+    "void elsewhere": ([{"op": "remove", "path": "/spec/containers/1/env"}], "/spec/containers/1/env"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_what_another_webhook_took_away_is_refused(case: str) -> None:
+    changes, path = DIFFERENCES[case]
+    raw = patched(governed(admitted(half(), plain())), changes)
+
+    answer = validate(review(raw), TERMS)
+
+    assert answer.rules == ("not-governed",)
+    assert path in answer.refusal
+
+
+def test_a_pod_is_measured_by_the_standing_that_was_recorded_in_it() -> None:
+    """The standing may turn between the two calls; the second one has no table to look at."""
+    for word in ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"):
+        assert validate(review(governed(admitted(half()), word)), TERMS).verdict == "valid"
+    lifted = governed(admitted(half()), "OVER_BUDGET")
+    lifted["spec"] |= {"priorityClassName": "gpu-default-priority", "priority": 0}
+    assert validate(review(lifted), TERMS).rules == ("not-governed",)
+
+
+def test_a_lower_class_of_the_users_own_is_valid() -> None:
+    assert validate(review(governed(with_class(admitted(half()), "batch", -100))), TERMS).verdict == "valid"
+
+
+def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -> None:
+    other = replace(
+        TERMS,
+        sidecar=Sidecar("example/sidecar:2", "https://elsewhere.example", "newer"),
+        runtime_class="nvidia",
+    )
+
+    assert validate(review(governed(admitted(half()))), other).verdict == "valid"
+
+
+def test_a_worker_that_has_heard_no_table_trusts_what_one_that_has_did() -> None:
+    told = replace(
+        TERMS,
+        in_budget=PriorityClass("theirs", 1_000_000),
+        over_budget=PriorityClass("theirs-lower", 10_000),
+        scheduler_name="theirs",
+        sidecar=None,
+    )
+    deaf = replace(TERMS, known=False)
+
+    assert validate(review(governed(admitted(half()), "OVER_BUDGET", told)), deaf).verdict == "valid"
+
+
+# observing
+
+
+def test_while_observing_a_malformed_pod_is_admitted_ungoverned_with_a_warning() -> None:
+    raw = admitted(container(gpu_percent="150"))
+
+    answer = mutate(review(raw), no_standing, OBSERVING)
+
+    assert (answer.refusal, answer.operations, answer.verdict) == ("", (), "observed")
+    assert answer.warnings[0].startswith(
+        "would be refused: spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+    )
+    assert answer.rules == ("share-range",)
+    assert validate(review(raw), OBSERVING).refusal == ""
+
+
+def test_while_observing_the_exhausted_are_told_and_not_demoted() -> None:
+    answer = mutated(admitted(half()), Standing("OVER_BUDGET"), OBSERVING)
+
+    assert answer.warnings == (
+        "namespace team-a has used up its GPU budget; once it counts, the pod gets "
+        "priority class gpu-lower-priority",
+    )
+    assert {
+        "op": "add",
+        "path": "/spec/priorityClassName",
+        "value": "gpu-default-priority",
+    } in answer.operations
+
+
+# warnings
+
+WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
+    "nothing to say": (admitted(half()), Standing("IN_BUDGET", 799, 800), ()),
+    "no budget": (admitted(half()), Standing("UNLIMITED"), ()),
+    "nearly spent": (
+        admitted(half()),
+        Standing("IN_BUDGET", 855, 800),
+        ("namespace team-a has spent 85.5 % of its GPU budget",),
+    ),
+    "demoted": (
+        admitted(half()),
+        Standing("OVER_BUDGET", 1_000, 800),
+        ("namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",),
+    ),
+    "demoted by a burst": (
+        admitted(half()),
+        Standing("OVER_BUDGET", 900, 800, by_estimate=True),
+        (
+            "namespace team-a: pods of the last seconds use up the rest of its GPU budget; "
+            "priority class gpu-lower-priority",
+        ),
+    ),
+    "not known": (
+        admitted(half()),
+        Standing("UNKNOWN"),
+        (
+            "namespace team-a: the GPU budget is not known at the moment; "
+            "admitted at priority class gpu-default-priority",
+        ),
+    ),
+    "another scheduler": (
+        admitted(half(), schedulerName="volcano"),
+        Standing("IN_BUDGET"),
+        ('schedulerName "volcano" replaced by bursar-scheduler, which gives out cards',),
+    ),
+    "a higher class": (
+        with_class(admitted(half()), "urgent", 7),
+        Standing("IN_BUDGET"),
+        (
+            'priority class "urgent" replaced by gpu-default-priority, '
+            "the highest that the namespace's budget gives",
+        ),
+    ),
+    "cards by hand": (
+        admitted(half(env=ALL), plain("web", env=ALL), plain("db", env=[{"name": "NVIDIA_VISIBLE_DEVICES"}])),
+        Standing("IN_BUDGET"),
+        (
+            "spec.containers[0] (main): NVIDIA_VISIBLE_DEVICES replaced; "
+            "a container sees the cards that it is given",
+            "spec.containers[1] (web): NVIDIA_VISIBLE_DEVICES replaced; "
+            "a container sees the cards that it is given",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_people_are_warned(case: str) -> None:
+    raw, standing, expected = WARNINGS[case]
+
+    assert mutated(raw, standing).warnings == expected
+
+
+def test_a_governed_pod_is_warned_of_nothing_that_was_done() -> None:
+    raw = governed(admitted(half(env=ALL), schedulerName="volcano"))
+
+    assert mutated(raw).warnings == ()
+
+
+def test_warnings_keep_the_api_servers_limits() -> None:
+    many = notices.fitting(f"{number}: line\nbreak and {'ü' * 300}" for number in range(100))
+
+    assert all("\n" not in each and len(each.encode()) <= 256 for each in many)
+    assert sum(len(each.encode()) for each in many) < 4096
+    assert len(many) == 15
+    assert many[0].startswith("0: line?break and üü")
+    assert many[0].endswith("ü...")
+
+
+def test_the_lower_class_is_named_as_it_is_called_here() -> None:
+    terms = replace(TERMS, over_budget=replace(OVER_BUDGET, name="leftovers"))
+
+    (warning,) = mutated(admitted(half()), Standing("OVER_BUDGET"), terms).warnings
+
+    assert warning.endswith("this pod gets priority class leftovers")

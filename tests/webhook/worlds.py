@@ -1,0 +1,176 @@
+"""Small worlds for the webhook: pods as the API server hands them on, reviews, terms, tables of standings."""
+
+import base64
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonpatch
+
+from tests.worlds import Json, container, pod
+from timekeeper.core.request import parse
+from timekeeper.core.wire import StandingWord
+from webhook import govern
+from webhook.review import API_VERSION
+from webhook.terms import PriorityClass, Sidecar, Terms
+
+SIDECAR = Sidecar("example/sidecar:1", "https://timekeeper.example", "-----BEGIN CERTIFICATE-----\n...")
+IN_BUDGET = PriorityClass("gpu-default-priority", 0)
+OVER_BUDGET = PriorityClass("gpu-lower-priority", -5)
+
+TERMS = Terms(
+    known=True,
+    mode="enforce",
+    scheduler_name="bursar-scheduler",
+    in_budget=IN_BUDGET,
+    over_budget=OVER_BUDGET,
+    unknown_standing="inBudget",
+    max_grace_s=600,
+    runtime_class="",
+    sidecar=SIDECAR,
+)
+OURS = ("NVIDIA_VISIBLE_DEVICES", "BURSAR_CA", "BURSAR_TIMEKEEPER_URL", "BURSAR_SPOOL", "BURSAR_TOKEN_FILE")
+
+OBSERVING = replace(TERMS, mode="observe")
+WITHOUT_SIDECAR = replace(TERMS, sidecar=None)
+
+
+def half(name: str = "main", **fields: object) -> Json:
+    """A container that asks for half a card; further keywords are fields of the container."""
+    return container(name, gpu_percent="50") | fields
+
+
+def plain(name: str = "web", **fields: object) -> Json:
+    """A container that asks for no card."""
+    return {"name": name, "image": "registry.example/web:1", "resources": {}} | fields
+
+
+def admitted(*containers: Json, **fields: Any) -> Json:
+    """A pod as a webhook sees it: defaults are filled in and no class was asked."""
+    defaults: dict[str, Any] = {
+        "priority": 0,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": 30,
+    }
+    raw = pod(*containers, **(defaults | fields))
+    return dict(json.loads(json.dumps(raw)))  # as it arrives: nothing in it is shared
+
+
+def with_class(raw: Json, name: str, value: int) -> Json:
+    """The pod after the API server has resolved a priority class that the user named."""
+    changed = copy.deepcopy(raw)
+    changed["spec"] |= {"priorityClassName": name, "priority": value}
+    return changed
+
+
+def operations(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) -> list[Any]:
+    """What govern writes for a pod that asks for a GPU."""
+    request = parse(raw).request
+    assert request is not None, parse(raw).violations
+    return govern.govern(raw, request, word, terms)
+
+
+def patched(raw: Json, changes: list[Any]) -> Json:
+    """The pod after the patch, as an API server would apply it."""
+    result: Json = jsonpatch.apply_patch(raw, json.loads(json.dumps(changes)))
+    return result
+
+
+def governed(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) -> Json:
+    """The governed pod, with the numbers of its class resolved again as the API server does."""
+    after = patched(raw, operations(raw, word, terms))
+    values = {each.name: each.value for each in (terms.in_budget, terms.over_budget)}
+    spec = after["spec"]
+    if spec["priorityClassName"] in values:
+        spec["priority"] = values[spec["priorityClassName"]]
+        spec["preemptionPolicy"] = "Never" if spec["priority"] else "PreemptLowerPriority"
+    return after
+
+
+def sidecar_of(raw: Json) -> Json:
+    """The injected container."""
+    (found,) = (each for each in raw["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    assert isinstance(found, dict)
+    return found
+
+
+def env(container: Json) -> dict[str, Any]:
+    """A container's variables by name: the value, or the field that it is read from; ours are set once."""
+    found: dict[str, Any] = {}
+    for each in container.get("env", []):
+        assert each["name"] not in found or each["name"] not in OURS, f"{each['name']} is set twice"
+        found[each["name"]] = each.get(
+            "value", each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        )
+    return found
+
+
+def review_of(raw: Json | None, **request: Any) -> Json:
+    """An AdmissionReview of the creation of a pod; keywords replace fields of the request."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "uid-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "team-a",
+            "operation": "CREATE",
+            "userInfo": {"username": "someone"},
+            "object": raw,
+            "oldObject": None,
+            "dryRun": False,
+        }
+        | request,
+    }
+
+
+def patch_of(response: Json) -> list[Any]:
+    """The operations in an answer's response; empty where it carries none."""
+    if "patch" not in response:
+        return []
+    assert response["patchType"] == "JSONPatch"
+    operations: list[Any] = json.loads(base64.b64decode(response["patch"]))
+    return operations
+
+
+def entry(standing: str = "IN_BUDGET", **fields: Any) -> Json:
+    """One namespace of the standings."""
+    return {
+        "standing": standing,
+        "onExhausted": "deprioritize",
+        "priorityClass": "gpu-default-priority",
+        "ratio": 100,
+        "warnAt": 800,
+        "remaining": 3_600_000_000,
+        "validUntil": None,
+        "rules": {},
+        "exempt": [],
+        "policy": "binpack",
+    } | fields
+
+
+def standings(settings: Json | None = None, revision: str = "1", **namespaces: Json) -> Json:
+    """A document of ``GET /v1/standings``; namespaces are keywords with ``_`` for a dash."""
+    return {
+        "version": 1,
+        "revision": revision,
+        "generated": 1_750_000_000_000,
+        "settings": {
+            "mode": "enforce",
+            "schedulerName": "bursar-scheduler",
+            "sidecar": True,
+            "priorityClasses": {
+                "inBudget": {"name": "gpu-default-priority", "value": 0},
+                "overBudget": {"name": "gpu-lower-priority", "value": -5},
+            },
+            "unknownStanding": "inBudget",
+            "maxGracePeriodMs": 600_000,
+            "policy": "binpack",
+        }
+        | (settings or {}),
+        "default": entry("UNLIMITED", ratio=None, warnAt=None, remaining=None),
+        "namespaces": {name.replace("_", "-"): value for name, value in namespaces.items()},
+    }

@@ -1,0 +1,55 @@
+"""``python -m timekeeper``: see ``--help``."""
+
+import os
+import sys
+from collections.abc import Sequence
+from threading import Thread
+
+from timekeeper.settings import Settings, read
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command until its end; 2, with a sentence, where the settings are wrong."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    settings = read(given, os.environ)
+    try:
+        return _run(settings, given)
+    except ValueError as error:
+        print(f"bursar-timekeeper: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(settings: Settings, given: Sequence[str]) -> int:
+    """Each command imports what it needs: the settler needs no web server, --help needs nothing."""
+    if settings.leash:
+        Thread(target=_end_with_parent, name="leash", daemon=True).start()
+    if settings.command == "settle":
+        from timekeeper.settler.process import settle
+
+        return settle(settings)
+    if settings.command == "workers":
+        from timekeeper.workers import serve as serve_workers
+
+        serve_workers(settings)
+        return 0
+    if settings.command == "migrate":
+        from timekeeper.migrating import migrate
+
+        migrate(settings)
+        return 0
+    from timekeeper import supervisor
+
+    return supervisor.serve(settings, given)
+
+
+def _end_with_parent() -> None:
+    """Our standard input is a pipe that only the process that started us holds open: its end is that
+    process's, however it came about. Everything is safe on disk at any moment, so there is nothing to put in
+    order."""
+    while os.read(0, 1):
+        continue
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""A pod as the ledger sees it: read once from the API server's JSON, the rest of the object forgotten."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import hold, names
+from timekeeper.core.request import Parsed, annotations_of, mapping, parse, sequence
+from timekeeper.core.values import GPURequest
+
+Json = Mapping[str, Any]
+
+_ANY_GRACE_MS = 2**53  # the settings bound a grace period, not the reading of it
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that asks for GPUs. Times in milliseconds since 1970.
+
+    ``node`` is empty until the pod is bound; ``standing`` and ``devices`` are the annotations' text, empty
+    where there is none; ``started_ms`` and ``ended_ms`` are the kubelet's proof (``ended_ms`` 0: ended
+    without having run); ``bound_ms`` None where the object does not tell.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    owner: str
+    node: str
+    created_ms: int
+    bound_ms: int | None
+    request: GPURequest
+    standing: str
+    devices: str
+    started_ms: int | None
+    ended_ms: int | None
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A pod that asks for GPUs in a way that admission would have refused: it has no rate, and is only
+    reported."""
+
+    uid: str
+    namespace: str
+    name: str
+    problem: str
+
+
+def read_pod(raw: Json) -> Pod | Unreadable | None:
+    """The pod, or None where it asks for no GPU. Never raises on what an API server can send."""
+    metadata = mapping(raw.get("metadata"))
+    parsed = _parse(raw)
+    where = (str(metadata.get("uid", "")), str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+    if parsed.violations:
+        return Unreadable(*where, parsed.violations[0].sentence())
+    if parsed.request is None:
+        return None
+    annotations = annotations_of(raw)
+    spec = mapping(raw.get("spec"))
+    return Pod(
+        *where,
+        owner=_owner(metadata),
+        node=str(spec.get("nodeName") or ""),
+        created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
+        bound_ms=_bound_ms(mapping(raw.get("status"))),
+        request=parsed.request,
+        standing=str(annotations.get(names.STANDING, "")),
+        devices=str(annotations.get(names.DEVICES, "")),
+        started_ms=hold.started_ms(raw, parsed.request),
+        ended_ms=hold.released_ms(raw, parsed.request),
+        grace_ms=hold.grace_ms(raw, _ANY_GRACE_MS),
+    )
+
+
+def _parse(raw: Json) -> Parsed:
+    """The request of the spec. What a user may write into annotations later cannot make a pod that runs
+    unreadable."""
+    parsed = parse(raw)
+    if not parsed.violations:
+        return parsed
+    bare = {**mapping(raw.get("metadata")), "annotations": {}}
+    return parse({**raw, "metadata": bare})
+
+
+def _owner(metadata: Json) -> str:
+    """The controller as ``Kind/name``, empty for a pod of its own."""
+    for reference in sequence(metadata.get("ownerReferences")):
+        if isinstance(reference, Mapping) and reference.get("controller") is True:
+            return f"{reference.get('kind', '')}/{reference.get('name', '')}"
+    return ""
+
+
+def _bound_ms(status: Json) -> int | None:
+    """When the Binding was made; the kubelet's first word where a scheduler has set the condition back
+    since."""
+    for condition in sequence(status.get("conditions")):
+        if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled":
+            bound = hold.millis(condition.get("lastTransitionTime"))
+            if condition.get("status") == "True" and bound is not None:
+                return bound
+    return hold.millis(status.get("startTime"))

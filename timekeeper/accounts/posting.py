@@ -1,0 +1,110 @@
+"""Postings: settled charges, each written once, and what is still to be written for a session."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from timekeeper.accounts.session import Session
+from timekeeper.core.ledger import Interval, charge
+
+SETTLED = "settled"
+CORRECTION = "correction"
+
+Pieces = Callable[[Interval], Iterable[Interval]]
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """One settled charge: ``rate_milli`` is negative where it takes back what was posted too much.
+
+    ``sequence`` counts a session's postings from 0, so that no two settlers can write the same one.
+    """
+
+    session_uid: str
+    sequence: int
+    namespace: str
+    from_ms: int
+    to_ms: int
+    rate_milli: int
+    kind: str
+    reason: str
+    created_ms: int
+
+    @property
+    def interval(self) -> Interval:
+        """The time it charges."""
+        return Interval(self.from_ms, self.to_ms)
+
+    @property
+    def amount(self) -> int:
+        """Milli-GPU x milliseconds, with the rate's sign."""
+        return charge(self.rate_milli, self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    interval: Interval
+    rate_milli: int
+    kind: str
+
+
+def amount_within(postings: Iterable[Posting], span: Interval) -> int:
+    """What the postings charge for the time inside the span."""
+    return sum(charge(each.rate_milli, each.interval.within(span)) for each in postings)
+
+
+def still_to_post(
+    session: Session, posted: tuple[Posting, ...], due: Interval, pieces: Pieces, reason: str, now_ms: int
+) -> tuple[Posting, ...]:
+    """The postings that bring what was posted to exactly ``due`` x rate, no more and no less.
+
+    Time after all that was posted is settled; anything else is a correction of it. ``pieces`` cuts an
+    interval at the boundaries of the namespace's periods.
+    """
+    cut = (
+        (part, missing)
+        for missing in _missing(session.rate_milli, posted, due)
+        for part in pieces(missing.interval)
+    )
+    return tuple(
+        Posting(
+            session_uid=session.uid,
+            sequence=sequence,
+            namespace=session.namespace,
+            from_ms=part.start_ms,
+            to_ms=part.end_ms,
+            rate_milli=missing.rate_milli,
+            kind=missing.kind,
+            reason=reason,
+            created_ms=now_ms,
+        )
+        for sequence, (part, missing) in enumerate(cut, start=len(posted))
+    )
+
+
+def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Iterator[_Missing]:
+    """The difference between due and posted, in runs of equal rate."""
+    horizon = max((each.to_ms for each in posted), default=0)
+    run: _Missing | None = None
+    for part in _segments(posted, due):
+        rate = (rate_milli if part.within(due).length_ms else 0) - sum(
+            each.rate_milli for each in posted if part.within(each.interval).length_ms
+        )
+        kind = SETTLED if part.start_ms >= horizon else CORRECTION
+        if run and (run.rate_milli, run.kind) == (rate, kind):
+            run = _Missing(Interval(run.interval.start_ms, part.end_ms), rate, kind)
+            continue
+        if run and run.rate_milli:
+            yield run
+        run = _Missing(part, rate, kind)
+    if run and run.rate_milli:
+        yield run
+
+
+def _segments(posted: tuple[Posting, ...], due: Interval) -> Iterator[Interval]:
+    """All time between the first and the last bound, cut at every bound, so that nothing changes within a
+    segment."""
+    bounds = {bound for each in posted for bound in (each.from_ms, each.to_ms)}
+    if due.length_ms:
+        bounds |= {due.start_ms, due.end_ms}
+    return (Interval(start, end) for start, end in pairwise(sorted(bounds)))

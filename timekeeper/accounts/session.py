@@ -1,0 +1,192 @@
+"""A session: one pod's unbroken hold of its cards, from its opening to its last correction."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from timekeeper.accounts.pods import Pod
+from timekeeper.core import cards as placing
+from timekeeper.core.ledger import Evidence
+from timekeeper.core.policy import Settings
+from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
+
+# A node whose Lease is older than this has not been heard: kube-controller-manager gives up on it after 50 s.
+SILENT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is fixed at opening, then the evidence. Times in milliseconds since 1970, the rate in milli-GPU.
+
+    ``models`` and ``devices`` are the cards' models and the placement as text, empty where no placement could
+    be trusted. ``vanished_ms``: the pod's object went without terminal statuses, and the kubelet may run it
+    for ``grace_ms`` more. ``watermark_ms``: its node's, kept as it was when the pod ended or went; before
+    that the node's own row counts. ``settled_ms``: when all of it was posted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    owner: str
+    node: str
+    models: str
+    devices: str
+    rate_milli: int
+    admitted_in_budget: bool
+    charge_from: str
+    start_grace_ms: int
+    bound_ms: int
+    opened_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    vanished_ms: int | None = None
+    grace_ms: int = 0
+    watermark_ms: int | None = None
+    settled_ms: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True where the pod can give no further evidence of running."""
+        return self.ended_ms is not None or self.vanished_ms is not None
+
+    @property
+    def terms(self) -> Settings:
+        """The settings it was opened under: what changes later changes no session that runs."""
+        return _terms(self.charge_from, self.start_grace_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A new session; ``doubt`` tells why it is charged by its request and not by its placement."""
+
+    session: Session
+    doubt: str = ""
+
+
+@functools.cache
+def _terms(charge_from: str, start_grace_ms: int) -> Settings:
+    return Settings(charge_from=charge_from, start_grace_ms=start_grace_ms)
+
+
+def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | None) -> Evidence:
+    """All that is known of the session; the node's watermark speaks for it only while its pod is there."""
+    return Evidence(
+        bound_ms=session.bound_ms,
+        started_ms=session.started_ms,
+        ended_ms=session.ended_ms,
+        beat_ms=beat_ms,
+        watermark_ms=session.watermark_ms if session.is_over else node_watermark_ms,
+        vanished_ms=session.vanished_ms,
+        grace_ms=session.grace_ms,
+    )
+
+
+def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: int) -> Opened:
+    """The session of a bound pod on a node with these cards, its rate fixed by what then holds.
+
+    Charged by its placement where that is one the request could have been given; else by the request alone.
+    """
+    on_node = tuple(cards)
+    given = _placement(pod, on_node)
+    if isinstance(given, str):
+        rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
+    else:
+        uses = placing.use_of(pod.request, given)
+        rate = placing.rate(uses, on_node, settings.weights, settings.charge_by)
+        models, devices = _models(uses, on_node), placing.encode_placement(given)
+    session = Session(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        owner=pod.owner,
+        node=pod.node,
+        models=models,
+        devices=devices,
+        rate_milli=rate,
+        admitted_in_budget=admitted_in_budget(pod.standing, settings),
+        charge_from=settings.charge_from,
+        start_grace_ms=settings.start_grace_ms,
+        bound_ms=now_ms if pod.bound_ms is None else pod.bound_ms,
+        opened_ms=now_ms,
+    )
+    return Opened(session, given if isinstance(given, str) else "")
+
+
+def placement_fault(pod: Pod, cards: Iterable[Card]) -> str:
+    """Why the pod's placement is not to be trusted on these cards; empty where it is."""
+    given = _placement(pod, tuple(cards))
+    return given if isinstance(given, str) else ""
+
+
+def admitted_in_budget(standing: str, settings: Settings) -> bool:
+    """Whether a pod with this ``bursar.dev/standing`` was let in as one that may use what is left."""
+    if standing == "UNKNOWN":
+        return settings.unknown_standing == "inBudget"
+    return standing in ("IN_BUDGET", "UNLIMITED")
+
+
+def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: Settings) -> int:
+    """The highest rate that the request can have on any of these cards that it allows; on none, its compute
+    share at weight 1."""
+    choices = tuple(card for card in cards if placing.allowed(request, card))
+    init = [_estimate(each, choices, settings) for each in request.asks if each.init]
+    together = [_estimate(each, choices, settings) for each in request.asks if not each.init]
+    return max((*init, sum(together)))
+
+
+def witness(session: Session, pod: Pod) -> Session:
+    """The session with what the pod's status proves. The earliest start ever told stays: a status forgets it
+    after a few restarts."""
+    starts = [start for start in (session.started_ms, pod.started_ms) if start is not None]
+    return replace(
+        session,
+        started_ms=min(starts, default=None),
+        ended_ms=session.ended_ms if pod.ended_ms is None else pod.ended_ms,
+        vanished_ms=None,
+    )
+
+
+def vanish(
+    session: Session, pod_grace_ms: int, at_ms: int, known: Evidence, lease_ms: int | None, most_grace_ms: int
+) -> Session:
+    """The session of a pod whose object went at ``at_ms`` without terminal statuses.
+
+    Where its node was heard then, the kubelet may run it on for its grace period; where nobody had heard the
+    node for a while, nothing says that it ran at all since its last evidence.
+    """
+    if lease_ms is None or at_ms - lease_ms > SILENT_MS:
+        return vanish_unseen(session, known)
+    return replace(session, vanished_ms=at_ms, grace_ms=min(pod_grace_ms, most_grace_ms))
+
+
+def vanish_unseen(session: Session, known: Evidence) -> Session:
+    """The session of a pod whose object went while nobody watched: it ends with its last evidence."""
+    return replace(session, vanished_ms=last_evidence_ms(known), grace_ms=0)
+
+
+def last_evidence_ms(known: Evidence) -> int:
+    """The latest moment that anything is known of the session."""
+    return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
+
+
+def _placement(pod: Pod, cards: tuple[Card, ...]) -> Placement | str:
+    """The pod's placement where it is to be trusted, else why it is not."""
+    if not pod.devices:
+        return "the pod carries no placement"
+    try:
+        given = placing.decode_placement(pod.devices)
+    except placing.UndecodableError as error:
+        return f"its placement cannot be decoded: {error}"
+    return placing.mismatch(pod.request, given, cards) or given
+
+
+def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
+    return ",".join(sorted({card.model for card in cards if card.uuid in set(uses)}))
+
+
+def _estimate(each: ContainerAsk, choices: tuple[Card, ...], settings: Settings) -> int:
+    rates = [
+        placing.rate({card.uuid: placing.need(each.ask, card)}, [card], settings.weights, settings.charge_by)
+        for card in choices
+    ]
+    return each.ask.devices * max(rates, default=each.ask.share_milli)

@@ -1,0 +1,103 @@
+"""The document that webhooks and extender poll, made from statements."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.core.ledger import Balance
+from timekeeper.core.policy import Settings
+from timekeeper.core.wire import PriorityClassWire, StandingEntry, Standings, StandingSettings
+
+_GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the grant
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A standings document as it is served: its bytes, and the revision that is its strong ETag.
+
+    ``gist`` is what a reader would act on differently; while it is the same, the document stays as it is.
+    """
+
+    revision: str
+    body: bytes
+    gist: str
+
+
+def publish(
+    settings: Settings,
+    class_values: Mapping[str, int],
+    default: Statement,
+    namespaces: Mapping[str, Statement],
+    now_ms: int,
+    last: Published | None,
+) -> Published:
+    """The document now; the last one, byte for byte, where nobody would act differently on a new one."""
+    document: Standings = {
+        "version": 1,
+        "revision": "",
+        "generated": now_ms,
+        "settings": _settings(settings, class_values),
+        "default": _entry(default, settings),
+        "namespaces": {name: _entry(each, settings) for name, each in sorted(namespaces.items())},
+    }
+    gist = _gist(document, {"": default.balance, **{name: each.balance for name, each in namespaces.items()}})
+    if last is not None and last.gist == gist:
+        return last
+    document["revision"] = hashlib.sha256(_bytes(document)).hexdigest()[:32]
+    return Published(document["revision"], _bytes(document), gist)
+
+
+def _settings(settings: Settings, class_values: Mapping[str, int]) -> StandingSettings:
+    return {
+        "mode": "observe" if settings.mode == "observe" else "enforce",
+        "schedulerName": settings.scheduler_name,
+        "sidecar": settings.sidecar,
+        "priorityClasses": {
+            "inBudget": _class(settings.in_budget_class, class_values),
+            "overBudget": _class(settings.over_budget_class, class_values),
+        },
+        "unknownStanding": "overBudget" if settings.unknown_standing == "overBudget" else "inBudget",
+        "maxGracePeriodMs": settings.max_grace_period_ms,
+        "lookaheadMs": settings.lookahead_ms,
+        "policy": "binpack",
+    }
+
+
+def _class(name: str, class_values: Mapping[str, int]) -> PriorityClassWire:
+    return {"name": name, "value": class_values.get(name)}
+
+
+def _entry(statement: Statement, settings: Settings) -> StandingEntry:
+    budget, balance = statement.in_force.budget, statement.balance
+    over = balance.standing == "OVER_BUDGET"
+    return {
+        "standing": "OVER_BUDGET" if over else "UNLIMITED" if balance.granted is None else "IN_BUDGET",
+        "onExhausted": budget.on_exhausted,
+        "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
+        "ratio": balance.ratio_milli,
+        "warnAt": budget.warn_at_milli,
+        "remaining": balance.remaining,
+        "validUntil": statement.valid_until_ms,
+        "rules": dict(budget.rules),
+        "exempt": list(budget.exempt),
+        "policy": budget.policy,
+    }
+
+
+def _gist(document: Standings, balances: Mapping[str, Balance]) -> str:
+    """Everything but the moment and the exact remainder, of which only its thousandths of the grant count."""
+    entries = {"": document["default"], **document["namespaces"]}
+    told = {name: {**entry, "remaining": _grains(balances[name])} for name, entry in entries.items()}
+    return hashlib.sha256(_bytes([document["settings"], told])).hexdigest()
+
+
+def _grains(balance: Balance) -> int | None:
+    if balance.granted is None or balance.remaining is None:
+        return None
+    return balance.remaining * _GRAIN // max(1, balance.granted)
+
+
+def _bytes(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

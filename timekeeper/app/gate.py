@@ -1,0 +1,174 @@
+"""Who calls, and whether they may: Kubernetes' own TokenReview and SubjectAccessReview, remembered for a
+while."""
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from timekeeper import metrics
+from timekeeper.app.problem import Problem, unavailable
+from timekeeper.app.tokens import Expected, fault
+from timekeeper.core.names import DOMAIN
+from timekeeper.core.reflect import UnreachableError
+from timekeeper.core.request import mapping, sequence
+
+Json = Mapping[str, Any]
+Post = Callable[[str, Json], Json]
+
+GOOD_FOR_MS = 60_000
+REFUSED_FOR_MS = 5_000
+_MOST_REMEMBERED = 100_000
+
+_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path, no password
+_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_EXTRA = "authentication.kubernetes.io/"
+_ACCOUNT = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """The pod that a token is bound to, by the API server's word."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Someone whose token the API server took. ``pod`` None: the token is bound to none."""
+
+    username: str
+    uid: str
+    groups: tuple[str, ...]
+    extra: tuple[tuple[str, tuple[str, ...]], ...]
+    pod: BoundPod | None
+
+
+class Gate:
+    """Asks the API server through ``post(path, body)``, which raises UnreachableError; one per process."""
+
+    def __init__(self, post: Post, expected: Expected, clock: Callable[[], int]) -> None:
+        self._post = post
+        self._expected = expected
+        self._clock = clock
+        self._tokens = _Memory(clock)
+        self._rights = _Memory(clock)
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Who sends this header. Raises a Problem: 401, or 503 where nobody can tell."""
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise _unknown("a bearer token is needed")
+        token = token.strip()
+        problem = fault(token, self._expected, self._clock())
+        if problem:
+            metrics.REVIEWS.labels("token", "spared").inc()
+            raise _unknown(f"the token is refused: {problem}")
+        caller = self._tokens.get(hashlib.sha256(token.encode()).digest(), lambda: self._review(token))
+        if not isinstance(caller, Caller):
+            raise _unknown("the token is refused by the API server")
+        return caller
+
+    def pod(self, authorization: str | None) -> BoundPod:
+        """The pod whose token this is. Raises a Problem: 401, 403 where the token is bound to no pod, or
+        503."""
+        caller = self.caller(authorization)
+        if caller.pod is None:
+            raise Problem(403, "the token is not bound to a pod")
+        return caller.pod
+
+    def allow(self, authorization: str | None, verb: str, resource: str, namespace: str = "") -> Caller:
+        """The caller, who may do this to ``resource`` of group ``bursar.dev``, in one namespace or, where
+        that is empty, in all. Raises a Problem: 401, 403 or 503."""
+        caller = self.caller(authorization)
+        key = (caller, verb, resource, namespace)
+        if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace)):
+            where = f"in namespace {namespace}" if namespace else "in all namespaces"
+            raise Problem(403, f"{caller.username} may not {verb} {resource}.{DOMAIN} {where}")
+        return caller
+
+    def _review(self, token: str) -> Caller | None:
+        spec = {"token": token, "audiences": [self._expected.audience]}
+        status = self._ask("token", _TOKEN_REVIEWS, "TokenReview", "authentication.k8s.io/v1", spec)
+        is_ours = self._expected.audience in sequence(status.get("audiences"))
+        if status.get("authenticated") is not True or not is_ours:
+            return None
+        return _caller(mapping(status.get("user")))
+
+    def _may(self, caller: Caller, verb: str, resource: str, namespace: str) -> bool:
+        spec = {
+            "user": caller.username,
+            "uid": caller.uid,
+            "groups": list(caller.groups),
+            "extra": {name: list(values) for name, values in caller.extra},
+            "resourceAttributes": {
+                "group": DOMAIN,
+                "resource": resource,
+                "verb": verb,
+                "namespace": namespace,
+            },
+        }
+        status = self._ask("access", _ACCESS_REVIEWS, "SubjectAccessReview", "authorization.k8s.io/v1", spec)
+        return status.get("allowed") is True
+
+    def _ask(self, kind: str, path: str, name: str, version: str, spec: Json) -> Json:
+        try:
+            answer = self._post(path, {"apiVersion": version, "kind": name, "spec": spec})
+        except UnreachableError as error:
+            metrics.REVIEWS.labels(kind, "failed").inc()
+            raise unavailable("the API server could not be asked who you are and what you may do") from error
+        metrics.REVIEWS.labels(kind, "asked").inc()
+        return mapping(answer.get("status"))
+
+
+class _Memory:
+    """Answers by key, each for its time: what is granted longer than what is refused."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._known: dict[Hashable, tuple[int, object]] = {}
+
+    def get(self, key: Hashable, ask: Callable[[], object]) -> object:
+        """The remembered answer, or a new one. What ``ask`` raises is not remembered."""
+        now_ms = self._clock()
+        with self._lock:
+            until_ms, answer = self._known.get(key, (0, None))
+        if now_ms < until_ms <= now_ms + GOOD_FOR_MS:
+            return answer
+        answer = ask()
+        with self._lock:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[key] = (now_ms + (GOOD_FOR_MS if answer else REFUSED_FOR_MS), answer)
+        return answer
+
+
+def _unknown(detail: str) -> Problem:
+    return Problem(401, detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _caller(user: Json) -> Caller:
+    extra = {
+        str(name): tuple(map(str, sequence(values))) for name, values in mapping(user.get("extra")).items()
+    }
+    username = str(user.get("username", ""))
+    return Caller(
+        username=username,
+        uid=str(user.get("uid", "")),
+        groups=tuple(map(str, sequence(user.get("groups")))),
+        extra=tuple(sorted(extra.items())),
+        pod=_bound_pod(username, extra),
+    )
+
+
+def _bound_pod(username: str, extra: Mapping[str, tuple[str, ...]]) -> BoundPod | None:
+    """A pod's token is its service account's, which lives in the pod's namespace."""
+    uids, pods = extra.get(f"{_EXTRA}pod-uid", ()), extra.get(f"{_EXTRA}pod-name", ())
+    if not username.startswith(_ACCOUNT) or len(uids) != 1 or len(pods) != 1:
+        return None
+    namespace = username.removeprefix(_ACCOUNT).partition(":")[0]
+    return BoundPod(namespace, pods[0], uids[0])

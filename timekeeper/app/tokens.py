@@ -1,0 +1,58 @@
+"""What a token says of itself, unverified: enough to spend no question on those that cannot be good."""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+import orjson
+
+_FORM = re.compile(r"[A-Za-z0-9_-]{2,4096}\.[A-Za-z0-9_-]{2,16384}\.[A-Za-z0-9_-]{2,4096}", re.ASCII)
+_LEEWAY_S = 60  # between our clock and that of who signed
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What tokens for us carry; ``issuer`` empty where any will do."""
+
+    audience: str
+    issuer: str = ""
+
+
+def fault(token: str, expected: Expected, now_ms: int) -> str:
+    """Why the token cannot be good, in a few words; empty where it may be."""
+    claims = _claims(token)
+    if claims is None:
+        return "it is not a service account token"
+    audiences = claims.get("aud")
+    if expected.audience not in (audiences if isinstance(audiences, list) else [audiences]):
+        return f'it is not for the audience "{expected.audience}"'
+    if expected.issuer and claims.get("iss") != expected.issuer:
+        return "it is from another issuer"
+    expiry = claims.get("exp")
+    if not isinstance(expiry, int) or now_ms >= 1000 * (expiry + _LEEWAY_S):
+        return "it has expired"
+    return ""
+
+
+def issuer_of(token: str) -> str:
+    """The issuer that a token names; empty where it names none."""
+    claims = _claims(token) or {}
+    issuer = claims.get("iss")
+    return issuer if isinstance(issuer, str) else ""
+
+
+def _claims(token: str) -> dict[str, object] | None:
+    if not _FORM.fullmatch(token):
+        return None
+    head, body, _ = token.split(".")
+    decoded = _object(body)
+    return decoded if decoded is not None and _object(head) is not None else None
+
+
+def _object(part: str) -> dict[str, object] | None:
+    try:
+        value = orjson.loads(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,40 @@
+"""What the timekeeper counts of itself. No figure here names a tenant.
+
+Settler and workers are processes of their own: where ``PROMETHEUS_MULTIPROC_DIR`` is set, which the
+supervisor does, each writes into a file of that folder and whoever is asked adds them up.
+"""
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import REGISTRY
+
+from timekeeper.settings import FIGURES_FOLDER
+
+HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by what became of them", ["outcome"])
+REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
+SECONDS = Histogram("bursar_request_seconds", "How long answers took, by route", ["route"])
+REVIEWS = Counter("bursar_reviews", "Questions to the API server by kind and outcome", ["kind", "outcome"])
+
+TICKS = Counter("bursar_settler_ticks", "Ticks of the settler by outcome", ["outcome"])
+POSTINGS = Counter("bursar_postings", "Postings written, by kind", ["kind"])
+SESSIONS_OPENED = Counter("bursar_sessions_opened", "Sessions opened, by what fixed their rate", ["by"])
+UNREADABLE_PODS = Counter("bursar_unreadable_pods", "Pods seen whose GPU request cannot be charged")
+LOST_ENDS = Counter("bursar_lost_ends", "Ends of pods forgotten because the database was away for too long")
+WATCH_FAILURES = Counter("bursar_watch_failures", "Failed calls of a watch", ["source"])
+EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multiprocess_mode="mostrecent")
+STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
+BROKEN = Gauge("bursar_broken_budgets", "Budget entries that are wrong now", multiprocess_mode="mostrecent")
+TICK_SECONDS = Gauge(
+    "bursar_settler_tick_seconds", "How long the last tick took", multiprocess_mode="mostrecent"
+)
+
+
+def exposition() -> bytes:
+    """All figures of all processes in Prometheus' text format."""
+    if FIGURES_FOLDER not in os.environ:  # as prometheus_client itself decides
+        return generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

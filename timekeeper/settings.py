@@ -1,0 +1,144 @@
+"""The timekeeper's settings: flags, with ``BURSAR_*`` environment variables as their defaults.
+
+The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from timekeeper.core import __version__
+from timekeeper.core.names import AUDIENCE, NAMESPACE
+
+# The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
+FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000}
+
+_EPILOG = """commands:
+  serve     run the migrations, then the settler and the serving workers, until SIGTERM (the default)
+  settle    the settler alone
+  workers   the serving workers alone
+  migrate   run the migrations, and end
+
+A database is an SQLAlchemy URL; one with an absolute path has four slashes: sqlite:////data/bursar.db
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything an operator sets. ``kubeconfig`` empty: the cluster that we run in; ``issuer`` empty: that
+    of our own token, where we have one.
+
+    ``command`` is what this process runs: a supervisor's children repeat its flags, and ``--as`` tells them
+    apart. ``leash``: end when standard input is closed, for the process that started us is gone then;
+    ``socket_fd``: a socket that listens already, inherited from it.
+    """
+
+    command: str
+    host: str
+    port: int
+    tls_cert: str
+    tls_key: str
+    ca: str
+    database: str
+    workers: int
+    threads: int
+    kubeconfig: str
+    namespace: str
+    audience: str
+    issuer: str
+    heartbeat_interval_ms: int
+    leash: bool = False
+    socket_fd: int | None = None
+
+
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
+    given = _parser(environment).parse_args(arguments)
+    host, port = given.listen
+    values = vars(given)
+    del values["listen"]
+    values["heartbeat_interval_ms"] = values.pop("heartbeat_interval")
+    values["command"] = values.pop("as") or values["command"]
+    return Settings(host=host, port=port, **values)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence and exit code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="bursar-timekeeper",
+        description="Meters GPU time, charges it to namespaces' budgets, and serves balances and reports.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = ("serve", "settle", "workers", "migrate")
+    parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
+    parser.add_argument("--version", action="version", version=f"bursar {__version__}")
+
+    def flag(name: str, default: str, read_text: Callable[[str], Any], told: str) -> None:
+        # the help shows the flag's own default: a database's URL in the environment may hold a password
+        variable = "BURSAR_" + name.upper().replace("-", "_")
+        told = f"{told} (default {default or 'none'}; {variable})"
+        parser.add_argument(
+            f"--{name}", default=environment.get(variable, default), type=read_text, help=told
+        )
+
+    flag("listen", "0.0.0.0:8444", _address, "HOST:PORT of the REST API")
+    flag("tls-cert", "/etc/bursar/tls/tls.crt", str, "certificate chain, PEM; read anew when it changes")
+    flag("tls-key", "/etc/bursar/tls/tls.key", str, "its private key, PEM")
+    flag(
+        "ca",
+        "/etc/bursar/tls/ca.crt",
+        str,
+        "CA bundle that sidecars shall trust, sent with heartbeat answers",
+    )
+    flag("database", "sqlite:////var/lib/bursar/bursar.db", _text, "where the ledger is")
+    flag("workers", "2", _between(1, 64), "serving processes")
+    flag("threads", "16", _between(1, 256), "threads of each serving process")
+    flag("kubeconfig", "", str, "file with the API server and our credentials; none: in-cluster")
+    flag("namespace", NAMESPACE, _text, "namespace of the budget ConfigMaps")
+    flag("audience", AUDIENCE, _text, "audience that callers' tokens must be for")
+    flag("issuer", "", str, "issuer that callers' tokens must be from; none: that of our own token")
+    flag("heartbeat-interval", "5s", _duration_ms, "how often sidecars shall beat, such as 5s or 500ms")
+    parser.add_argument("--as", choices=commands, help=argparse.SUPPRESS)
+    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.*):([0-9]{1,5})", text, re.ASCII)
+    if match is None or not match[1] or int(match[2]) > 65535:
+        raise argparse.ArgumentTypeError(f'"{text}" is not HOST:PORT, such as 0.0.0.0:8444')
+    return match[1].strip("[]"), int(match[2])
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it must not be empty")
+    return text
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    def read_number(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {least} to {most}')
+        return int(text)
+
+    return read_number
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,6})(ms|s|m)", text, re.ASCII)
+    ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
+    if not 100 <= ms <= 300_000:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a duration from 100ms to 5m, such as 5s')
+    return ms

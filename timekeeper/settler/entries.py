@@ -1,0 +1,71 @@
+"""Budget ConfigMaps against the ledger: which entries take effect now, and what is wrong with the others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.accounts.history import SETTINGS, Entry, History
+from timekeeper.core import budgets
+from timekeeper.core.names import BUDGETS
+from timekeeper.core.policy import not_built
+from timekeeper.settler.world import ConfigMap
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that the writer of a ConfigMap is to be told: a Kubernetes Event and a line in the log."""
+
+    config_map: ConfigMap
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``errors``: all that is wrong now, by key; ``notices``: of that, what was not told before."""
+
+    entries: tuple[Entry, ...]
+    errors: Mapping[str, str]
+    notices: tuple[Notice, ...]
+
+
+def read_entries(
+    config_maps: Mapping[str, ConfigMap], history: History, told: Mapping[str, str], at_ms: int
+) -> Read:
+    """The entries that differ from the newest in the ledger, dated ``at_ms``.
+
+    A broken one makes none, so that the last good one stays in force; one that is in no ConfigMap any more
+    ends.
+    """
+    reading = budgets.read({name: dict(each.data) for name, each in config_maps.items()})
+    texts = _texts(config_maps)
+    good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
+    changed = [Entry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
+    ended = [Entry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
+    errors = _errors(reading)
+    notices = [
+        Notice(texts[key][1], "BrokenBudget", f"{sentence}; the last good entry stays in force")
+        for key, sentence in errors.items()
+        if told.get(key) != sentence
+    ]
+    for entry in changed:
+        sentences = not_built(reading.budgets[entry.key]) if entry.key in reading.budgets else ()
+        notices += [
+            Notice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}") for sentence in sentences
+        ]
+    return Read((*changed, *ended), errors, tuple(notices))
+
+
+def _texts(config_maps: Mapping[str, ConfigMap]) -> dict[str, tuple[str, ConfigMap]]:
+    """Each key's text where it counts: in `bursar-budgets`, else in the first ConfigMap by name."""
+    texts: dict[str, tuple[str, ConfigMap]] = {}
+    for each in sorted(config_maps.values(), key=lambda each: (each.name != BUDGETS, each.name)):
+        for key, text in each.data:
+            texts.setdefault(key, (text, each))
+    return texts
+
+
+def _errors(reading: budgets.Reading) -> dict[str, str]:
+    sentences: dict[str, list[str]] = {}
+    for error in reading.errors:
+        sentences.setdefault(error.key, []).append(error.sentence())
+    return {key: "; ".join(each) for key, each in sentences.items()}

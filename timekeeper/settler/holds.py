@@ -1,0 +1,128 @@
+"""Which sessions open, and what the cluster has proved of those that are open."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from timekeeper.accounts.pods import Pod
+from timekeeper.accounts.session import (
+    Session,
+    evidence,
+    open_session,
+    placement_fault,
+    vanish,
+    vanish_unseen,
+    witness,
+)
+from timekeeper.core.policy import Settings
+from timekeeper.settler.book import Book
+from timekeeper.settler.world import Gone, World
+
+# A pod may be heard of before its node: the watches are not one. Its rate waits this long for the inventory.
+PATIENCE_MS = 5_000
+
+
+@dataclass(slots=True)
+class Moved:
+    """``sessions``: the new and the changed ones by UID, ``opened`` the new among them; ``deferred``: pods
+    that wait for their node's inventory; ``doubts``: why a session is charged by its request."""
+
+    sessions: dict[str, Session] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)
+    deferred: dict[str, int] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)
+
+
+def moved_sessions(world: World, book: Book, settings: Settings, now_ms: int) -> Moved:
+    """The sessions of every pod that was heard of since the last tick."""
+    moved = Moved()
+    for uid, since_ms in world.touched.items():
+        _look_at(world, book, settings, now_ms, moved, world.pods[uid], since_ms)
+    for gone in world.gone.values():
+        _end(world, book, settings, now_ms, moved, gone)
+    if world.relisted:
+        for session in _missing(world, book):
+            known = evidence(session, book.watermarks.get(session.node), book.beats.get(session.uid))
+            moved.sessions[session.uid] = _at_rest(vanish_unseen(session, known), known.watermark_ms)
+    return moved
+
+
+def _look_at(
+    world: World, book: Book, settings: Settings, now_ms: int, moved: Moved, pod: Pod, since_ms: int
+) -> None:
+    """A pod that is there: opens its session once it is bound and its cards are known, then proves."""
+    session = book.session(pod.uid)
+    if session is None:
+        if not pod.node or pod.ended_ms == 0:
+            return
+        waits = bool(pod.devices) and now_ms - since_ms < PATIENCE_MS
+        if waits and placement_fault(pod, world.cards(pod.node)):
+            moved.deferred[pod.uid] = since_ms
+            return
+        session = _open(world, settings, now_ms, moved, pod)
+    _prove(world, book, moved, session, pod)
+
+
+def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved, gone: Gone) -> None:
+    """A pod whose object went: by its last status where that is terminal, else as one that vanished."""
+    pod, session = gone.pod, book.session(gone.pod.uid)
+    if session is None:
+        if pod.ended_ms == 0:
+            return
+        session = _open(world, settings, now_ms, moved, pod)
+    session = _prove(world, book, moved, session, pod)
+    if session.is_over:
+        return
+    known = evidence(session, gone.watermark_ms, book.beats.get(pod.uid))
+    if gone.seen:
+        most_grace_ms = settings.max_grace_period_ms
+        session = vanish(session, pod.grace_ms, gone.at_ms, known, gone.lease_ms, most_grace_ms)
+    else:
+        session = vanish_unseen(session, known)
+    moved.sessions[pod.uid] = _at_rest(session, known.watermark_ms)
+
+
+def _open(world: World, settings: Settings, now_ms: int, moved: Moved, pod: Pod) -> Session:
+    opened = open_session(pod, world.cards(pod.node), settings, now_ms)
+    moved.sessions[pod.uid] = opened.session
+    moved.opened.add(pod.uid)
+    if opened.doubt:
+        moved.doubts[pod.uid] = opened.doubt
+    return opened.session
+
+
+def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod) -> Session:
+    proved = witness(session, pod)
+    if proved.is_over and not session.is_over:
+        proved = _at_rest(proved, _watermark_ms(world, book, session.node))
+    if proved != session:
+        # what was settled is settled anew, by a correction
+        proved = moved.sessions[pod.uid] = replace(proved, settled_ms=None)
+    return proved
+
+
+def _at_rest(session: Session, watermark_ms: int | None) -> Session:
+    """A session that is over keeps its node's watermark as it is then, whatever the node does later."""
+    return replace(session, watermark_ms=watermark_ms)
+
+
+def _watermark_ms(world: World, book: Book, node: str) -> int | None:
+    heard = (book.watermarks.get(node), world.watermark_ms(node))
+    return max((each for each in heard if each is not None), default=None)
+
+
+def _missing(world: World, book: Book) -> Iterator[Session]:
+    """Sessions that run by the ledger, whose pods a whole list did not have."""
+    for uid, session in book.sessions.items():
+        if not session.is_over and uid not in world.pods and uid not in world.gone:
+            yield session
+
+
+def heard_nodes(world: World, book: Book, sessions: Mapping[str, Session]) -> dict[str, int]:
+    """The watermarks that have moved, of the nodes that sessions run on. They never move back."""
+    nodes = {session.node for session in sessions.values() if not session.is_over}
+    heard = {node: world.watermark_ms(node) for node in nodes}
+    return {
+        node: at_ms
+        for node, at_ms in heard.items()
+        if at_ms is not None and at_ms > book.watermarks.get(node, 0)
+    }

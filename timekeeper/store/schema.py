@@ -1,0 +1,207 @@
+"""The tables. Integers only: milliseconds since 1970, milli-GPU, and their product; what must never be is a
+CHECK.
+
+Migrations create them; a test compares the two.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# SQLite counts a key up by itself only where its type is INTEGER, which there holds 64 bits all the same.
+_KEY = BigInteger().with_variant(Integer(), "sqlite")
+
+ENTRIES = Table(
+    "entries",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("text", Text),
+    Column("from_ms", BigInteger, nullable=False),
+    UniqueConstraint("key", "from_ms"),
+    CheckConstraint("key <> ''", name="key_is_named"),
+    CheckConstraint("from_ms >= 0", name="from_is_a_time"),
+    comment="each text that a budget key ever had, and from when on; NULL: from then on it has none",
+)
+
+ENTRY_ERRORS = Table(
+    "entry_errors",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("sentence", Text, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    comment="what is wrong now in the budget ConfigMaps; the last good entry stays in force",
+)
+
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("subject", Text, nullable=False),
+    Column("period_start_ms", BigInteger, nullable=False),
+    Column("period_end_ms", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("idempotency_key"),
+    CheckConstraint("period_end_ms > period_start_ms", name="period_is_not_empty"),
+    CheckConstraint("kind IN ('period', 'correction', 'manual')", name="kind_is_known"),
+    CheckConstraint("amount >= 0 OR kind = 'correction'", name="only_corrections_take"),
+    CheckConstraint("amount <> 0 OR kind = 'period'", name="amount_is_not_nothing"),
+    CheckConstraint("subject <> '' AND actor <> ''", name="is_signed"),
+    Index(None, "period_end_ms", "subject"),
+    comment="amounts given to a namespace for a period; rows are only added",
+)
+
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("models", Text, nullable=False),
+    Column("devices", Text, nullable=False),
+    Column("rate_milli", BigInteger, nullable=False),
+    Column("admitted_in_budget", Boolean, nullable=False),
+    Column("charge_from", Text, nullable=False),
+    Column("start_grace_ms", BigInteger, nullable=False),
+    Column("bound_ms", BigInteger, nullable=False),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("started_ms", BigInteger),
+    Column("ended_ms", BigInteger),
+    Column("vanished_ms", BigInteger),
+    Column("grace_ms", BigInteger, nullable=False),
+    Column("watermark_ms", BigInteger),
+    Column("settled_ms", BigInteger),
+    CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
+    CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
+    CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
+    CheckConstraint("bound_ms >= 0 AND start_grace_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
+    CheckConstraint("started_ms IS NULL OR started_ms > 0", name="no_start_in_1970"),
+    CheckConstraint("ended_ms IS NULL OR vanished_ms IS NULL", name="one_end"),
+    CheckConstraint(
+        "settled_ms IS NULL OR ended_ms IS NOT NULL OR vanished_ms IS NOT NULL", name="settled_after_its_end"
+    ),
+    Index(None, "namespace", "settled_ms"),
+    Index(
+        "ix_sessions_unsettled",
+        "uid",
+        sqlite_where=text("settled_ms IS NULL"),
+        postgresql_where=text("settled_ms IS NULL"),
+    ),
+    comment="one pod's hold of its cards, by pod UID: what is fixed at opening, then the evidence",
+)
+
+NODES = Table(
+    "nodes",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("watermark_ms", BigInteger, nullable=False),
+    CheckConstraint("name <> '' AND watermark_ms >= 0", name="is_a_time_of_a_node"),
+    comment="until when each node was heard, its pods being there",
+)
+
+HEARTBEATS = Table(
+    "heartbeats",
+    METADATA,
+    Column("session_uid", Text, ForeignKey("sessions.uid"), primary_key=True),
+    Column("boot", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("beat_ms", BigInteger, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("sequence >= 0", name="sequence_counts"),
+    CheckConstraint("beat_ms >= 0 AND beat_ms <= received_ms", name="no_beat_from_the_future"),
+    Index(None, "received_ms"),
+    comment="the last heartbeat of each run of a pod's sidecar",
+)
+
+POSTINGS = Table(
+    "postings",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("session_uid", Text, ForeignKey("sessions.uid"), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("from_ms", BigInteger, nullable=False),
+    Column("to_ms", BigInteger, nullable=False),
+    Column("rate_milli", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    # Two settlers that decide alike at the same time both write the session's next number: one of them fails.
+    UniqueConstraint("session_uid", "sequence"),
+    CheckConstraint("sequence >= 0", name="sequence_counts"),
+    CheckConstraint("from_ms >= 0 AND to_ms > from_ms", name="interval_is_not_empty"),
+    CheckConstraint("amount = rate_milli * (to_ms - from_ms)", name="amount_is_rate_times_time"),
+    CheckConstraint("kind IN ('settled', 'correction')", name="kind_is_known"),
+    CheckConstraint("rate_milli > 0 OR kind = 'correction'", name="only_corrections_take"),
+    CheckConstraint("rate_milli <> 0", name="amount_is_not_nothing"),
+    Index(
+        "uq_postings_settled_once",
+        "session_uid",
+        "from_ms",
+        unique=True,
+        sqlite_where=text("kind = 'settled'"),
+        postgresql_where=text("kind = 'settled'"),
+    ),
+    Index(None, "namespace", "to_ms"),
+    Index(None, "to_ms"),
+    comment="settled charges; rows are only added",
+)
+
+WAITING = Table(
+    "waiting",
+    METADATA,
+    Column("namespace", Text, primary_key=True),
+    Column("rate_milli", BigInteger, nullable=False),
+    CheckConstraint("rate_milli > 0", name="rate_is_positive"),
+    comment="the rate that a namespace's admitted pods without a node will have",
+)
+
+STANDINGS = Table(
+    "standings",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("revision", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    comment="the standings document as it is served",
+)
+
+PULSE = Table(
+    "pulse",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("tick_ms", BigInteger, nullable=False),
+    Column("decided_ms", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    comment="when the settler last wrote and decided, and what it waits for",
+)

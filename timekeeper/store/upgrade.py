@@ -1,0 +1,45 @@
+"""Bringing the database to the schema of this release."""
+
+from pathlib import Path
+
+import alembic.command
+import alembic.config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from timekeeper.store.engine import Connection, Store
+
+MIGRATIONS = Path(__file__).parent.parent / "migrations"
+
+_POSTGRESQL_LOCK = 0x627572736172  # "bursar"
+
+
+def upgrade(store: Store) -> tuple[str, ...]:
+    """Run every revision that the database does not have yet, in one transaction under a lock.
+
+    Returns the revisions found that this release does not know: then a later one was here, nothing is done,
+    and its schema serves us all the same. Two processes that start at once take turns, and the second finds
+    nothing to do. Raises UnavailableError.
+    """
+    with store.writing() as connection:
+        _lock(connection)
+        config = _config()
+        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        later = set(MigrationContext.configure(connection).get_current_heads()) - known
+        if not later:
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "head")
+        return tuple(sorted(later))
+
+
+def _lock(connection: Connection) -> None:
+    """SQLite holds its write lock from the transaction's beginning; PostgreSQL has a lock for such ends."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRESQL_LOCK})")
+
+
+def _config() -> alembic.config.Config:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config

@@ -1,0 +1,107 @@
+"""What Bursar writes into a good pod at admission, as RFC 6902 operations (design 5).
+
+The operations are written directly: comparing the pod before and after costs a thousand times as much. They
+are a fixed point: of a governed pod with the same standing nothing is left to change, in whatever order other
+webhooks come.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request import Json, canonical
+from timekeeper.core.values import GPURequest
+from timekeeper.core.wire import StandingWord
+from webhook import injected, visible
+from webhook.patch import Operation, add, merged, remove
+from webhook.review import sequence_of
+from webhook.terms import Terms
+
+LABELS = {names.GOVERNED: "true"}
+
+
+def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> list[Operation]:
+    """The operations that make the pod a governed one; empty where it is one already.
+
+    ``request`` is what the core parsed from this very pod, and the pod has broken no rule. What stands in its
+    annotations is overwritten, never trusted: standing and class are always set together.
+    """
+    return [
+        *merged(pod["metadata"], "/metadata", "labels", LABELS),
+        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
+        *_priority(pod["spec"], word, terms),
+        *_scheduler(pod["spec"], terms),
+        *_containers(pod["spec"], request),
+        *_sidecar(pod, request, terms),
+    ]
+
+
+def annotations(request: GPURequest, word: StandingWord) -> dict[str, str]:
+    """The annotations of a governed pod before it is bound."""
+    return {**_of_request(request), names.STANDING: word}
+
+
+@lru_cache(maxsize=4096)
+def _of_request(request: GPURequest) -> Mapping[str, str]:
+    return {**BY_NAME[request.dialect].at_admission(request), names.REQUEST: canonical(request)}
+
+
+def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
+    """True where the user's own class stays: its value, which the API server has resolved before any webhook
+    runs, is at or below the standing's. While observing nobody is demoted, so every class stays."""
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.class_of(word).value
+    if not own or terms.mode == "observe":
+        return bool(own)
+    return value is not None and most is not None and value <= most
+
+
+def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
+    """The class by name, without the numbers that the API server had resolved from the former one: it refuses
+    a class beside numbers of another, and sets them again."""
+    name = terms.class_of(word).name
+    if spec.get("priorityClassName") == name or keeps_own_class(spec, word, terms):
+        return []
+    stale = [remove(f"/spec/{each}") for each in ("priority", "preemptionPolicy") if each in spec]
+    return [add("/spec/priorityClassName", name), *stale]
+
+
+def _scheduler(spec: Json, terms: Terms) -> list[Operation]:
+    changed = []
+    if spec.get("schedulerName") != terms.scheduler_name:
+        changed.append(add("/spec/schedulerName", terms.scheduler_name))
+    if terms.runtime_class and not spec.get("runtimeClassName"):
+        changed.append(add("/spec/runtimeClassName", terms.runtime_class))
+    return changed
+
+
+def _containers(spec: Json, request: GPURequest) -> list[Operation]:
+    return [
+        operation
+        for field in ("initContainers", "containers")
+        for index, container in enumerate(sequence_of(spec.get(field)))
+        if container["name"] != names.SIDECAR
+        for operation in visible.operations(container, f"/spec/{field}/{index}", request)
+    ]
+
+
+def _sidecar(pod: Json, request: GPURequest, terms: Terms) -> list[Operation]:
+    """Last of all, for inserting it first among the init containers moves the others' indexes."""
+    if terms.sidecar is None:
+        return []
+    first = sequence_of(pod["spec"].get("initContainers"))
+    for index, container in enumerate(first):
+        if container["name"] == names.SIDECAR:
+            path = f"/spec/initContainers/{index}"
+            return [*_volumes(pod["spec"]), *injected.refreshed(container, path, terms.sidecar, request)]
+    ours = injected.container(terms.sidecar, request, pod)
+    inserted = add("/spec/initContainers/0", ours) if first else add("/spec/initContainers", [ours])
+    return [*_volumes(pod["spec"]), inserted]
+
+
+def _volumes(spec: Json) -> list[Operation]:
+    present = sequence_of(spec.get("volumes"))
+    missing = [each for each in injected.VOLUMES if all(each["name"] != one["name"] for one in present)]
+    if missing and not present:
+        return [add("/spec/volumes", missing)]
+    return [add("/spec/volumes/-", each) for each in missing]

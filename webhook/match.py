@@ -1,0 +1,58 @@
+"""The parts of the admission manifests that follow from the dialect table, so that they cannot drift apart.
+
+CEL, as the API server evaluates it; the manifests' tests compare.
+"""
+
+from collections.abc import Iterable
+
+from timekeeper.core import names
+from timekeeper.core.dialects import GPU_RESOURCE
+from webhook.rules import OURS, OWNED
+from webhook.visible import VISIBLE_DEVICES
+
+SYSTEM_NAMESPACES = ("kube-system", names.NAMESPACE)
+
+# gpu-manager itself writes this one on a pod that it has begun to run
+_PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
+
+
+def gpu_pods() -> str:
+    """True for the pods that the webhooks must see: that ask for a GPU in any dialect, carry an annotation,
+    label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES."""
+    return f"""\
+object != null && has(object.spec) && (
+  (
+    (has(object.spec.containers) ? object.spec.containers : [])
+    + (has(object.spec.initContainers) ? object.spec.initContainers : [])
+    + (has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])
+  ).exists(c,
+    (has(c.resources) && (
+      (has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{GPU_RESOURCE}')))
+      || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{GPU_RESOURCE}')))
+    ))
+    || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}'))
+  )
+  || (has(object.metadata.annotations)
+    && object.metadata.annotations.exists(k, k.matches(r'{_either([*OURS, *OWNED])}')))
+  || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{_either(OURS)}')))
+  || (has(object.spec.schedulingGates)
+    && object.spec.schedulingGates.exists(g, g.name.matches(r'{_either(OURS)}')))
+)
+"""
+
+
+def immutable_annotations() -> str:
+    """The regular expression of the annotations that nobody may change on a pod that is there."""
+    return _either([*OURS, *(owned for owned in OWNED if owned not in _PLUGIN_WRITES)])
+
+
+def immutable_labels() -> str:
+    """The regular expression of the labels that nobody may change, and of the gates that only the timekeeper
+    may remove."""
+    return _either(OURS)
+
+
+def _either(words: Iterable[str]) -> str:
+    """Matches these names; a word that ends in - or / matches all that begin with it."""
+    patterns = [word.replace(".", r"\.") + ("" if word[-1] in "-/" else "$") for word in words]
+    return f"^({'|'.join(patterns)})"

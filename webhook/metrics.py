@@ -1,0 +1,86 @@
+"""What the webhook counts, summed over its workers.
+
+Import this only after PROMETHEUS_MULTIPROC_DIR is set (or deliberately is not): prometheus_client chooses at
+import whether its values live in files that all workers share.
+"""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from webhook.review import Answer
+
+_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
+
+
+class Metrics:
+    """The counters of one worker; ``exposition`` gives the text of all workers together."""
+
+    def __init__(self, exposition: Callable[[], bytes], registry: CollectorRegistry) -> None:
+        self.exposition = exposition
+        self._reviews = Counter(
+            "bursar_webhook_reviews", "Reviews answered.", ["webhook", "verdict"], registry=registry
+        )
+        self._violations = Counter(
+            "bursar_webhook_violations", "Reviews that broke a rule.", ["rule"], registry=registry
+        )
+        self._malformed = Counter(
+            "bursar_webhook_malformed", "Bodies that are no AdmissionReview.", registry=registry
+        )
+        self._unknown = Counter(
+            "bursar_webhook_unknown_standing",
+            "Pods governed while their standing was UNKNOWN.",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "bursar_webhook_review_seconds",
+            "Time from a whole request to its answer.",
+            ["webhook"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._age = Gauge(
+            "bursar_webhook_standings_age_seconds",
+            "Since the timekeeper was last heard, in the worker that heard it longest ago; -1: never.",
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+        self._polls = Counter(
+            "bursar_webhook_standings_polls", "Polls of the standings.", ["outcome"], registry=registry
+        )
+
+    def answered(self, webhook: str, answer: Answer, seconds: float) -> None:
+        """One review was answered."""
+        self._reviews.labels(webhook, answer.verdict).inc()
+        self._seconds.labels(webhook).observe(seconds)
+        for rule in answer.rules:
+            self._violations.labels(rule).inc()
+        if answer.audit.get("standing") == "UNKNOWN" and answer.operations:
+            self._unknown.inc()
+
+    def malformed(self) -> None:
+        """One body was refused with a 400."""
+        self._malformed.inc()
+
+    def polled(self, outcome: str, age_s: float) -> None:
+        """The timekeeper was asked; ``age_s`` since it last answered, -1 for never."""
+        self._polls.labels(outcome).inc()
+        self._age.set(age_s)
+
+
+def of_this_process() -> Metrics:
+    """For a process without siblings."""
+    registry = CollectorRegistry()
+    return Metrics(lambda: generate_latest(registry), registry)
+
+
+def of_all_workers() -> Metrics:
+    """For one of several workers that share the folder PROMETHEUS_MULTIPROC_DIR."""
+
+    def exposition() -> bytes:
+        together = CollectorRegistry()
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+    return Metrics(exposition, CollectorRegistry())

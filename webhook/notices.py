@@ -1,0 +1,88 @@
+"""The warnings that people see in kubectl beside "pod created".
+
+The API server drops a warning with a line break, and cuts all of them once they pass 4096 bytes together.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from timekeeper.core.request import Json, containers
+from timekeeper.core.values import GPURequest
+from timekeeper.core.violation import Violation, shown
+from webhook import govern, visible
+from webhook.terms import Standing, Terms
+
+LONGEST_BYTES = 256
+ALL_BYTES = 4000
+
+NO_SCHEDULER = ("", "default-scheduler")
+
+
+def notices(
+    pod: Json, request: GPURequest, namespace: str, standing: Standing, terms: Terms
+) -> tuple[str, ...]:
+    """What the user of a pod that is being governed should know, most important first."""
+    return fitting((*_of_standing(namespace, standing, terms), *_of_changes(pod, request, standing, terms)))
+
+
+def observed(violations: Iterable[Violation]) -> tuple[str, ...]:
+    """While observing: what would have been refused."""
+    return fitting(f"would be refused: {violation.sentence()}" for violation in violations)
+
+
+def fitting(sentences: Iterable[str]) -> tuple[str, ...]:
+    """As many sentences as fit the API server's budget, each on one line and cut to its length."""
+    fit, left = [], ALL_BYTES
+    for sentence in sentences:
+        line = _cut(sentence if sentence.isprintable() else _printable(sentence))
+        left -= len(line.encode())
+        if left < 0:
+            break
+        fit.append(line)
+    return tuple(fit)
+
+
+def _printable(sentence: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in sentence)
+
+
+def _cut(line: str) -> str:
+    raw = line.encode()
+    if len(raw) <= LONGEST_BYTES:
+        return line
+    return raw[: LONGEST_BYTES - 3].decode(errors="ignore") + "..."
+
+
+def _of_standing(namespace: str, standing: Standing, terms: Terms) -> Iterator[str]:
+    where, name = f"namespace {namespace}", terms.class_of(standing.word).name
+    if standing.word == "UNKNOWN":
+        yield f"{where}: the GPU budget is not known at the moment; admitted at priority class {name}"
+    elif standing.word == "OVER_BUDGET" and terms.mode == "observe":
+        later = terms.over_budget.name
+        yield f"{where} has used up its GPU budget; once it counts, the pod gets priority class {later}"
+    elif standing.word == "OVER_BUDGET" and standing.by_estimate:
+        yield f"{where}: pods of the last seconds use up the rest of its GPU budget; priority class {name}"
+    elif standing.word == "OVER_BUDGET":
+        yield f"{where} has used up its GPU budget; this pod gets priority class {name}"
+    elif _nearly_spent(standing):
+        whole, tenth = divmod(standing.ratio_milli or 0, 10)
+        yield f"{where} has spent {whole}.{tenth} % of its GPU budget"
+
+
+def _nearly_spent(standing: Standing) -> bool:
+    spent, warn_at = standing.ratio_milli, standing.warn_at_milli
+    return spent is not None and warn_at is not None and spent >= warn_at
+
+
+def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms) -> Iterator[str]:
+    spec, ours = pod["spec"], terms.class_of(standing.word).name
+    scheduler, own = spec.get("schedulerName"), spec.get("priorityClassName")
+    if scheduler and scheduler not in (*NO_SCHEDULER, terms.scheduler_name):
+        yield f"schedulerName {shown(scheduler)} replaced by {terms.scheduler_name}, which gives out cards"
+    if own and own != ours and not govern.keeps_own_class(spec, standing.word, terms):
+        yield f"priority class {shown(own)} replaced by {ours}, the highest that the namespace's budget gives"
+    for container in containers(pod):
+        if visible.overridden(container.raw, request):
+            yield (
+                f"{container.path} ({container.name}): {visible.VISIBLE_DEVICES} replaced; "
+                "a container sees the cards that it is given"
+            )

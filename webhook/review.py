@@ -1,0 +1,196 @@
+"""AdmissionReview at the door: raw JSON becomes a value or a sentence that says what is malformed, and
+nothing is re-checked past here.
+
+The API server sends typed, defaulted objects; the checks hold for whoever else can reach the port.
+Source: k8s.io/api/admission/v1.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from timekeeper.core.request import Json, mapping
+from timekeeper.core.values import GPURequest
+
+API_VERSION = "admission.k8s.io/v1"
+SUBRESOURCES = ("", "ephemeralcontainers", "resize", "status")
+
+CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+
+
+class MalformedError(ValueError):
+    """The body is no AdmissionReview that we can read; the text says why, and goes into the 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One request to admit a pod. ``pod`` and ``old`` have the shape that a Pod has wherever we look at
+    them."""
+
+    uid: str
+    operation: str
+    subresource: str
+    namespace: str
+    name: str
+    dry_run: bool
+    pod: Json
+    old: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered: ``refusal`` empty admits; ``operations`` is an RFC 6902 patch.
+
+    ``verdict`` is the word for logs and metrics, ``rules`` the ids of the rules that were broken; ``request``
+    is there where the pod is governed.
+    """
+
+    verdict: str
+    refusal: str = ""
+    operations: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    request: GPURequest | None = None
+
+
+def read(body: bytes) -> Review:
+    """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"the body is not JSON: {error}") from error
+    if not isinstance(whole, dict) or whole.get("kind") != "AdmissionReview":
+        raise MalformedError("the body is no AdmissionReview")
+    if whole.get("apiVersion") != API_VERSION:
+        raise MalformedError(f"apiVersion must be {API_VERSION}")
+    request = whole.get("request")
+    if not isinstance(request, dict):
+        raise MalformedError("request: must be an object")
+    return _review(request)
+
+
+def encode(uid: str, answer: Answer) -> bytes:
+    """The AdmissionReview that answers the request ``uid``."""
+    response: dict[str, Any] = {"uid": uid, "allowed": not answer.refusal}
+    if answer.refusal:
+        # without a code the API server answers 400, and 429 would make kubectl retry in silence for minutes
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": answer.refusal}
+    elif answer.operations:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(orjson.dumps(answer.operations)).decode()
+    if answer.warnings:
+        response["warnings"] = answer.warnings
+    if answer.audit:
+        response["auditAnnotations"] = answer.audit
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def _review(request: Json) -> Review:
+    uid = _text(request, "uid")
+    if not uid:
+        raise MalformedError("request.uid: must not be empty")
+    if mapping(request.get("resource")).get("resource") != "pods":
+        raise MalformedError("request.resource: only pods are reviewed here")
+    subresource = _text(request, "subResource")
+    if subresource not in SUBRESOURCES:
+        raise MalformedError(
+            "request.subResource: only " + ", ".join(SUBRESOURCES[1:]) + " are reviewed here"
+        )
+    operation = _text(request, "operation")
+    return Review(
+        uid=uid,
+        operation=operation,
+        subresource=subresource,
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        dry_run=request.get("dryRun") is True,
+        pod={} if operation == "DELETE" else _pod(request.get("object"), "request.object"),
+        old=_pod(request["oldObject"], "request.oldObject") if request.get("oldObject") is not None else {},
+    )
+
+
+def _pod(raw: object, path: str) -> Json:
+    """A pod whose metadata, containers, environments and volumes have the types that the API gives them."""
+    pod = _object(raw, path)
+    metadata = _object(pod.get("metadata"), f"{path}.metadata")
+    for name in ("annotations", "labels"):
+        _texts(metadata.get(name), f"{path}.metadata.{name}")
+    spec = _object(pod.get("spec"), f"{path}.spec")
+    for name in CONTAINER_LISTS:
+        for at, container in _named(spec.get(name), f"{path}.spec.{name}"):
+            _container(container, at)
+    for name in ("volumes", "schedulingGates"):
+        for _ in _named(spec.get(name), f"{path}.spec.{name}"):
+            pass
+    for name in ("priorityClassName", "schedulerName", "runtimeClassName", "nodeName"):
+        _text(spec, name)
+    for name in ("priority", "terminationGracePeriodSeconds"):
+        _whole(spec.get(name), f"{path}.spec.{name}")
+    return pod
+
+
+def _container(container: Json, path: str) -> None:
+    for at, variable in _named(container.get("env"), f"{path}.env"):
+        if not isinstance(variable.get("value", ""), str | None):
+            raise MalformedError(f"{at}.value: must be a string")
+    for at, _ in _objects(container.get("volumeMounts"), f"{path}.volumeMounts"):
+        del at
+    resources = container.get("resources")
+    if resources is not None:
+        for name in ("limits", "requests"):
+            amounts = _object(resources, f"{path}.resources").get(name)
+            if amounts is not None:
+                _object(amounts, f"{path}.resources.{name}")
+
+
+def _objects(raw: object, path: str) -> Iterable[tuple[str, Json]]:
+    if raw is None:
+        return
+    if not isinstance(raw, list):
+        raise MalformedError(f"{path}: must be an array")
+    for index, each in enumerate(raw):
+        yield f"{path}[{index}]", _object(each, f"{path}[{index}]")
+
+
+def _named(raw: object, path: str) -> Iterable[tuple[str, Json]]:
+    for at, each in _objects(raw, path):
+        if not isinstance(each.get("name"), str):
+            raise MalformedError(f"{at}.name: must be a string")
+        yield at, each
+
+
+def _object(raw: object, path: str) -> Json:
+    if not isinstance(raw, dict):
+        raise MalformedError(f"{path}: must be an object")
+    return raw
+
+
+def _text(raw: Json, name: str) -> str:
+    value = raw.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise MalformedError(f"{name}: must be a string")
+    return value
+
+
+def _texts(raw: object, path: str) -> None:
+    if raw is None:
+        return
+    for key, value in _object(raw, path).items():
+        if not isinstance(value, str):
+            raise MalformedError(f"{path}[{key}]: must be a string")
+
+
+def _whole(raw: object, path: str) -> None:
+    if raw is not None and (not isinstance(raw, int) or isinstance(raw, bool)):
+        raise MalformedError(f"{path}: must be a whole number")
+
+
+def sequence_of(raw: object) -> Sequence[Json]:
+    """A checked list of the pod's spec, empty where it is absent."""
+    return raw if isinstance(raw, list) else []

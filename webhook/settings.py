@@ -1,0 +1,243 @@
+"""The webhook's settings: flags, with ``BURSAR_*`` environment variables as their defaults.
+
+The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from timekeeper.core import __version__, names
+from webhook.terms import PriorityClass, Sidecar, Terms
+
+T = TypeVar("T")
+
+_TRUST = Path("/etc/bursar/tls")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `serve` runs with. ``terms`` hold until the timekeeper tells others, and without a CA in them;
+    ``stale_after_ms``: a standing not heard for so long is UNKNOWN."""
+
+    host: str
+    port: int
+    workers: int
+    certificate: Path
+    key: Path
+    ca: Path
+    timekeeper_url: str
+    token_file: Path
+    stale_after_ms: int
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSettings:
+    """What `certificates` runs with. ``folder`` None writes no files."""
+
+    kubeconfig: Path | None
+    namespace: str
+    configuration: str
+    extra_names: tuple[str, ...]
+    folder: Path | None
+    every_s: int
+    once: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence and exit code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings of ``python -m webhook``. Exits with 2 and a sentence where one is missing or bad."""
+    given = _serving(environment).parse_args(arguments)
+    host, port = given.listen
+    sidecar = Sidecar(given.sidecar_image, given.sidecar_timekeeper_url or given.timekeeper_url, "")
+    return Settings(
+        host=host,
+        port=port,
+        workers=given.workers,
+        certificate=given.tls_cert,
+        key=given.tls_key,
+        ca=given.ca,
+        timekeeper_url=given.timekeeper_url,
+        token_file=given.token_file,
+        stale_after_ms=1000 * given.stale_after,
+        terms=Terms(
+            known=False,
+            mode=given.mode,
+            scheduler_name=given.scheduler_name,
+            in_budget=given.in_budget_class,
+            over_budget=given.over_budget_class,
+            unknown_standing=given.unknown_standing,
+            max_grace_s=given.max_grace_period,
+            runtime_class=given.runtime_class,
+            sidecar=sidecar if given.sidecar == "on" else None,
+        ),
+    )
+
+
+def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:
+    """The settings of ``python -m webhook certificates``. Exits with 2 and a sentence where one is bad."""
+    given = _certifying(environment).parse_args(arguments)
+    return CertificateSettings(
+        kubeconfig=given.kubeconfig,
+        namespace=given.namespace,
+        configuration=given.configuration,
+        extra_names=tuple(name for names in given.extra_name for name in names.split(",") if name),
+        folder=given.write,
+        every_s=given.every,
+        once=given.once,
+    )
+
+
+class _Flags:
+    """Adds flags whose defaults come from the environment, by one rule."""
+
+    def __init__(self, parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+        self._parser, self._environment = parser, environment
+
+    def add(
+        self,
+        flag: str,
+        read_as: Callable[[str], object],
+        default: str | None,
+        help_text: str,
+        choices: Sequence[str] | None = None,
+    ) -> None:
+        """A flag; without a default it must be given."""
+        variable = "BURSAR_" + flag.removeprefix("--").replace("-", "_").upper()
+        present = self._environment.get(variable, default)
+        shown = f"default {default}" if default else "empty by default" if default == "" else "needed"
+        self._parser.add_argument(
+            flag,
+            type=read_as,
+            default=present,
+            required=present is None,
+            choices=choices,
+            metavar=None if choices else flag.removeprefix("--").replace("-", "_").upper(),
+            help=f"{help_text} ({shown}; {variable})",
+        )
+
+
+def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="bursar-webhook",
+        description="Reviews pods for the API server: refuses malformed GPU requests, governs the others.",
+        epilog="The terms marked * hold until the timekeeper has been heard, which tells those of the budget "
+        "ConfigMap. Other commands: `bursar-webhook certificates` makes and renews the certificates (see its "
+        "own --help); `bursar-webhook serve` is the same as no command.",
+    )
+    flags = _Flags(parser, environment)
+    flags.add("--listen", _address, "0.0.0.0:8443", "address to serve on, HTTPS")
+    flags.add("--workers", _natural, "2", "processes that review")
+    flags.add(
+        "--tls-cert", Path, str(_TRUST / "tls.crt"), "certificate to serve with, PEM; reread when it changes"
+    )
+    flags.add("--tls-key", Path, str(_TRUST / "tls.key"), "its private key, PEM")
+    flags.add(
+        "--ca", Path, str(_TRUST / "ca.crt"), "CA bundle of the timekeeper, PEM; handed to the sidecars too"
+    )
+    flags.add(
+        "--timekeeper-url",
+        _https,
+        f"https://bursar-timekeeper.{names.NAMESPACE}.svc",
+        "where the standings are asked",
+    )
+    flags.add(
+        "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
+    )
+    flags.add(
+        "--stale-after", _natural, "30", "seconds without the timekeeper after which standings are UNKNOWN"
+    )
+    flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
+    flags.add(
+        "--sidecar-timekeeper-url", _https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
+    )
+    flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods that name none; empty: none is set")
+    flags.add(
+        "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
+    )
+    flags.add("--scheduler-name", str, names.SCHEDULER, "*schedulerName of GPU pods")
+    flags.add(
+        "--in-budget-class", _priority_class, "gpu-default-priority=0", "*NAME=VALUE of the class in budget"
+    )
+    flags.add(
+        "--over-budget-class",
+        _priority_class,
+        "gpu-lower-priority=-5",
+        "*NAME=VALUE of the class over budget",
+    )
+    flags.add("--unknown-standing", str, "inBudget", "*how UNKNOWN is treated", ("inBudget", "overBudget"))
+    flags.add("--max-grace-period", _natural, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
+    flags.add("--sidecar", str, "on", "*whether the sidecar is injected", ("on", "off"))
+    return parser
+
+
+def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="bursar-webhook certificates",
+        description="Keeps the CA and the leaves of webhook and timekeeper in Secrets, renews them in time, "
+        "and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
+    )
+    flags = _Flags(parser, environment)
+    flags.add("--kubeconfig", _path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    flags.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
+    flags.add("--configuration", str, "bursar", "name of both webhook configurations")
+    flags.add("--every", _natural, "60", "seconds between two looks")
+    flags.add("--write", _path_or_none, "", "folder that the leaves are written to as well; empty: none")
+    parser.add_argument(
+        "--extra-name",
+        action="append",
+        default=[environment["BURSAR_EXTRA_NAME"]] if environment.get("BURSAR_EXTRA_NAME") else [],
+        help="another name or address for the leaves, such as 127.0.0.1; may be repeated (BURSAR_EXTRA_NAME: "
+        "several, divided by commas)",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="set everything right once and exit: 0, or 1 where something is missing",
+    )
+    return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 <= int(port) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _https(text: str) -> str:
+    address = urlsplit(text)
+    if address.scheme != "https" or not address.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is no https:// URL")
+    return text
+
+
+def _https_or_empty(text: str) -> str:
+    return _https(text) if text else ""
+
+
+def _path_or_none(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _priority_class(text: str) -> PriorityClass:
+    name, _, value = text.partition("=")
+    digits = value.removeprefix("-")
+    if not name or not digits.isascii() or not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return PriorityClass(name, int(value))

@@ -1,0 +1,258 @@
+"""gunicorn's worker for the webhook: one thread, one loop, and nobody who is slow or silent is waited for.
+
+A review is pure computation, so more threads only make it dearer; what must not happen is that a client which
+says nothing, or little by little, holds a thread. So handshakes, requests and answers are taken and sent as
+they come, and only a whole request goes to the application. HTTP is parsed and written by gunicorn's own
+code. A request must tell its length, as the API server's do.
+"""
+
+import os
+import re
+import selectors
+import socket
+import ssl
+import time
+from functools import partial
+from typing import Any
+
+from gunicorn import http, util
+from gunicorn.http import wsgi
+from gunicorn.workers.base import Worker
+
+MOST_CONNECTIONS = 1_000
+MOST_HEAD_BYTES = 64 * 1024
+MOST_BODY_BYTES = 8 * 1024 * 1024
+
+KEEP_ALIVE_S = 120.0  # longer than the 90 s for which an API server keeps an idle connection to use again
+FIRST_WORD_S = 10.0  # for a handshake and the first request
+WHOLE_REQUEST_S = 15.0  # for the rest of a request that has begun; an API server gives up sooner
+_LOOK_EVERY_S = 0.5
+LINGER_S = 2.0  # for what may be on its way on a connection that ends
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_TAKE_BYTES = 256 * 1024
+TAKES_A_TURN = 64  # then the others have a turn, however fast this one sends
+
+
+class Connection:
+    """A client: what it has sent that is not answered yet, what it is still to be sent, and until when it may
+    take its time. gunicorn's responses write to it as to a socket; the worker sends it on."""
+
+    def __init__(self, sock: ssl.SSLSocket, client: Any, server: Any) -> None:
+        self.sock, self.client, self.server = sock, client, server
+        self.until = time.monotonic() + FIRST_WORD_S
+        self.greeted = False  # the handshake is through
+        self.ending = False  # nothing more is answered
+        self.said_all = False  # and the last answer is sent
+        self.inbox = bytearray()
+        self.outbox = bytearray()
+        self.awaited = 0  # bytes of the request that the inbox begins with, once its head is there
+        self.wants = selectors.EVENT_READ
+
+    def sendall(self, data: bytes) -> None:
+        """Takes what is to be sent."""
+        self.outbox += data
+
+    send = sendall
+
+    def gettimeout(self) -> float:
+        """Nothing written here ever waits."""
+        return 0.0
+
+    def allow(self, seconds: float) -> None:
+        """Until when the next thing must have happened."""
+        self.until = time.monotonic() + seconds
+
+
+class ReviewWorker(Worker):  # type: ignore[misc]
+    """Serves the WSGI application that gunicorn has loaded, over the TLS that ``app.certificates()``
+    gives."""
+
+    def run(self) -> None:
+        """Serves until told to stop; then answers what is on its way, for LINGER_S at most."""
+        self._poller = selectors.DefaultSelector()
+        self._connections: set[Connection] = set()
+        self._look_at = 0.0  # when the next look at the clock is due
+        self._poller.register(self.PIPE[0], selectors.EVENT_READ, partial(self._woken, self.PIPE[0]))
+        for listener in self.sockets:
+            listener.setblocking(False)
+            self._poller.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+        while self.alive and self.ppid == os.getppid():
+            self._turn(_LOOK_EVERY_S)
+        self._stop()
+
+    def _stop(self) -> None:
+        for listener in self.sockets:
+            self._poller.unregister(listener)
+            listener.close()  # who comes now goes to another replica, and waits in no backlog of ours
+        last = time.monotonic() + LINGER_S
+        while self._connections and time.monotonic() < last:
+            self._turn(0.1)
+        for connection in tuple(self._connections):
+            self._close(connection)
+        self._poller.close()
+
+    def _turn(self, most_s: float) -> None:
+        for key, _ in self._poller.select(most_s):
+            key.data()
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        self.notify()
+        for connection in [each for each in self._connections if each.until <= now]:
+            self._close(connection)
+
+    def _woken(self, pipe: int) -> None:
+        os.read(pipe, 4096)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            raw, client = listener.accept()
+        except OSError:
+            return  # a sibling was faster, or the client has left
+        context = self.app.certificates()
+        if context is None:
+            raw.close()
+            return
+        raw.setblocking(False)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            raw.close()  # it has left
+            return
+        if len(self._connections) >= MOST_CONNECTIONS:
+            self._close(min(self._connections, key=lambda each: each.until))
+        connection = Connection(sock, client, listener.getsockname())
+        self._connections.add(connection)
+        self._poller.register(sock, selectors.EVENT_READ, partial(self._go_on, connection))
+
+    def _close(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        self._poller.unregister(connection.sock)
+        connection.sock.close()
+
+    def _go_on(self, connection: Connection) -> None:
+        """Goes as far with a connection as can be gone without waiting."""
+        if connection not in self._connections:
+            return  # closed earlier in this turn
+        wants = selectors.EVENT_READ
+        try:
+            self._greet(connection)
+            self._answer_all(connection)
+            for _ in range(TAKES_A_TURN):
+                self._take(connection)
+                self._answer_all(connection)  # also after the last: what was taken wakes the poller no more
+                if not connection.inbox and not connection.sock.pending():
+                    break
+        except (ssl.SSLWantReadError, BlockingIOError):
+            wants = selectors.EVENT_READ
+        except ssl.SSLWantWriteError:
+            wants = selectors.EVENT_WRITE
+        except (OSError, EOFError):
+            self._close(connection)
+            return
+        if wants != connection.wants:
+            connection.wants = wants
+            self._poller.modify(connection.sock, wants, partial(self._go_on, connection))
+
+    def _greet(self, connection: Connection) -> None:
+        if not connection.greeted:
+            connection.sock.do_handshake()
+            connection.greeted = True
+
+    def _take(self, connection: Connection) -> None:
+        taken = connection.sock.recv(_TAKE_BYTES)
+        if not taken:
+            raise EOFError
+        if connection.ending:
+            return
+        if not connection.inbox:
+            connection.allow(WHOLE_REQUEST_S)
+        connection.inbox += taken
+
+    def _answer_all(self, connection: Connection) -> None:
+        """Answers every whole request in the inbox; each answer is sent before the next request is read."""
+        self._send(connection)
+        while not connection.ending and self._answer_one(connection):
+            self._send(connection)
+        if connection.ending and not connection.said_all:
+            connection.said_all = True
+            connection.sock.shutdown(socket.SHUT_WR)
+
+    def _send(self, connection: Connection) -> None:
+        while connection.outbox:
+            sent = connection.sock.send(connection.outbox)
+            del connection.outbox[:sent]
+
+    def _answer_one(self, connection: Connection) -> bool:
+        if not connection.awaited:
+            refusal = measure(connection)
+            if refusal is not None:
+                util.write_error(connection, *refusal)
+                self._end(connection)
+                return True
+        if not connection.awaited or len(connection.inbox) < connection.awaited:
+            return False
+        whole = bytes(connection.inbox[: connection.awaited])
+        del connection.inbox[: connection.awaited]
+        connection.awaited = 0
+        connection.allow(WHOLE_REQUEST_S if connection.inbox else KEEP_ALIVE_S)
+        if not self._serve(connection, whole):
+            self._end(connection)
+        return True
+
+    def _end(self, connection: Connection) -> None:
+        """Nothing more is answered. What still comes is thrown away for a moment: a connection that is closed
+        on unread bytes takes its last answer with it."""
+        connection.ending = True
+        connection.inbox.clear()
+        connection.allow(LINGER_S)
+
+    def _serve(self, connection: Connection, whole: bytes) -> bool:
+        """Has the application answer one whole request; False where the connection ends with it."""
+        request = None
+        try:
+            request = next(http.get_parser(self.cfg, [whole], connection.client))
+            response, environ = wsgi.create(
+                request, connection, connection.client, connection.server, self.cfg
+            )
+            if not self.alive:
+                response.force_close()
+            self._respond(response, environ)
+            return not response.should_close()
+        except StopIteration:
+            return False
+        except Exception as error:
+            self.handle_error(request, connection, connection.client, error)
+            return False
+
+    def _respond(self, response: Any, environ: dict[str, Any]) -> None:
+        body = self.wsgi(environ, response.start_response)
+        try:
+            for part in body:
+                response.write(part)
+            response.close()
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+
+def measure(connection: Connection) -> tuple[int, str, str] | None:
+    """Sets how long the request at the inbox's beginning is, once its head is there; gives the refusal (code,
+    reason, sentence) of one that cannot be taken."""
+    end = connection.inbox.find(b"\r\n\r\n")
+    if end < 0:
+        too_long = len(connection.inbox) > MOST_HEAD_BYTES
+        return (431, "Request Header Fields Too Large", "the head is too long") if too_long else None
+    head = bytes(connection.inbox[: end + 2])
+    if _CHUNKED.search(head):
+        return 411, "Length Required", "send the body with its Content-Length"
+    told = _LENGTH.search(head)
+    length = int(told[1]) if told else 0
+    if length > MOST_BODY_BYTES:
+        return 413, "Content Too Large", f"a body may have {MOST_BODY_BYTES} bytes"
+    connection.awaited = end + 4 + length
+    return None
