@@ -1,15 +1,17 @@
 """How fast the extender answers, what that costs it, how soon it is ready, and how large it is.
 
-``python tests/bench/extender.py --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the API
-server, in a process of its own, holds N nodes and P bound pods of about 4 kB and takes Bindings; before it
-runs a real ``python -m scheduler_ext``. K pods of four sizes then come one after another, and each is filtered
-over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive connection each; so
-every call comes upon a cluster that has changed since the last one. Times in milliseconds as the caller sees
-them; ``cpu`` is what the extender's process spends on a call when nothing changes; ``cold_start_s`` from the
-start of the process to its first 200 on /readyz. ``in_process``: the same calls straight into the WSGI app.
+``python tests/bench/extender.py --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the
+API server, in a process of its own, holds N nodes and P bound pods of about 4 kB and takes Bindings; before
+it runs a real ``python -m scheduler_ext``. K pods of four sizes then come one after another, and each is
+filtered over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive
+connection; so every call comes upon a cluster that has changed since the last one. Times in milliseconds as
+the caller sees them; ``cpu`` is what the extender's process spends on a call when nothing changes;
+``cold_start_s`` from the start of the process to its first 200 on /readyz. ``in_process``: the same calls
+straight into the WSGI app.
 """
 
 import argparse
+import gc
 import http.client
 import io
 import json
@@ -50,7 +52,7 @@ PADDING = [{"name": f"SETTING_{at}", "value": "x" * 60} for at in range(25)]
 
 def node(name: str, cards: int) -> Json:
     """A node as our agent leaves it."""
-    listed = [
+    listed: list[Json] = [
         {
             "uuid": f"GPU-{name}-{at}",
             "index": at,
@@ -397,7 +399,9 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     held = (read_pod(raw) for raw in bound_pods(nodes, cards, pods, random.Random(1)))
     running.books.pods_listed([each for each in held if each is not None])
     running.books.nodes_listed(read_node(node(name, cards)) for name in names)
-    more = bound_pods(nodes, cards, calls + WARM_UP, random.Random(2))
+    gc.collect()
+    gc.freeze()  # as the extender does when its books are complete
+    more = iter(list(bound_pods(nodes, cards, calls + WARM_UP, random.Random(2))))
     times: dict[str, list[float]] = {"filter": [], "prioritize": []}
     for number in range(-WARM_UP, calls):
         changed = next(more)
@@ -457,10 +461,12 @@ def main() -> int:
     found: Json = {"nodes": given.nodes, "cards": given.cards, "pods": given.pods}
     with tempfile.TemporaryDirectory(prefix="bursar-bench-") as text:
         folder = Path(text)
-        with stand_in(given.nodes, given.cards, given.pods) as api_port:
-            with extender(api_port, folder) as (port, pid, seconds):
-                found |= over_http(api_port, port, pid, names, given.calls)
-                found |= {"cold_start_s": round(seconds, 2), "rss_mib": rss_mib(pid)}
+        with (
+            stand_in(given.nodes, given.cards, given.pods) as api_port,
+            extender(api_port, folder) as (port, pid, seconds),
+        ):
+            found |= over_http(api_port, port, pid, names, given.calls)
+            found |= {"cold_start_s": round(seconds, 2), "rss_mib": rss_mib(pid)}
         found["in_process"] = in_process(given.nodes, given.cards, given.pods, names, given.calls, folder)
     print(table(found))
     if given.json:

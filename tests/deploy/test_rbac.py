@@ -4,10 +4,13 @@ A right that is added or widened must be added here, with a reason. That the cod
 no other, `test_lived` sees in the API server's audit log.
 """
 
+import ast
+
 import pytest
 
-from tests.deploy.reading import NAMESPACE, of_kind
+from tests.deploy.reading import NAMESPACE, ROOT, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, role
+from timekeeper.core.names import DOMAIN
 
 Reasons = dict[str, set[Right]]
 
@@ -106,3 +109,20 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     assert not [right for right in rights if "*" in (right.verb, right.resource, right.group)]
     assert not [right for right in rights if right.verb in powers]
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
+
+
+def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> None:
+    asked = {
+        Right(verb, resource, DOMAIN)
+        for file in sorted((ROOT / "timekeeper" / "app").glob("*.py"))
+        for verb, resource in demanded(ast.parse(file.read_text()))
+    }
+
+    assert asked == granted("bursar-webhook") | PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
+
+
+def demanded(module: ast.Module) -> list[tuple[str, str]]:
+    """Verb and resource of every call of ``gate.allow``. Raises where one is not written out."""
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    allowing = [call for call in calls if ast.unparse(call.func).endswith("gate.allow")]
+    return [(ast.literal_eval(call.args[1]), ast.literal_eval(call.args[2])) for call in allowing]

@@ -209,6 +209,13 @@ def test_the_document_stays_byte_for_byte_while_nobody_would_act_differently(hom
     assert first.headers["ETag"] == f'"{first.get_json()["revision"]}"'
 
 
+def test_a_document_that_stays_is_made_anew_so_that_its_moment_is_never_far_behind(home: Town) -> None:
+    for _ in range(60):
+        home.clock.turn(10 * SECOND)
+        home.tick()
+        assert home.clock() - home.get("/v1/standings").get_json()["generated"] < 5 * MINUTE
+
+
 def test_who_has_the_document_is_answered_304(home: Town) -> None:
     tag = home.get("/v1/standings").headers["ETag"]
 

@@ -97,7 +97,8 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
     "a container of the sidecar's name": (
         admitted(half(), plain("bursar-sidecar")),
         "sidecar-name",
-        'spec.containers[1].name: this name is kept for the container that Bursar adds, got "bursar-sidecar"; '
+        "spec.containers[1].name: this name is kept for the container that Bursar adds, "
+        'got "bursar-sidecar"; '
         "allowed: another name; for example name: my-container",
     ),
     "a volume of the sidecar's name": (

@@ -35,9 +35,7 @@ def review(raw: Json | None, **request: Any) -> Review:
     return read(orjson.dumps(review_of(raw, **request)))
 
 
-def mutated(
-    raw: Json, standing: Standing = IN_BUDGET, terms: Terms = TERMS, **request: Any
-) -> Answer:
+def mutated(raw: Json, standing: Standing = IN_BUDGET, terms: Terms = TERMS, **request: Any) -> Answer:
     """The answer of /mutate."""
     return mutate(review(raw, **request), lambda _: standing, terms)
 

@@ -10,6 +10,8 @@ from timekeeper.core.ledger import Balance
 from timekeeper.core.policy import Settings
 from timekeeper.core.wire import PriorityClassWire, StandingEntry, Standings, StandingSettings
 
+# A reader tells our time by ``generated``: a document that stays for long is made anew this often.
+_RENEWED_EACH_MS = 300_000
 _GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the grant
 
 
@@ -42,7 +44,8 @@ def publish(
         "default": _entry(default, settings),
         "namespaces": {name: _entry(each, settings) for name, each in sorted(namespaces.items())},
     }
-    gist = _gist(document, {"": default.balance, **{name: each.balance for name, each in namespaces.items()}})
+    balances = {"": default.balance, **{name: each.balance for name, each in namespaces.items()}}
+    gist = _gist(document, balances)
     if last is not None and last.gist == gist:
         return last
     document["revision"] = hashlib.sha256(_bytes(document)).hexdigest()[:32]
@@ -87,10 +90,11 @@ def _entry(statement: Statement, settings: Settings) -> StandingEntry:
 
 
 def _gist(document: Standings, balances: Mapping[str, Balance]) -> str:
-    """Everything but the moment and the exact remainder, of which only its thousandths of the grant count."""
+    """Everything, but the moment and the exact remainders only by their grains."""
     entries = {"": document["default"], **document["namespaces"]}
     told = {name: {**entry, "remaining": _grains(balances[name])} for name, entry in entries.items()}
-    return hashlib.sha256(_bytes([document["settings"], told])).hexdigest()
+    era = document["generated"] // _RENEWED_EACH_MS
+    return hashlib.sha256(_bytes([document["settings"], told, era])).hexdigest()
 
 
 def _grains(balance: Balance) -> int | None:
