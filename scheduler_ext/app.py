@@ -14,7 +14,9 @@ from scheduler_ext.verbs import INCOMPLETE, Verbs
 from scheduler_ext.view import ClusterView
 from timekeeper.core.request import mapping
 
-Answer = tuple[bytes, str, dict[str, object]]  # body, result for the metrics, fields for the log
+Answer = tuple[
+    bytes, str, dict[str, object]
+]  # body, result for the metrics, fields for the log (none: no line)
 
 
 def create_app(verbs: Verbs, cluster: Callable[[], ClusterView], metrics: Metrics, log: Log) -> Flask:
@@ -35,7 +37,8 @@ def create_app(verbs: Verbs, cluster: Callable[[], ClusterView], metrics: Metric
             return _said(400, f"malformed body: {error}")
         seconds = time.perf_counter() - started
         metrics.answered(verb, result, seconds)
-        log(verb, result=result, **fields, ms=f"{1000 * seconds:.2f}")
+        if fields:
+            log(verb, result=result, **fields, ms=f"{1000 * seconds:.2f}")
         return Response(body, mimetype="application/json")
 
     @app.post("/filter")
@@ -89,7 +92,7 @@ def _filter(verbs: Verbs, body: bytes) -> Answer:
 
 def _prioritize(verbs: Verbs, body: bytes) -> Answer:
     asked = wire.read_asked(body)
-    return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", _named(asked)
+    return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 
 def _bind(verbs: Verbs, body: bytes) -> Answer:

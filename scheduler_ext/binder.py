@@ -168,7 +168,7 @@ class Binder:
 
     def _found(self, seen: Seen, order: Order) -> str:
         if seen.pod is not None:
-            self._books.pod_seen(seen.pod)
+            self._books.pod_read(seen.pod)
         return _bound_to(seen.node, order.node)
 
     def _seen(self, order: Order, until: float) -> Seen | str:
@@ -210,7 +210,7 @@ class Binder:
         if isinstance(reply, Answered) and reply.status == 200:
             seen = self._read(reply.body)
             if seen.pod is not None:
-                self._books.pod_seen(seen.pod)
+                self._books.pod_read(seen.pod)
             if not seen.node:
                 self._books.forget(uid)
             self._log("settled", pod=seat.full_name, uid=uid, node=seen.node or "none")

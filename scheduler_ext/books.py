@@ -5,6 +5,7 @@ the next. Whoever asked is told which nodes a change made roomier.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from scheduler_ext import snapshot as at_moment
@@ -15,6 +16,7 @@ from scheduler_ext.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
 SETTLE_AFTER_MS = 10_000  # a binding that nobody has seen by then is asked after
+MOST_GONE = 10_000
 
 
 class Books:
@@ -25,6 +27,7 @@ class Books:
         self._lock = threading.Lock()
         self._snapshot = EMPTY
         self._listed: set[str] = set()
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -38,7 +41,10 @@ class Books:
 
     def pods_listed(self, pods: Iterable[Pod]) -> None:
         """These GPU pods exist, and no others."""
-        self._change(lambda s: at_moment.pods_listed(s, pods, self._now_ms()))
+        there = list(pods)
+        uids = {pod.uid for pod in there}
+        self._bury(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
+        self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
 
     def nodes_listed(self, nodes: Iterable[Facts]) -> None:
@@ -50,8 +56,14 @@ class Books:
         """The pod is now as given."""
         self._change(lambda s: at_moment.pod_seen(s, pod))
 
+    def pod_read(self, pod: Pod) -> None:
+        """A read told that the pod is as given. A pod whose end the watch has shown meanwhile stays gone: a
+        read is older than what comes after it, and nothing would end the pod a second time."""
+        self._change(lambda s: s if pod.uid in self._gone else at_moment.pod_seen(s, pod))
+
     def pod_gone(self, pod: Pod) -> None:
         """The pod's object is gone, and was last as given."""
+        self._bury([pod.uid])
         self._change(lambda s: at_moment.pod_gone(s, pod, self._now_ms()))
 
     def node_seen(self, facts: Facts) -> None:
@@ -98,6 +110,12 @@ class Books:
         snapshot, now_ms = self._snapshot, self._now_ms()
         seats = [snapshot.seat(uid) for uid in snapshot.unsure]
         return [s.uid for s in seats if s is not None and s.held == "assumed" and s.until_ms <= now_ms]
+
+    def _bury(self, uids: Iterable[str]) -> None:
+        with self._lock:
+            self._gone.update(dict.fromkeys(uids))
+            while len(self._gone) > MOST_GONE:
+                self._gone.popitem(last=False)
 
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
         with self._lock:

@@ -6,8 +6,8 @@ from scheduler_ext.layout import Layout, Steps, TooManyStepsError, lay_out
 from scheduler_ext.nodes import Node
 from scheduler_ext.policy import BINPACK, Policy, Score
 from scheduler_ext.refusal import Refusal
-from scheduler_ext.rooms import Room, Shape, need_in, shape_of
-from timekeeper.core.cards import allowed
+from scheduler_ext.rooms import Room, Shape, shape_of
+from timekeeper.core.cards import allowed, need
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
 
@@ -28,7 +28,8 @@ def fit(
     placed = zip(request.asks, layout.chosen, strict=True)
     return Placement(
         tuple(
-            (each.container, tuple(_slice(each.ask, *usable[at]) for at in chosen)) for each, chosen in placed
+            (each.container, tuple(_slice(each.ask, usable[at][1]) for at in chosen))
+            for each, chosen in placed
         )
     )
 
@@ -99,6 +100,6 @@ def _shape(usable: list[tuple[Room, Card]]) -> Shape:
     return shape_of(tuple(room for room, _ in usable))
 
 
-def _slice(ask: Ask, room: Room, card: Card) -> Slice:
-    use = need_in(ask, room)
+def _slice(ask: Ask, card: Card) -> Slice:
+    use = need(ask, card)
     return Slice(card.uuid, card.index, use.share_milli, use.memory_mib)

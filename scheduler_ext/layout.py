@@ -234,6 +234,4 @@ def _peak(a: Use, b: Use) -> Use:
 
 
 def _less(room: Room, use: Use) -> Room:
-    if use == NO_USE:
-        return room
-    return Room(room.share_milli - use.share_milli, room.memory_mib - use.memory_mib, room.card_mib, False)
+    return Room(room.share_milli - use.share_milli, room.memory_mib - use.memory_mib, room.card_mib)

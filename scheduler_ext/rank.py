@@ -15,9 +15,6 @@ def ranks(scores: Sequence[Score]) -> list[int]:
     """
     levels = sorted(set(scores), reverse=True)
     last = len(levels) - 1
-    if last <= MOST:
-        rank = {score: MOST - at for at, score in enumerate(levels)}
-    else:
-        rank = {score: MOST - 1 - (at - 1) * MOST // last for at, score in enumerate(levels)}
-        rank[levels[0]] = MOST
+    step = last if last > MOST else MOST
+    rank = {score: MOST - -(-at * MOST // step) for at, score in enumerate(levels)}
     return [rank[score] for score in scores]

@@ -3,12 +3,12 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from timekeeper.core.cards import NO_USE, Use, need
+from timekeeper.core.cards import Use, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 
 
 class Room(NamedTuple):
-    """Free compute in thousandths, free memory in MiB, the card's whole memory, and whether nobody is on it.
+    """Free compute in thousandths, free memory in MiB, and the card's whole memory.
 
     Two cards with equal rooms are the same to every request that may use both.
     """
@@ -16,7 +16,11 @@ class Room(NamedTuple):
     share_milli: int
     memory_mib: int
     card_mib: int
-    untouched: bool
+
+    @property
+    def untouched(self) -> bool:
+        """True where nobody is on the card: every pod takes something."""
+        return self.share_milli == WHOLE_MILLI and self.memory_mib == self.card_mib
 
     @property
     def left_milli(self) -> int:
@@ -30,27 +34,27 @@ def room_of(card: Card, use: Use) -> Room:
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
         card.memory_mib,
-        use == NO_USE,
     )
 
 
 @lru_cache(maxsize=4096)
 def _need(ask: Ask, card_mib: int) -> Use:
-    return need(ask, Card("", 0, "", card_mib))
+    use = need(ask, Card("", 0, "", card_mib))
+    return Use(use.share_milli, card_mib) if ask.whole else use
 
 
 def need_in(ask: Ask, room: Room) -> Use:
-    """What the ask takes of a card with this room."""
+    """What the ask keeps others from on a card with this room; of a whole card that is everything, whatever
+    memory was asked."""
     return _need(ask, room.card_mib)
 
 
 def takes(ask: Ask, room: Room) -> Room | None:
-    """What is left after the ask, None where it does not fit. Whole cards must be untouched in every way."""
+    """What is left after the ask, None where it does not fit. A whole card takes everything, so it must be
+    untouched in every way, and nothing goes beside it."""
     use = _need(ask, room.card_mib)
     share, memory = room.share_milli - use.share_milli, room.memory_mib - use.memory_mib
-    if share < 0 or memory < 0 or (ask.whole and not room.untouched):
-        return None
-    return Room(share, memory, room.card_mib, False)
+    return None if share < 0 or memory < 0 else Room(share, memory, room.card_mib)
 
 
 class Shape:

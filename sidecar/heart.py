@@ -150,7 +150,6 @@ class Heart:
 
     def _delivered(self, answer: beats.Answer, now_ms: int) -> None:
         self._spool = spool.delivered(self._spool)
-        self._retry_at = 0
         if self._failures:
             self._ports.say("timekeeper-back", failures=self._failures, waiting=len(self._spool.beats()))
         self._failures = 0

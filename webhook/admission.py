@@ -7,7 +7,7 @@ from dataclasses import replace
 from webhook import verdict
 from webhook.estimate import Admitted, cost
 from webhook.review import Answer, Review
-from webhook.table import Table, agreed, standing
+from webhook.table import Table, agreed, as_before, standing
 from webhook.terms import Sidecar, Standing, Terms
 
 
@@ -44,13 +44,16 @@ class Admission:
     def mutate(self, review: Review) -> Answer:
         """The answer of /mutate. Raises NotReadyError."""
         table = self._table()
+        terms = self._terms(table)
+        before = verdict.recorded(review, terms)
 
         def standing_of(namespace: str) -> Standing:
             now_ms = self._now_ms()
-            spent = self._admitted.spent(namespace, now_ms)
-            return standing(table, namespace, spent, now_ms, self._stale_after_ms)
+            spent = 0 if before else self._admitted.spent(namespace, now_ms)
+            now = standing(table, namespace, spent, now_ms, self._stale_after_ms)
+            return as_before(now) if before == "OVER_BUDGET" else now
 
-        answer = verdict.mutate(review, standing_of, self._terms(table))
+        answer = verdict.mutate(review, standing_of, terms)
         request = verdict.newly_governed(review, answer)
         if request is not None:
             lookahead_ms = table.settings.lookahead_ms if table else None

@@ -80,7 +80,6 @@ def _containers(spec: Json, request: GPURequest) -> list[Operation]:
         operation
         for field in ("initContainers", "containers")
         for index, container in enumerate(sequence_of(spec.get(field)))
-        if container["name"] != names.SIDECAR
         for operation in visible.operations(container, f"/spec/{field}/{index}", request)
     ]
 

@@ -10,7 +10,7 @@ from timekeeper.core.dialects import GPU_RESOURCE
 from webhook.rules import OURS, OWNED
 from webhook.visible import VISIBLE_DEVICES
 
-SYSTEM_NAMESPACES = ("kube-system", names.NAMESPACE)
+SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE)
 
 # gpu-manager itself writes this one on a pod that it has begun to run
 _PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})

@@ -25,7 +25,7 @@ class CannotServeError(Exception):
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotServeError before anything is started."""
     listener = _listening(settings)
-    folder = tempfile.mkdtemp(prefix="bursar-webhook-", dir=_memory_folder())
+    folder = tempfile.mkdtemp(prefix="bursar-webhook-")
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # the metrics library looks at this when it is imported
     master = os.getpid()
     try:
@@ -99,4 +99,5 @@ def _listening(settings: Settings) -> socket.socket:
 
 
 def _memory_folder() -> str | None:
+    """Where the workers' signs of life are written, for a slow disk would look like a dead worker."""
     return _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None

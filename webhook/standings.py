@@ -45,7 +45,7 @@ class Standings:
         self._table: Table | None = None
         self._connection: http.client.HTTPSConnection | None = None
         self._trusted = ""
-        self._last_trouble: str | None = ""
+        self._last_trouble: str | None = None
         self._ended = threading.Event()
 
     def table(self) -> Table | None:
@@ -68,14 +68,13 @@ class Standings:
         except (UnheardError, UndecodableTableError, OSError, ValueError, http.client.HTTPException) as error:
             self._drop()
             trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._last_trouble or (self._last_trouble is None):
+        if trouble != self._last_trouble:
             self._log("standings-unheard" if trouble else "standings-heard", error=trouble or "none")
         self._last_trouble = trouble
         age_s = -1.0 if self._table is None else (self._now_ms() - self._table.heard_ms) / 1000
         self._metrics.polled("failed" if trouble else "heard", age_s)
 
     def _run(self) -> None:
-        self._last_trouble = None
         while not self._ended.is_set():
             self.poll()
             self._ended.wait(POLL_EVERY_S)

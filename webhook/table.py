@@ -103,6 +103,12 @@ def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale
     return entry.standing
 
 
+def as_before(now: Standing) -> Standing:
+    """The standing of a pod that an earlier call found over budget, by the estimate that this one leaves
+    out."""
+    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
+
+
 def agreed(flags: Terms, table: Table | None) -> Terms:
     """The terms now: the table's where there is one, else this process's flags.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.request import Json, Parsed, annotations_of, parse
+from timekeeper.core.request import Json, Parsed, annotations_of, mapping, parse
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, message
 from timekeeper.core.wire import StandingWord
@@ -55,13 +55,36 @@ def validate(review: Review, terms: Terms) -> Answer:
     return _refusal(violations, terms) if violations else Answer("valid")
 
 
+def recorded(review: Review, terms: Terms) -> StandingWord | None:
+    """The standing with which an earlier call governed this very pod; None where it is not governed yet.
+
+    The API server asks again when others have changed the pod since (`reinvocationPolicy`), and it always
+    does, for it fills in defaults itself. What the pod cost at the first call must not count against it then.
+    """
+    if review.operation != "CREATE" or review.subresource or not _is_labelled(review.pod):
+        return None
+    word = _word(annotations_of(review.pod).get(names.STANDING))
+    request = parse(review.pod).request
+    if request is None or any(_is_mark(each) for each in govern(review.pod, request, word, terms)):
+        return None
+    return word
+
+
+def _is_labelled(pod: Json) -> bool:
+    return mapping(mapping(pod.get("metadata")).get("labels")).get(names.GOVERNED) == "true"
+
+
+def _is_mark(operation: Operation) -> bool:
+    return str(operation["path"]).startswith(_MARKS)
+
+
 def newly_governed(review: Review, answer: Answer) -> GPURequest | None:
     """The pod's request where this call, and no earlier one for the same pod, governed it for good.
 
     A second call after other webhooks changes variables of containers at most; a mark that a user has forged
     hides nothing as long as any other is missing.
     """
-    marked = any(str(operation["path"]).startswith(_MARKS) for operation in answer.operations)
+    marked = any(_is_mark(operation) for operation in answer.operations)
     return answer.request if marked and not review.dry_run else None
 
 

@@ -145,3 +145,5 @@ def test_every_metric_that_is_named_exists() -> None:
 
     assert named
     assert [name for name in sorted(named) if f'"{name.removesuffix("_total")}"' not in code] == []
+    labels = re.findall(r'`bursar_[a-z_]+\{[a-z]+="([^"]+)"', (ROOT / "docs" / "api.md").read_text())
+    assert [label for label in labels if f'"{label}"' not in code] == []

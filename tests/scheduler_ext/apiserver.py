@@ -134,9 +134,11 @@ class ApiServer(Store):
         )
 
     def start(self) -> None:
+        """Begin to answer."""
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
+        """End, and cut every connection; a second time does nothing more."""
         self.ended.set()
         with self.changed:
             self.changed.notify_all()

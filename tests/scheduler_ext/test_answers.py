@@ -144,10 +144,10 @@ def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
     raw = asking(
         container("a", gpu_percent="20"),
         container("b", gpu_percent="30"),
-        init=[sidecar, container("i", gpu_percent="45")],
+        init=[sidecar, container("i", gpu_percent="55")],
     )
 
-    assert read(raw).amounts == (("bursar.dev/gpu-percent", 60),)
+    assert read(raw).amounts == (("bursar.dev/gpu-percent", 65),)
     assert read(
         asking(container("a", gpu_percent="20"), init=[container("i", gpu_percent="45")])
     ).amounts == (("bursar.dev/gpu-percent", 45),)
@@ -185,6 +185,7 @@ def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
         ([(5, 0)], [10]),
         ([(1, 0), (2, 0), (2, 0), (0, 9)], [9, 10, 10, 8]),
         ([(at, 0) for at in range(11)], list(range(11))),
+        ([(at, 0) for at in range(21)], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10]),
     ],
 )
 def test_the_best_gets_ten_and_the_rest_their_rank(

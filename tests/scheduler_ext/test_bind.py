@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from scheduler_ext.binding import wake_patch
+from scheduler_ext.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
-from tests.scheduler_ext.worlds import asking, mib, node, on, percent
+from tests.scheduler_ext.worlds import asking, mib, node, on, percent, read
 from tests.worlds import card, container, limits_of
+from timekeeper.core.values import Placement
 
 Start = Callable[..., Running]
 
@@ -403,3 +406,73 @@ def test_many_pods_at_once_never_overcommit_a_card(world: Running) -> None:
             (given,) = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]["main"]
             used[given["uuid"]] = used.get(given["uuid"], 0) + given["memory_mib"]
     assert used == dict.fromkeys(["a-GPU-0", "a-GPU-1", "b-GPU-0", "b-GPU-1"], 14_000)
+
+
+def test_a_read_that_is_older_than_the_pods_end_does_not_bring_it_back(world: Running) -> None:
+    raw = world.put_pod(on(percent(50), "a", "a-GPU-0"))
+    world.api.put("pods", {**raw, "status": {"phase": "Succeeded"}})
+    world.api.delete("pods", "p", "team-a")
+    eventually(lambda: world.extender.books.snapshot.pods.get("uid-p") is None)
+
+    world.extender.books.pod_read(read(raw))
+
+    assert world.free("a") == [1000, 1000]
+    assert world.extender.books.snapshot.pods.get("uid-p") is None
+
+
+def test_a_read_that_is_older_than_the_list_without_the_pod_does_not_bring_it_back(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+
+    world.extender.books.pods_listed([])
+    world.extender.books.pod_read(read(on(raw, "a", "a-GPU-0")))
+
+    assert world.free("a") == [1000, 1000]
+
+
+def test_a_placement_found_on_a_node_that_has_changed_since_is_not_booked(world: Running) -> None:
+    books = world.extender.books
+    first, second = (read(world.put_pod(percent(60, name))) for name in ("x", "y"))
+    node_before = books.snapshot.node("a")
+    placement = fit(first.request or pytest.fail("malformed"), node_before)
+    assert isinstance(placement, Placement)
+
+    assert books.assume(first, node_before, placement)
+    assert not books.assume(second, node_before, placement)
+
+    assert world.free("a") == [400, 1000]
+
+
+def test_cards_that_changed_under_an_unsettled_binding_are_not_sent_again(world: Running) -> None:
+    raw = world.put_pod(percent(40))
+    world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
+    assert "did not answer" in world.bind(raw, "a")
+    world.put_node(node("a", card(1)))
+
+    assert world.bind(raw, "a") == "the node's cards are no longer those that were assumed for the pod"
+
+
+def test_a_pod_that_went_before_its_binding_was_sent_leaves_nothing(world: Running) -> None:
+    raw = world.put_pod(percent(40))
+    world.api.watching = False
+    world.api.delete("pods", "p", "team-a")
+
+    assert world.bind(raw, "a") == 'pods "p" not found'
+    assert world.free("a") == [1000, 1000]
+
+
+def test_a_pod_that_went_after_a_lost_answer_is_found_gone(world: Running) -> None:
+    raw = world.put_pod(percent(40))
+    world.api.watching = False
+    world.api.faults += [Fault("bind", status=500), Fault("get", status=404)]
+
+    assert world.bind(raw, "a") == "the pod is gone"
+    seat = world.extender.books.snapshot.seat("uid-p")
+    assert seat is not None
+    assert seat.held == "vanished"
+
+
+def test_two_wakes_in_the_same_second_are_two_changes() -> None:
+    first, second = (wake_patch("uid-p", "CardFreed", "m", 1_795_149_173_000 + ms) for ms in (1, 2))
+
+    assert first != second
+    assert first["status"]["conditions"][0]["message"] == "m at 2026-11-20T04:32:53.001+00:00"

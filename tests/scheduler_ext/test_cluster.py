@@ -265,11 +265,13 @@ def test_cards_that_a_force_deleted_pod_may_still_use_are_given_out_when_its_gra
     world.pod("low", {"bursar.dev/gpu-percent": "60"})
     eventually(lambda: world.refusals("low"))
 
+    before = world.extender.said().count("event=woken")
+
     world.delete("a", grace_s=0)
     waited = eventually(lambda: world.node_of("low"))
 
     assert 1.5 < waited < 4.0
-    assert "event=woken" in world.extender.said()
+    assert world.extender.said().count("event=woken") == before + 1
 
 
 def test_of_two_that_wait_the_one_of_higher_priority_goes_first(world: World) -> None:
@@ -290,6 +292,22 @@ def test_of_two_that_wait_the_one_of_higher_priority_goes_first(world: World) ->
     assert world.node_of("low") == ""
     world.delete("b", grace_s=0)
     eventually(lambda: world.node_of("low"))
+
+
+def test_where_totals_are_short_kube_schedulers_own_preemption_makes_room(world: World) -> None:
+    body = {"metadata": {"name": "preempting"}, "value": 9000}
+    world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    world.node("n", cards=2)
+    for name in ("a", "b", "c", "d"):
+        world.pod(name, HALF)
+        placed(world, name)
+
+    world.pod("e", HALF, priorityClassName="preempting")
+
+    placed(world, "e")
+    left = [pod["metadata"]["name"] for pod in world.bound() if pod["status"]["phase"] == "Running"]
+    assert len(left) <= 4
+    assert all(share <= 1000 for share, _ in used(world.pods()).values())
 
 
 def test_of_thirty_two_half_cards_at_once_exactly_eight_fit_on_four_cards(world: World) -> None:

@@ -39,7 +39,9 @@ def worlds(draw: st.DrawFn) -> World:
             (
                 init,
                 devices,
-                *draw(st.sampled_from([(1000, 0), (500, 0), (250, 0), (300, 4), (0, 3), (400, 2)])),
+                *draw(
+                    st.sampled_from([(1000, 0), (1000, 3), (500, 0), (250, 0), (300, 4), (0, 3), (400, 2)])
+                ),
             )
         )
     return World(tuple(cards), tuple(asks))
@@ -83,7 +85,7 @@ def lay(world: World, policy: Policy = BINPACK, most_steps: int = 100_000) -> La
     asks = [
         ContainerAsk(str(at), init, Ask(n, share, mem)) for at, (init, n, share, mem) in enumerate(world.asks)
     ]
-    return lay_out(asks, [Room(*card) for card in world.cards], policy, Steps(most_steps))
+    return lay_out(asks, [Room(*card[:3]) for card in world.cards], policy, Steps(most_steps))
 
 
 @settings(max_examples=1500, deadline=None)
@@ -127,7 +129,31 @@ def test_an_init_container_reuses_the_pods_own_cards() -> None:
 
     assert layout is not None
     assert layout.chosen == ((0,), (0,))
-    assert layout.rooms[1] == Room(1000, 16, 16, True)
+    assert layout.rooms[1] == Room(1000, 16, 16)
+
+
+def test_an_init_container_goes_where_it_costs_the_pod_nothing_more() -> None:
+    half_used, untouched = (500, 8, 16, False), (1000, 16, 16, True)
+
+    layout = lay(World((half_used, untouched), ((True, 1, 300, 0), (False, 1, 1000, 0))))
+
+    assert layout is not None
+    assert layout.chosen == ((1,), (1,))
+
+
+def test_cards_that_look_alike_but_carry_other_sidecars_are_not_alike_to_an_init_container() -> None:
+    cards = ((1000, 16, 16, True),) * 2
+    sidecar, small_sidecar, init, main = (
+        (False, 1, 600, 1),
+        (False, 1, 200, 1),
+        (True, 2, 300, 1),
+        (False, 1, 600, 1),
+    )
+
+    layout = lay(World(cards, (sidecar, small_sidecar, init, main)))
+
+    assert layout is not None
+    assert [set(cards) for cards in layout.chosen] == [{0}, {1}, {0, 1}, {1}]
 
 
 def test_an_init_container_may_not_share_a_moment_with_a_sidecar_that_fills_its_card() -> None:

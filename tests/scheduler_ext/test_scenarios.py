@@ -331,7 +331,7 @@ def test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less() -> None
     snapshot = node_seen(snapshot, read_node(node("n", card(0, 10_000))))
 
     assert snapshot.node("n").closed == ""
-    assert snapshot.node("n").rooms == (Room(1000, 0, 10_000, False),)
+    assert snapshot.node("n").rooms == (Room(1000, 0, 10_000),)
     assert isinstance(fit(request_of(mib(64)), snapshot.node("n")), Refusal)
 
 

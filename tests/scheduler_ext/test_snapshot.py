@@ -288,6 +288,8 @@ def test_what_is_only_assumed_outlives_a_list_that_may_be_older() -> None:
 
     for older in ([], [read(raw)]):
         assert shares(pods_listed(snapshot, older, 0)) == [600]
+    touched = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "9"}}
+    assert shares(pod_seen(snapshot, read(touched))) == [600]
     assert shares(forget(snapshot, "uid-p")) == [1000]
     assert shares(vanish(snapshot, "uid-p", 0)) == [600]
 

@@ -1,15 +1,20 @@
 """filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 
+from scheduler_ext import settings
+from scheduler_ext.api import Api
+from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.worlds import card, container
+from timekeeper.core.reflect import Json
 
 Start = Callable[..., Running]
 
@@ -258,6 +263,22 @@ def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_
     seat = world.extender.books.snapshot.seat("uid-user")
     assert seat is not None
     assert seat.held == "vanished"
+
+
+def test_a_thread_that_dies_takes_the_process_with_it(api: ApiServer, tmp_path: Path) -> None:
+    class Broken(Api):
+        def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
+            raise RuntimeError("a fault of our own")
+
+    config = tmp_path / "kubeconfig"
+    config.write_text(api.kubeconfig())
+    died: list[int] = []
+    extender = Extender(settings.read([], {}), Broken(config), lambda event, **fields: None, died.append)
+    extender.start()
+
+    eventually(lambda: died == [1, 1])
+    assert not extender.books.complete
+    extender.stop()
 
 
 def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Running) -> None:

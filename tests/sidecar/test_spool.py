@@ -14,7 +14,7 @@ from timekeeper.core.wire import BeatDevice
 
 FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
 
-moments = st.lists(st.integers(0, 10**9), max_size=900).map(sorted)
+moments = st.lists(st.integers(0, 10**9), max_size=100).map(sorted)
 figures = st.builds(
     lambda uuid, utilisation, memory_mib: BeatDevice(
         uuid=uuid, utilisation=utilisation, memory_mib=memory_mib, scope="shared"
@@ -42,15 +42,28 @@ def beaten(at: list[int]) -> Spool:
     return taken
 
 
-@given(moments)
-def test_a_spool_is_bounded_and_loses_neither_end_nor_order_of_what_it_covers(at: list[int]) -> None:
-    held = [beat.at_ms for beat in beaten(at).beats()]
+@given(moments, st.integers(2, 12))
+def test_folding_is_bounded_and_loses_neither_end_nor_order_of_what_the_beats_cover(
+    at: list[int], most: int
+) -> None:
+    held = [beat.at_ms for beat in spool.fold(tuple(Beat(each, ()) for each in at), most)]
 
-    assert len(held) <= spool.MOST_WAITING
+    assert len(held) == min(len(at), most)
     assert held == sorted(held)
     assert set(held) <= set(at)
     assert (held[:1], held[-1:]) == (at[:1], at[-1:])
-    assert len(at) > spool.MOST_WAITING or held == at
+    assert len(at) > most or held == at
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=30, unique=True).map(sorted))
+def test_folding_one_beat_leaves_the_smallest_gap_that_it_could(at: list[int]) -> None:
+    held = [beat.at_ms for beat in spool.fold(tuple(Beat(each, ()) for each in at), len(at) - 1)]
+
+    (dropped,) = set(at) - set(held)
+    place = at.index(dropped)
+    assert at[place + 1] - at[place - 1] == min(
+        later - earlier for earlier, _, later in zip(at, at[1:], at[2:], strict=False)
+    )
 
 
 @settings(max_examples=20)
@@ -59,6 +72,8 @@ def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) ->
     at = [number * interval_ms for number in range(count)]
     held = [beat.at_ms for beat in beaten(at).beats()]
 
+    assert len(held) == spool.MOST_WAITING
+    assert (held[0], held[-1]) == (at[0], at[-1])
     even_ms = at[-1] / (len(held) - 1)
     assert max(later - earlier for earlier, later in pairwise(held)) <= 4 * even_ms
 

@@ -1,5 +1,6 @@
 """The webhook as a process, and a timekeeper of our own for it to ask, both over TLS on loopback."""
 
+import base64
 import http.client
 import os
 import signal
@@ -83,21 +84,8 @@ class Timekeeper:
             def log_message(self, format: str, *args: Any) -> None:
                 """Says nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tls.file("tls.crt"), tls.file("tls.key"))
-        self._server.socket = context.wrap_socket(
-            self._server.socket, server_side=True, do_handshake_on_connect=False
-        )
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return f"https://127.0.0.1:{self.port}"
+        self._served = Served(Handler, tls)
+        self.url = self._served.url
 
     def answer(self, known: str) -> tuple[int, str, bytes]:
         """Status, ETag and body for a caller that knows this ETag."""
@@ -106,6 +94,69 @@ class Timekeeper:
             return 503, "", b"no"
         etag = f'"{document["revision"]}"'
         return (304, etag, b"") if known == etag else (200, etag, orjson.dumps(document))
+
+    def end(self) -> None:
+        """Stops answering."""
+        self._served.end()
+
+
+class Injector:
+    """Another mutating webhook: puts a container that wants all cards first into pods that lack it.
+
+    ``calls`` counts the reviews that it has answered.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        self.calls = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                outer.calls += 1
+                asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+                body = orjson.dumps(injected(asked))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Says nothing."""
+
+        self._served = Served(Handler, tls)
+        self.url = self._served.url
+
+    def end(self) -> None:
+        """Stops answering."""
+        self._served.end()
+
+
+def injected(asked: Json) -> Json:
+    """The injector's answer."""
+    response: Json = {"uid": asked["uid"], "allowed": True}
+    if all(each["name"] != "proxy" for each in asked["object"]["spec"]["containers"]):
+        proxy = {"name": "proxy", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+        patch = orjson.dumps([{"op": "add", "path": "/spec/containers/0", "value": proxy}])
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+class Served:
+    """A handler served over TLS on loopback, in threads of this process."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], tls: Tls) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tls.file("tls.crt"), tls.file("tls.key"))
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
         """Stops answering."""

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import jsonpatch
 import orjson
 import pytest
 
@@ -207,6 +208,30 @@ def test_neither_dry_runs_nor_second_calls_nor_refusals_count() -> None:
     world.admission.mutate(review(admitted(container(gpu_percent="150"))))
 
     assert world.creates(admitted(half())) == "gpu-default-priority"
+
+
+def test_a_pod_that_comes_back_is_not_demoted_by_what_it_cost_itself() -> None:
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
+    first, second = (world.admission.mutate(review(admitted(half()))) for _ in range(2))
+
+    back = [
+        world.admission.mutate(review(jsonpatch.apply_patch(admitted(half()), list(answer.operations))))
+        for answer in (first, second)
+    ]
+
+    assert [answer.audit["standing"] for answer in (first, second)] == ["IN_BUDGET", "OVER_BUDGET"]
+    assert [answer.audit["standing"] for answer in back] == ["IN_BUDGET", "OVER_BUDGET"]
+    assert [answer.operations for answer in back] == [(), ()]
+
+
+def test_a_pod_that_a_user_marked_halfway_counts_like_any_other() -> None:
+    world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
+    world.creates(admitted(half()))
+    forged = admitted(half())
+    forged["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    forged["metadata"]["annotations"] = {"bursar.dev/standing": "IN_BUDGET"}
+
+    assert world.creates(forged) == "gpu-lower-priority"
 
 
 def test_the_first_pod_of_an_exact_rest_is_in_budget() -> None:

@@ -66,6 +66,7 @@ class StandingSettings(TypedDict):
     priorityClasses: PriorityClasses
     unknownStanding: Literal["inBudget", "overBudget"]
     maxGracePeriodMs: int
+    lookaheadMs: int
     policy: str
 
 

@@ -72,7 +72,8 @@ def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved
     session = _prove(world, book, moved, session, pod)
     if session.is_over:
         return
-    known = evidence(session, gone.watermark_ms, book.beats.get(pod.uid))
+    watermark_ms = _later(gone.watermark_ms, book.watermarks.get(pod.node))
+    known = evidence(session, watermark_ms, book.beats.get(pod.uid))
     if gone.seen:
         most_grace_ms = settings.max_grace_period_ms
         session = vanish(session, pod.grace_ms, gone.at_ms, known, gone.lease_ms, most_grace_ms)
@@ -106,8 +107,11 @@ def _at_rest(session: Session, watermark_ms: int | None) -> Session:
 
 
 def _watermark_ms(world: World, book: Book, node: str) -> int | None:
-    heard = (book.watermarks.get(node), world.watermark_ms(node))
-    return max((each for each in heard if each is not None), default=None)
+    return _later(book.watermarks.get(node), world.watermark_ms(node))
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _missing(world: World, book: Book) -> Iterator[Session]:

@@ -1,0 +1,710 @@
+"""The webhook, its certificates and its policies on a real API server."""
+
+import copy
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from tests.webhook.servers import ROOT, Injector, Timekeeper, Tls, Webhook, environment, wait_until
+from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
+from tests.worlds import Json, container
+from webhook.certificates.cluster import Cluster
+from webhook.certificates.issue import new_ca
+from webhook.certificates.plan import Pair, leaves
+from webhook.certificates.run import certified
+
+pytestmark = pytest.mark.cluster
+
+MANIFESTS = ROOT / "deploy" / "manifests"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+
+class World:
+    """A cluster with our policies and classes, and certificates that the certificate process made."""
+
+    def __init__(self, cp: ControlPlane, folder: Path) -> None:
+        self.cp, self.folder, self.tls_folder = cp, folder, folder / "tls"
+        self.certificates_log = folder / "certificates.log"
+        for namespace in ("bursar-system", "team-a", "team-b", "strict"):
+            self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        for name in ("priority-classes", "admission-policies"):
+            self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
+
+    def post(self, path: str, body: Json) -> Any:
+        """Creates an object."""
+        return self.cp.api.call("POST", path, body)
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """kubectl's output; it must succeed."""
+        done = self.cp.kubectl(*arguments, input=input)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def refused(self, *arguments: str, input: str | None = None) -> str:
+        """What kubectl says on stderr; it must fail."""
+        done = self.cp.kubectl(*arguments, input=input)
+        assert done.returncode != 0, done.stdout
+        return str(done.stderr)
+
+    def certificates(self, *flags: str) -> "subprocess.Popen[bytes]":
+        """The certificate process, as admin."""
+        command = [
+            *(sys.executable, "-m", "webhook", "certificates", "--kubeconfig", str(self.cp.admin_kubeconfig)),
+            *(
+                "--write",
+                str(self.tls_folder),
+                "--extra-name",
+                "127.0.0.1",
+                "--extra-name",
+                "localhost",
+                *flags,
+            ),
+        ]
+        with self.certificates_log.open("ab") as log:
+            return subprocess.Popen(command, stderr=log, cwd=ROOT, env=environment())
+
+    def certify(self) -> int:
+        """One look of the certificate process: its exit code."""
+        return self.certificates("--once").wait(timeout=60)
+
+    def configure(self, url: str) -> None:
+        """Registers both webhooks by URL."""
+        documents = list(yaml.safe_load_all((MANIFESTS / "webhook-configurations.yaml").read_text()))
+        for document in documents:
+            for each in document["webhooks"]:
+                each["clientConfig"] = {"url": url + each["clientConfig"]["service"]["path"]}
+        self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
+
+    def ca_bundles(self) -> list[str]:
+        """The caBundle of each webhook; empty where there is none."""
+        found = [self.cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/bursar") for kind in KINDS]
+        return [each["clientConfig"].get("caBundle", "") for one in found for each in one["webhooks"]]
+
+    def tls(self) -> Tls:
+        """What the certificate process has written for the webhook."""
+        folder = self.tls_folder / "webhook"
+        found = object.__new__(Tls)
+        found.folder = folder
+        found.ca = Pair(b"", b"", (folder / "ca.crt").read_bytes())
+        return found
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The cluster, certified, with webhook configurations that name no CA yet but for the first look's."""
+    made = World(control_plane, tmp_path_factory.mktemp("world"))
+    made.configure("https://127.0.0.1:1")
+    assert made.certify() == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def timekeeper(world: World) -> Iterator[Timekeeper]:
+    """A timekeeper whose leaf is of the same CA."""
+    running = Timekeeper(world.tls())
+    running.document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def webhook(world: World, timekeeper: Timekeeper) -> Iterator[Webhook]:
+    """The webhook, registered, with its table heard."""
+    with Webhook(
+        world.folder, world.tls(), timekeeper.url, "--sidecar-image", "example/sidecar:1"
+    ) as running:
+        world.configure(running.url)
+        wait_until(lambda: running.log().count("event=standings-heard") == 2, "the standings in both workers")
+        yield running
+
+
+def manifest(name: str, *containers: Json, **spec: Any) -> str:
+    """A pod as a user writes it."""
+    metadata: Json = {"name": name}
+    for key in ("annotations", "labels"):
+        if key in spec:
+            metadata[key] = spec.pop(key)
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+    )
+
+
+def stored(world: World, name: str, namespace: str = "team-a") -> Json:
+    """A pod as the API server has it."""
+    found: Json = world.cp.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    return found
+
+
+def reviews(webhook: Webhook) -> int:
+    """How many reviews have been answered."""
+    return webhook.log().count("event=review")
+
+
+def test_a_malformed_pod_is_refused_with_the_sentence_in_kubectls_output(
+    world: World, webhook: Webhook
+) -> None:
+    said = world.refused(
+        *("create", "-n", "team-a", "-f", "-"),
+        input=manifest("typo", container(gpu_percent="150"), nodeName="n1"),
+    )
+
+    assert said.startswith('Error from server (Forbidden): error when creating "STDIN": ')
+    assert 'admission webhook "govern.bursar.dev" denied the request: 2 things to mend:' in said
+    assert (
+        "1. spec.containers[0].resources.limits[bursar.dev/gpu-percent]: "
+        "more than one card, but not whole cards, "
+        'got "150"; allowed: 1 to 100 for a share of one card, or a multiple of 100 for whole cards; '
+        'for example bursar.dev/gpu-percent: "200"'
+    ) in said
+    assert "2. spec.nodeName: " in said
+
+
+def test_a_good_pod_is_stored_governed(world: World, webhook: Webhook) -> None:
+    world.kubectl(
+        *("create", "-n", "team-a", "-f", "-"),
+        input=manifest("good", half(), plain("web", env=ALL), initContainers=[plain("setup")]),
+    )
+
+    pod = stored(world, "good")
+    spec, metadata = pod["spec"], pod["metadata"]
+    assert metadata["labels"] == {"bursar.dev/governed": "true"}
+    assert metadata["annotations"] == {
+        "bursar.dev/request": '{"main":{"devices":1,"memory_mib":0,"share_milli":500}}',
+        "bursar.dev/standing": "IN_BUDGET",
+    }
+    assert (spec["priorityClassName"], spec["priority"]) == ("gpu-default-priority", 0)
+    assert spec["preemptionPolicy"] == "PreemptLowerPriority"
+    assert spec["schedulerName"] == "bursar-scheduler"
+    assert [each["name"] for each in spec["initContainers"]] == ["bursar-sidecar", "setup"]
+    sidecar = sidecar_of(pod)
+    assert (sidecar["image"], sidecar["restartPolicy"]) == ("example/sidecar:1", "Always")
+    assert env(sidecar)["BURSAR_CA"] == (world.tls_folder / "webhook" / "ca.crt").read_text()
+    main, web = (env(each) for each in spec["containers"])
+    assert main["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['visible-devices.bursar.dev/main']"
+    assert (web, env(spec["initContainers"][1])) == ({"NVIDIA_VISIBLE_DEVICES": "void"},) * 2
+    assert {each["name"] for each in spec["volumes"]} >= {"bursar-token", "bursar-spool"}
+
+
+def test_a_pod_of_a_namespace_without_budget_is_demoted_and_its_owner_is_told(
+    world: World, webhook: Webhook
+) -> None:
+    done = world.cp.kubectl("create", "-n", "team-b", "-f", "-", input=manifest("poor", half()))
+
+    assert done.returncode == 0
+    assert done.stderr == (
+        "Warning: namespace team-b has used up its GPU budget; "
+        "this pod gets priority class gpu-lower-priority\n"
+    )
+    spec = stored(world, "poor", "team-b")["spec"]
+    assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
+        "gpu-lower-priority",
+        -5,
+        "Never",
+    )
+
+
+def test_a_class_of_the_users_own_is_kept_or_replaced_by_its_value(world: World, webhook: Webhook) -> None:
+    for name, value in (("urgent", 1_000), ("batch", -100)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        world.post("/apis/scheduling.k8s.io/v1/priorityclasses", kind | {"value": value})
+
+    for name in ("urgent", "batch"):
+        text = manifest(f"own-{name}", half(), priorityClassName=name)
+        wait_until(
+            lambda text=text: (
+                world.cp.kubectl("apply", "-n", "team-a", "-f", "-", input=text).returncode == 0
+            ),  # type: ignore[misc]
+            "the class to be seen by admission",
+        )
+
+    kept = stored(world, "own-batch")["spec"]
+    assert (kept["priorityClassName"], kept["priority"]) == ("batch", -100)
+    replaced = stored(world, "own-urgent")["spec"]
+    assert (replaced["priorityClassName"], replaced["priority"]) == ("gpu-default-priority", 0)
+
+
+def test_a_job_of_governed_pods_gets_them(world: World, webhook: Webhook) -> None:
+    template = json.loads(manifest("x", half(), restartPolicy="Never"))
+    job: Json = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
+    job["spec"] = {"template": {"metadata": {}, "spec": template["spec"]}}
+    world.post("/apis/batch/v1/namespaces/team-a/jobs", job)
+
+    def pods() -> list[Json]:
+        path = "/api/v1/namespaces/team-a/pods?labelSelector=job-name%3Dj"
+        return list(world.cp.api.call("GET", path)["items"])
+
+    wait_until(lambda: len(pods()) == 1, "the job's pod")
+    assert pods()[0]["metadata"]["labels"]["bursar.dev/governed"] == "true"
+
+
+def test_a_namespace_of_restricted_pod_security_takes_governed_pods(world: World, webhook: Webhook) -> None:
+    world.kubectl("label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted")
+    strict = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+    world.kubectl("create", "-n", "strict", "-f", "-", input=manifest("p", half(securityContext=strict)))
+
+    assert sidecar_of(stored(world, "p", "strict"))["name"] == "bursar-sidecar"
+
+
+def test_a_guaranteed_pod_stays_guaranteed(world: World, webhook: Webhook) -> None:
+    limits = {"cpu": "1", "memory": "1Gi", "bursar.dev/gpu-percent": "50"}
+    one = {"name": "main", "image": "x", "resources": {"limits": limits}}
+
+    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("guaranteed", one))
+
+    assert stored(world, "guaranteed")["status"]["qosClass"] == "Guaranteed"
+
+
+def test_pods_that_are_none_of_our_business_do_not_come_to_us(world: World, webhook: Webhook) -> None:
+    before = reviews(webhook)
+    world.kubectl(
+        *("create", "-n", "team-a", "-f", "-"),
+        input=manifest("cpu", plain(), annotations={"note": "bursar.dev/x"}, labels={"app": "x"}),
+    )
+    world.kubectl("create", "-n", "bursar-system", "-f", "-", input=manifest("own", half()))
+    world.kubectl("annotate", "pod", "-n", "team-a", "cpu", "note=y", "--overwrite")
+    world.kubectl("delete", "pod", "-n", "team-a", "cpu")
+
+    assert "labels" not in stored(world, "own", "bursar-system")["metadata"]
+    assert reviews(webhook) == before
+
+
+GPU_PODS = {
+    "a limit in a dialect that is not spoken": manifest(
+        "m1", {"name": "c", "image": "x", "resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}
+    ),
+    "an init container's": manifest("m2", plain(), initContainers=[half("i")]),
+    "cards by hand": manifest("m3", plain(env=ALL)),
+    "cards by hand, in an init container": manifest("m4", plain(), initContainers=[plain("i", env=ALL)]),
+    "a label": manifest("m5", plain(), labels={"bursar.dev/governed": "true"}),
+    "a placement": manifest("m6", plain(), annotations={"visible-devices.bursar.dev/web": "GPU-1"}),
+    "gpu-manager's": manifest("m7", plain(), annotations={"tencent.com/predicate-node": "n1"}),
+    "a gate": manifest("m8", plain(), schedulingGates=[{"name": "bursar.dev/hold"}]),
+}
+
+
+@pytest.mark.parametrize("case", GPU_PODS)
+def test_every_way_to_a_card_comes_to_us(world: World, webhook: Webhook, case: str) -> None:
+    before = reviews(webhook)
+
+    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=GPU_PODS[case])
+
+    assert reviews(webhook) > before
+
+
+def test_a_dry_run_stores_nothing_and_is_answered_the_same(world: World, webhook: Webhook) -> None:
+    shown = world.kubectl(
+        *("create", "-n", "team-a", "--dry-run=server", "-o", "json", "-f", "-"),
+        input=manifest("dry", half()),
+    )
+
+    assert json.loads(shown)["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    with pytest.raises(ApiError):
+        stored(world, "dry")
+    assert "dry_run=true" in webhook.log()
+
+
+def test_an_ephemeral_container_that_shows_itself_cards_is_refused(world: World, webhook: Webhook) -> None:
+    for name, one in (("debugged", half()), ("debugged-cpu", plain())):
+        world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(name, one))
+
+        said = world.refused(*ephemeral(name, ALL))
+
+        assert 'admission webhook "check.bursar.dev" denied the request' in said
+        assert "spec.ephemeralContainers[0].env[NVIDIA_VISIBLE_DEVICES]" in said
+        world.kubectl(*ephemeral(name, [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]))
+
+
+def ephemeral(pod: str, variables: list[Json]) -> tuple[str, ...]:
+    """kubectl's arguments to add an ephemeral container."""
+    patch = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", "env": variables}]}}
+    return (
+        *("patch", "pod", pod, "-n", "team-a", "--subresource", "ephemeralcontainers"),
+        *("--type", "strategic", "-p", json.dumps(patch)),
+    )
+
+
+# what another webhook does to a governed pod
+
+
+@pytest.mark.parametrize("name", ["aaa-before-us", "zzz-after-us"])
+def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_first(
+    world: World, webhook: Webhook, name: str
+) -> None:
+    injector = Injector(world.tls())
+    configuration: Json = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [
+            {
+                "name": "proxy.example.com",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "reinvocationPolicy": "IfNeeded",
+                "clientConfig": {"url": injector.url, "caBundle": world.ca_bundles()[0]},
+                "rules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods"],
+                    }
+                ],
+            }
+        ],
+    }
+    world.post(f"{CONFIGURATIONS}/{KINDS[0]}", configuration)
+    pods = (f"{name}-{number}" for number in range(1_000))
+    found: list[Json] = []
+
+    def created() -> bool:
+        pod = next(pods)
+        world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(pod, half()))
+        found.append(stored(world, pod))
+        return injector.calls > 0
+
+    wait_until(created, "the other webhook to be called")
+    world.kubectl("delete", "mutatingwebhookconfiguration", name)
+    injector.end()
+
+    proxy, main = found[-1]["spec"]["containers"]
+    assert (proxy["name"], env(proxy)) == ("proxy", {"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert env(main)["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['visible-devices.bursar.dev/main']"
+    assert [each["name"] for each in found[-1]["spec"]["initContainers"]] == ["bursar-sidecar"]
+    answers = [
+        line for line in webhook.log().splitlines() if f"pod={name}" in line and "webhook=mutate" in line
+    ]
+    assert len(answers) > len(found)  # the pod came a second time
+
+
+# the policy inside the API server: what is there stays as it is
+
+
+@pytest.fixture(scope="module")
+def standing_pod(world: World, webhook: Webhook) -> str:
+    """A governed pod that nobody has bound, with a user's own annotation and finalizer."""
+    world.kubectl(
+        "create",
+        "-n",
+        "team-a",
+        "-f",
+        "-",
+        input=manifest("steady", half(), annotations={"bursar.dev/policy": "spread"}),
+    )
+    return "steady"
+
+
+FORBIDDEN: dict[str, Json] = {
+    "metadata.annotations[bursar.dev/standing]": {"annotations": {"bursar.dev/standing": "UNLIMITED"}},
+    "metadata.annotations[bursar.dev/request]": {"annotations": {"bursar.dev/request": None}},
+    "metadata.annotations[bursar.dev/policy]": {"annotations": {"bursar.dev/policy": "binpack"}},
+    "metadata.annotations[bursar.dev/devices]": {"annotations": {"bursar.dev/devices": "{}"}},
+    "metadata.annotations[visible-devices.bursar.dev/main]": {
+        "annotations": {"visible-devices.bursar.dev/main": "GPU-0,GPU-1"}
+    },
+    "metadata.annotations[tencent.com/predicate-gpu-idx-0]": {
+        "annotations": {"tencent.com/predicate-gpu-idx-0": "0"}
+    },
+    "metadata.labels[bursar.dev/governed]": {"labels": {"bursar.dev/governed": None}},
+}
+
+
+@pytest.mark.parametrize("subresource", [(), ("--subresource", "status")], ids=["pods", "pods/status"])
+@pytest.mark.parametrize("path", FORBIDDEN)
+def test_what_bursar_has_written_cannot_be_patched(
+    world: World, standing_pod: str, path: str, subresource: tuple[str, ...]
+) -> None:
+    patch = json.dumps({"metadata": FORBIDDEN[path]})
+
+    said = world.refused(
+        "patch", "pod", standing_pod, "-n", "team-a", *subresource, "--type=merge", "-p", patch
+    )
+
+    assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
+    assert path in said
+
+
+def test_all_that_was_changed_is_named(world: World, standing_pod: str) -> None:
+    changes = {
+        "bursar.dev/request": "{}",
+        "bursar.dev/standing": None,
+        "visible-devices.bursar.dev/web": "GPU-1",
+    }
+
+    said = world.refused(
+        *("patch", "pod", standing_pod, "-n", "team-a", "--type=merge"),
+        *("-p", json.dumps({"metadata": {"annotations": changes}})),
+    )
+
+    for name in changes:
+        assert name in said
+
+
+ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
+    "another's annotation": ((), {"metadata": {"annotations": {"note": "x"}}}),
+    "another's label": ((), {"metadata": {"labels": {"app": "x"}}}),
+    "a domain that only ends like ours": (
+        (),
+        {"metadata": {"annotations": {"local.bursar.dev/run-for": "5s"}}},
+    ),
+    "what gpu-manager turns": ((), {"metadata": {"annotations": {"tencent.com/gpu-assigned": "true"}}}),
+    "a finalizer": ((), {"metadata": {"finalizers": ["example.com/wait"]}}),
+    "no finalizer": ((), {"metadata": {"finalizers": None}}),
+    "a kubelet's status": (
+        ("--subresource", "status"),
+        {"status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}},
+    ),
+    "a wake-up": (
+        ("--subresource", "status"),
+        {"status": {"conditions": [{"type": "bursar.dev/CardFreed", "status": "True"}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_everything_else_may_be_changed(world: World, standing_pod: str, case: str) -> None:
+    subresource, patch = ALLOWED[case]
+
+    world.kubectl(
+        *("patch", "pod", standing_pod, "-n", "team-a", *subresource, "--type=merge", "-p", json.dumps(patch))
+    )
+
+
+def test_a_pod_that_is_not_governed_cannot_be_made_to_look_so(world: World, webhook: Webhook) -> None:
+    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("outsider", plain()))
+
+    for change in (
+        {"labels": {"bursar.dev/governed": "true"}},
+        {"annotations": {"bursar.dev/devices": "{}"}},
+    ):
+        said = world.refused(
+            *(
+                "patch",
+                "pod",
+                "outsider",
+                "-n",
+                "team-a",
+                "--type=merge",
+                "-p",
+                json.dumps({"metadata": change}),
+            )
+        )
+        assert "bursar-written-once" in said
+
+
+def test_a_binding_writes_the_cards_and_no_one_after_it(world: World, webhook: Webhook) -> None:
+    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("bound", half()))
+    binding = {
+        "metadata": {"name": "bound", "annotations": {"visible-devices.bursar.dev/main": "GPU-0"}},
+        "target": {"kind": "Node", "name": "nowhere"},
+    }
+
+    world.post("/api/v1/namespaces/team-a/pods/bound/binding", binding)
+
+    assert stored(world, "bound")["metadata"]["annotations"]["visible-devices.bursar.dev/main"] == "GPU-0"
+    said = world.refused(
+        "annotate", "pod", "bound", "-n", "team-a", "visible-devices.bursar.dev/main=all", "--overwrite"
+    )
+    assert "bursar-written-once" in said
+    world.kubectl("delete", "pod", "bound", "-n", "team-a", "--force", "--grace-period=0")
+
+
+def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook: Webhook) -> None:
+    """No gate of ours passes admission from a user, so the pod is made where the webhook does not look."""
+    gates = [{"name": "bursar.dev/hold"}, {"name": "example.com/wait"}]
+    world.kubectl(
+        "create", "-n", "bursar-system", "-f", "-", input=manifest("gated", plain(), schedulingGates=gates)
+    )
+    world.kubectl("create", "serviceaccount", "bursar-timekeeper", "-n", "bursar-system")
+    rule = ("create", "clusterrole", "opens-gates", "--verb=get,patch", "--resource=pods")
+    world.kubectl(*rule)
+    world.kubectl(
+        *("create", "clusterrolebinding", "opens-gates", "--clusterrole=opens-gates"),
+        "--serviceaccount=bursar-system:bursar-timekeeper",
+    )
+
+    def opening(left: list[Json]) -> tuple[str, ...]:
+        patch = json.dumps([{"op": "replace", "path": "/spec/schedulingGates", "value": left}])
+        return ("patch", "pod", "gated", "-n", "bursar-system", "--type=json", "-p", patch)
+
+    said = world.refused(*opening([]))
+    assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper opens this gate" in said
+    world.kubectl(*opening([gates[0]]))
+    as_timekeeper = "--as=system:serviceaccount:bursar-system:bursar-timekeeper"
+    wait_until(
+        lambda: world.cp.kubectl(*opening([]), as_timekeeper).returncode == 0, "the timekeeper to be let"
+    )
+    assert "schedulingGates" not in stored(world, "gated", "bursar-system")["spec"]
+
+
+def test_what_was_wrong_before_and_is_unchanged_keeps_no_one_from_an_update(
+    world: World, webhook: Webhook
+) -> None:
+    world.kubectl(
+        *("create", "-n", "bursar-system", "-f", "-"),
+        input=manifest(
+            "old",
+            plain(),
+            annotations={"bursar.dev/request": "nonsense"},
+            labels={"bursar.dev/governed": "x"},
+        ),
+    )
+
+    world.kubectl("annotate", "pod", "old", "-n", "bursar-system", "note=x")
+    world.kubectl("label", "pod", "old", "-n", "bursar-system", "app=x")
+    world.kubectl("delete", "pod", "old", "-n", "bursar-system")
+
+
+# certificates
+
+
+def test_the_certificate_process_made_the_secrets_and_wrote_the_ca(world: World) -> None:
+    secrets = {
+        each["metadata"]["name"]: sorted(each["data"])
+        for each in world.cp.api.call("GET", "/api/v1/namespaces/bursar-system/secrets")["items"]
+    }
+
+    assert secrets == {
+        "bursar-ca": ["ca.crt", "ca.key"],
+        "bursar-timekeeper-tls": ["ca.crt", "tls.crt", "tls.key"],
+        "bursar-webhook-tls": ["ca.crt", "tls.crt", "tls.key"],
+    }
+    assert all(world.ca_bundles())
+
+
+def test_a_second_look_changes_nothing(world: World) -> None:
+    before, said = (world.tls_folder / "webhook" / "tls.crt").read_bytes(), world.certificates_log.read_text()
+
+    assert world.certify() == 0
+
+    assert (world.tls_folder / "webhook" / "tls.crt").read_bytes() == before
+    assert world.certificates_log.read_text() == said
+
+
+def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
+    world: World, webhook: Webhook
+) -> None:
+    patch = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+    process = world.certificates("--every", "1")
+    try:
+        for kind in KINDS:
+            world.kubectl("patch", kind, "bursar", "--type=json", "-p", json.dumps(patch))
+
+        wait_until(lambda: all(world.ca_bundles()), "the CA to be written again")
+        done = []
+
+        def created() -> bool:
+            done.append(
+                world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("again", half()))
+            )
+            return bool(done[-1].returncode == 0)
+
+        wait_until(created, "a pod to be created again")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    assert stored(world, "again")["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+
+
+def test_a_secret_that_someone_deleted_is_made_again_by_the_same_ca(world: World) -> None:
+    ca = world.ca_bundles()
+    world.kubectl("delete", "secret", "bursar-webhook-tls", "-n", "bursar-system")
+
+    assert world.certify() == 0
+
+    assert world.ca_bundles() == ca
+    world.kubectl("get", "secret", "bursar-webhook-tls", "-n", "bursar-system")
+
+
+def test_two_certificate_processes_that_begin_together_agree_on_one_ca(world: World) -> None:
+    world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
+    began = time.monotonic()
+
+    both = [world.certificates("--once") for _ in range(2)]
+
+    assert [each.wait(timeout=60) for each in both] == [0, 0]
+    assert time.monotonic() - began < 60
+    found = world.cp.api.call("GET", "/api/v1/namespaces/bursar-system/secrets")["items"]
+    assert len({each["data"]["ca.crt"] for each in found}) == 1
+    assert set(world.ca_bundles()) == {found[0]["data"]["ca.crt"]}
+
+
+def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> None:
+    cluster = Cluster(world.cp.admin_kubeconfig, "bursar-system")
+    pair, version = cluster.secret("bursar-ca")
+    assert pair is not None
+
+    assert not cluster.store("bursar-ca", pair, "")
+    assert cluster.store("bursar-ca", replace(pair, bundle=pair.bundle + pair.bundle), version)
+    assert not cluster.store("bursar-ca", pair, version)
+    world.kubectl("delete", "secret", "bursar-ca", "-n", "bursar-system")
+    assert not cluster.store("bursar-ca", pair, version)
+    assert cluster.store("bursar-ca", pair, "")
+
+
+def test_the_ca_of_whoever_was_faster_signs_the_leaves(world: World) -> None:
+    cluster = Cluster(world.cp.admin_kubeconfig, "bursar-system")
+    world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
+    theirs = new_ca(b"", datetime.now(UTC))
+    looks: list[bool] = []
+
+    def clock() -> datetime:
+        """Asked between what is read and what is written: there the other one is faster."""
+        looks.append(cluster.store("bursar-ca", theirs, "") if not looks else False)
+        return datetime.now(UTC)
+
+    ca, stored = certified(cluster, leaves("bursar-system", ("127.0.0.1", "localhost")), clock)
+
+    assert looks == [True, False]
+    assert ca.certificate == theirs.certificate
+    assert {each.bundle for each in stored.values()} == {theirs.bundle}
+    assert world.certify() == 0
+
+
+def test_a_missing_configuration_is_told_and_the_rest_is_done(world: World) -> None:
+    document = world.cp.api.call("GET", f"{CONFIGURATIONS}/{KINDS[0]}/bursar")
+    world.kubectl("delete", KINDS[0], "bursar")
+    try:
+        assert world.certify() == 1
+        last = world.certificates_log.read_text().splitlines()[-1]
+        assert "event=not-trusted" in last
+        assert "mutatingwebhookconfigurations/bursar" in last
+    finally:
+        again = copy.deepcopy(document)
+        again["metadata"] = {"name": "bursar"}
+        world.post(f"{CONFIGURATIONS}/{KINDS[0]}", again)
+        assert world.certify() == 0
+
+
+def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook", "certificates", "--kubeconfig", str(tmp_path / "absent")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("bursar-webhook certificates: no way to an API server: ")
+    assert done.stderr.count("\n") == 1

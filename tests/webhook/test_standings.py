@@ -1,0 +1,249 @@
+"""Asking the timekeeper: what is sent, what survives its failures, and files that change under us."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.webhook.servers import Timekeeper, Tls, wait_until
+from tests.webhook.worlds import entry, standings
+from webhook.log import line
+from webhook.metrics import Metrics, of_this_process
+from webhook.reloaded import Reloaded, ca_text, server_context
+from webhook.standings import Standings
+
+
+class World:
+    """A poller with a clock that is turned by hand, and what it logs."""
+
+    def __init__(self, folder: Path, url: str, ca: str | None) -> None:
+        self.lines: list[str] = []
+        self.now_ms, self.ca = 0, ca
+        self.token = folder / "token"
+        self.token.write_text("first\n")
+        self.metrics: Metrics = of_this_process()
+        self.standings = Standings(
+            url,
+            self.token,
+            lambda: self.ca,
+            lambda: self.now_ms,
+            lambda event, **fields: self.lines.append(line(event, **fields)),
+            self.metrics,
+        )
+
+    def poll(self, now_ms: int = 0) -> str | None:
+        """Asks at this moment; gives the standing of team-a in the table that is there then."""
+        self.now_ms = now_ms
+        self.standings.poll()
+        table = self.standings.table()
+        return None if table is None else table.namespaces["team-a"].standing.word
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    """Certificates for loopback."""
+    return Tls(tmp_path / "tls")
+
+
+@pytest.fixture
+def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+    """A timekeeper with one namespace in budget."""
+    running = Timekeeper(tls)
+    running.document = standings(team_a=entry("IN_BUDGET"))
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
+    """A poller that trusts that timekeeper."""
+    made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
+    yield made
+    made.standings._drop()
+
+
+def heard_ms(world: World) -> int:
+    """When the timekeeper was last heard."""
+    table = world.standings.table()
+    assert table is not None
+    return table.heard_ms
+
+
+def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: Timekeeper) -> None:
+    assert world.poll(10) == "IN_BUDGET"
+    assert world.poll(1_010) == "IN_BUDGET"
+
+    assert timekeeper.answered == [200, 304]
+    assert heard_ms(world) == 1_010
+    table = world.standings.table()
+    assert table is not None
+    assert table.read_ms == 10
+
+
+def test_a_changed_table_is_read_anew(world: World, timekeeper: Timekeeper) -> None:
+    world.poll()
+    timekeeper.document = standings(revision="2", team_a=entry("OVER_BUDGET"))
+
+    assert world.poll() == "OVER_BUDGET"
+
+
+def test_the_token_is_read_before_each_poll(world: World, timekeeper: Timekeeper) -> None:
+    world.poll()
+    world.token.write_text("second")
+    world.poll()
+
+    assert [each["authorization"] for each in timekeeper.asked] == ["Bearer first", "Bearer second"]
+
+
+def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, timekeeper: Timekeeper) -> None:
+    good = timekeeper.document
+    world.poll(0)
+    timekeeper.document = None
+
+    assert [world.poll(now) for now in (1_000, 2_000, 3_000)] == ["IN_BUDGET"] * 3
+    assert heard_ms(world) == 0
+    timekeeper.document = good
+    world.poll(4_000)
+
+    assert world.lines == [
+        "webhook event=standings-heard error=none",
+        'webhook event=standings-unheard error="UnheardError: the timekeeper answered 503"',
+        "webhook event=standings-heard error=none",
+    ]
+    assert heard_ms(world) == 4_000
+
+
+def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper: Timekeeper) -> None:
+    world.poll()
+    timekeeper.document = {"revision": "2", "version": 2}
+
+    assert world.poll() == "IN_BUDGET"
+    assert "UndecodableTableError: standings: not version 1" in world.lines[-1]
+
+
+def test_the_age_is_minus_one_until_the_timekeeper_is_heard(world: World, timekeeper: Timekeeper) -> None:
+    good, timekeeper.document = timekeeper.document, None
+    world.poll(0)
+    assert b"bursar_webhook_standings_age_seconds -1.0" in world.metrics.exposition()
+
+    timekeeper.document = good
+    world.poll(1_000)
+    timekeeper.document = None
+    world.poll(3_500)
+
+    assert b"bursar_webhook_standings_age_seconds 2.5" in world.metrics.exposition()
+    assert b'bursar_webhook_standings_polls_total{outcome="failed"} 2.0' in world.metrics.exposition()
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two\nlines", "nul\0"])
+def test_a_token_file_without_a_token_sends_nothing(world: World, timekeeper: Timekeeper, text: str) -> None:
+    world.token.write_text(text)
+
+    assert world.poll() is None
+    assert timekeeper.asked == []
+
+
+def test_without_a_ca_nobody_is_asked(world: World, timekeeper: Timekeeper) -> None:
+    world.ca = None
+
+    assert world.poll() is None
+    assert "no CA bundle to verify the timekeeper by" in world.lines[-1]
+
+
+def test_a_ca_that_no_longer_signs_the_timekeeper_ends_the_connection_to_it(
+    world: World, timekeeper: Timekeeper, tmp_path: Path
+) -> None:
+    world.poll(0)
+    world.ca = Tls(tmp_path / "other").ca.bundle.decode()
+
+    world.poll(1_000)
+
+    assert heard_ms(world) == 0
+    assert "CERTIFICATE_VERIFY_FAILED" in world.lines[-1]
+
+
+def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: Path, tls: Tls) -> None:
+    """A server that answers once on each connection and then hangs up without a word."""
+    body = orjson.dumps(standings(team_a=entry("IN_BUDGET")))
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    context = server_context(tls.folder / "tls.crt", tls.folder / "tls.key")
+    served = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+
+        def serve() -> None:
+            for _ in range(2):
+                raw, _address = listener.accept()
+                with context.wrap_socket(raw, server_side=True) as client:
+                    served.append(client.recv(65_536))
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        world = World(tmp_path, url, tls.ca.bundle.decode())
+        assert world.poll(0) == "IN_BUDGET"
+        assert world.poll(1_000) == "IN_BUDGET"
+        thread.join()
+
+    assert len(served) == 2
+    assert heard_ms(world) == 1_000
+    assert world.lines == ["webhook event=standings-heard error=none"]
+    world.standings._drop()
+
+
+def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: Timekeeper) -> None:
+    world.standings.start()
+    wait_until(lambda: len(timekeeper.asked) >= 2, "two polls")
+    world.standings.end()
+
+    wait_until(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
+    assert world.lines == ["webhook event=standings-heard error=none"]
+
+
+# files that others renew
+
+
+def test_a_file_is_looked_at_once_a_second_and_loaded_when_it_changed(tmp_path: Path) -> None:
+    path, clock, loads, said = tmp_path / "f", [0], [], []
+
+    def load() -> str:
+        loads.append(path.read_text())
+        if "bad" in loads[-1]:
+            raise ValueError("not good")
+        return loads[-1]
+
+    value = Reloaded(
+        (path,),
+        load,
+        lambda: clock[0],
+        lambda event, **fields: said.append(f"{event} {fields.get('error', '')}"),
+    )
+    assert value() is None
+    path.write_text("one")
+    assert value() is None
+    clock[0] = 1_000
+    assert (value(), value()) == ("one", "one")
+    path.write_text("bad file")
+    clock[0] = 2_000
+    assert value() == "one"
+    clock[0] = 3_000
+    assert value() == "one"
+    path.write_text("three")
+    clock[0] = 4_000
+    assert value() == "three"
+
+    assert said[0].startswith("not-loaded [Errno 2]")
+    assert said[1:] == ["loaded ", "not-loaded not good", "loaded "]
+
+
+def test_a_ca_bundle_that_cannot_be_read_is_none(tmp_path: Path, tls: Tls) -> None:
+    assert ca_text(tls.folder / "ca.crt") == tls.ca.bundle.decode()
+    for text in ("", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        (tmp_path / "ca").write_text(text)
+        with pytest.raises((ValueError, ssl.SSLError)):
+            ca_text(tmp_path / "ca")
