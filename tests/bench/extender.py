@@ -189,6 +189,8 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             kind = url.path.rpartition("/")[2]
             if "watch" in query:
                 self._watch(kind)
+            elif "/namespaces/" in url.path:
+                self._answer(200, json.dumps(objects.waiting[kind]).encode())
             else:
                 self._answer(200, objects.pages[kind][int(query.get("continue", ["0"])[0])])
 

@@ -570,6 +570,44 @@ TestStory = Story.TestCase
 TestStory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([20, 40, 60])), max_size=4),
+    st.lists(st.sampled_from([20, 40, 60]), min_size=1, max_size=3),
+)
+def test_what_is_booked_is_the_most_that_runs_at_any_moment(
+    early: list[tuple[bool, int]], mains: list[int]
+) -> None:
+    """``early``: init containers, True for a native sidecar; what runs together is worked out here anew."""
+    inits = [
+        container(f"i{at}", gpu_percent=str(share)) | ({"restartPolicy": "Always"} if stays else {})
+        for at, (stays, share) in enumerate(early)
+    ]
+    raw = asking(*(container(f"m{at}", gpu_percent=str(s)) for at, s in enumerate(mains)), init=inits)
+    taken = place(rebuilt([node("n", card(0), card(1))], []), raw, "n")
+    if taken is None:
+        return
+    placed = json.loads(taken["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
+    sidecars = [f"i{at}" for at, (stays, _) in enumerate(early) if stays]
+    moments = [[*sidecars, *(f"m{at}" for at in range(len(mains)))]]
+    moments += [
+        [f"i{at}", *(f"i{b}" for b in range(at) if early[b][0])]
+        for at, (stays, _) in enumerate(early)
+        if not stays
+    ]
+
+    peaks = {
+        uuid: max(
+            sum(s["share_milli"] for name in who for s in placed[name] if s["uuid"] == uuid)
+            for who in moments
+        )
+        for uuid in ("GPU-0", "GPU-1")
+    }
+
+    assert shares(rebuilt([node("n", card(0), card(1))], [taken])) == [1000 - peak for peak in peaks.values()]
+    assert max(peaks.values()) <= 1000
+
+
 def test_placing_until_nothing_fits_fills_the_cards_and_never_more() -> None:
     snapshot = rebuilt([node("n", card(0), card(1))], [])
     count = 0
