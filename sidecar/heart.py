@@ -28,6 +28,8 @@ GATHER_MS = 500
 # From SIGTERM until the process lets go of an unanswered last beat; what is left of the second is for
 # exiting.
 ENDING_MS = 600
+# A server whose every refusal reads differently does not fill the log of an outage.
+MOST_REASONS = 8
 NEVER = 1 << 62
 
 
@@ -171,6 +173,6 @@ class Heart:
         self._gave_up = self._last_try
         wait_ms = 0 if self._end_at is not None else beats.backoff_ms(self._failures, self._ports.fraction())
         self._retry_at = now_ms + wait_ms
-        if reason not in self._reasons:
+        if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
             self._reasons.add(reason)
             self._ports.say("timekeeper-away", reason=reason, spooled=len(self._spool.beats()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sidecar import beats, spool
 from sidecar.courier import Delivered, Failed
-from sidecar.heart import ENDING_MS, GATHER_MS, Heart, Ports
+from sidecar.heart import ENDING_MS, GATHER_MS, MOST_REASONS, Heart, Ports
 from timekeeper.core.wire import BeatDevice
 
 FINE = Delivered(beats.Answer(1_000, True, None))
@@ -229,6 +229,15 @@ def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
 
     assert world.heart.due_ms() == world.now_ms + ENDING_MS
     assert world.heart.ended(world.now_ms + ENDING_MS)
+
+
+def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
+    world = World()
+    for number in range(100):
+        world.answer(Failed(f"request {number} failed"))
+        world.run(60_000)
+
+    assert world.lines == ["timekeeper-away"] * MOST_REASONS
 
 
 def test_each_reason_is_said_once_in_an_outage() -> None:

@@ -151,9 +151,10 @@ def test_an_nvml_that_hangs_stops_neither_the_beats_nor_the_end(
     assert sidecar.log().count("nvml-hangs") == 1
 
 
-def test_without_a_library_that_is_said_once_and_beats_go_without_figures(
+def test_without_a_readable_library_that_is_said_once_and_beats_go_without_figures(
     timekeeper: Timekeeper, authority: Authority, tmp_path: Path
 ) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("hides the library of a machine that has one")
     environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a")
     with beating(tmp_path, environ | {"LD_LIBRARY_PATH": str(tmp_path)}) as sidecar:
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)

@@ -212,24 +212,26 @@ class Ledger(RuleBasedStateMachine):
         self.oracle.status(f"uid-{name}", true["started_ms"], true["ended_ms"])
 
     def teardown(self) -> None:
-        """At the end all that is still open is settled: nothing is pending for ever."""
         if hasattr(self, "town"):
-            self.list_anew(killed=False)
-            for name in list(self.true):
-                raw = self.raw(name)
-                if raw["metadata"]["uid"] in {
-                    each["metadata"]["uid"] for each in self.town.objects["pods"].values()
-                }:
-                    self.true[name]["started_ms"] = self.true[name]["started_ms"] or self.town.clock()
-                    self.true[name]["ended_ms"] = self.true[name]["ended_ms"] or self.town.clock()
-                    self.tell(name)
-            self.town.clock.turn(3 * HOUR)
-            self.tick()
-            for namespace in TEAMS:
-                assert self.town.budget(namespace)["pending"] == 0
-            assert self.town.settler.book.sessions == {}
-            self.town.close()
-            self.folder.cleanup()
+            try:
+                self.settle_all()
+            finally:
+                self.town.close()
+                self.folder.cleanup()
+
+    def settle_all(self) -> None:
+        """At the end nothing is pending for ever: what ends is proved, the rest falls silent."""
+        self.list_anew(killed=False)
+        for uid in [raw["metadata"]["uid"] for raw in self.town.objects["pods"].values()]:
+            true = self.true[uid.removeprefix("uid-")]
+            true["started_ms"] = true["started_ms"] or self.town.clock()
+            true["ended_ms"] = true["ended_ms"] or self.town.clock()
+            self.tell(uid.removeprefix("uid-"))
+        self.town.clock.turn(3 * HOUR)
+        self.tick()
+        for namespace in TEAMS:
+            assert self.town.budget(namespace)["pending"] == 0
+        assert self.town.settler.book.sessions == {}
 
 
 TestLedger = Ledger.TestCase
