@@ -68,8 +68,7 @@ def step(name: str, command: list[str]) -> None:
     """One command, timed. Raises FailedError where it fails."""
     began = time.monotonic()
     print(f"== {name}", flush=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+    if subprocess.run(command, cwd=ROOT).returncode:
         raise FailedError(name)
     print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
 
