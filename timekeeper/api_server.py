@@ -134,7 +134,7 @@ def connect(kubeconfig: str) -> ApiServer:
             load(config_file=kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
+    except Exception as error:  # a malformed file leads the package to errors of any kind
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise ValueError(f"{where}: {error}") from error
     return ApiServer(configuration)

@@ -114,6 +114,17 @@ initContainerStatuses:
 {{ end }}
 """
 
+# A deleted pod of which nothing has begun: the kubelet ends it too before it lets the object go.
+_NEVER_BEGAN = """
+phase: Failed
+containerStatuses:
+{{ range .spec.containers }}
+{{ $end := dict "exitCode" 137 "reason" "ContainerStatusUnknown" }}
+- {{ dict "name" .name "image" .image "imageID" "" "restartCount" 0 "ready" false "started" false
+          "state" (dict "terminated" $end) | toJson }}
+{{ end }}
+"""
+
 _RESTART = """
 containerStatuses:
 {{ range .status.containerStatuses }}
@@ -147,7 +158,8 @@ def _pod_stages() -> list[dict[str, Any]]:
     alive = _when(".metadata.deletionTimestamp", "DoesNotExist")
     dying = _when(".metadata.deletionTimestamp", "Exists")
     running = _when(".status.phase", "In", "Running")
-    not_running = _when(".status.phase", "NotIn", "Running")
+    pending = _when(".status.phase", "In", "Pending")
+    ended = _when(".status.phase", "In", "Succeeded", "Failed")
     not_begun = _when(".status.startTime", "DoesNotExist")
     # The removal is itself a change of the pod: answered again, it could hit a new pod of the same name.
     not_removed = _when(".metadata.deletionGracePeriodSeconds == 0", "In", "false")
@@ -159,9 +171,10 @@ def _pod_stages() -> list[dict[str, Any]]:
         _stage("pod-start", "Pod", [alive, not_begun], _status(_START)),
         _stage("pod-end", "Pod", for_good, _status(_CODE_SAID + _END), then),
         _stage("pod-restart", "Pod", again, _status(_CODE_SAID + _RESTART), then),
-        # A deleted pod that runs is terminated first; one that has ended, or never began, goes.
+        # A deleted pod is ended first, whether it runs or never began; then it goes.
         _stage("pod-kill", "Pod", [dying, running], _status(_CODE_KILLED + _END)),
-        _stage("pod-remove", "Pod", [dying, not_running, not_removed], {"delete": True}),
+        _stage("pod-cancel", "Pod", [dying, pending], _status(_NEVER_BEGAN)),
+        _stage("pod-remove", "Pod", [dying, ended, not_removed], {"delete": True}),
     ]
 
 

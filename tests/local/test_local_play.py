@@ -145,6 +145,25 @@ def test_a_pod_deleted_before_it_was_bound_goes_at_once(control_plane: ControlPl
     eventually(lambda: get(control_plane.api, f"{pods}/unbound") is None)
 
 
+def test_a_bound_pod_of_which_nothing_began_is_ended_before_it_goes(
+    control_plane: ControlPlane, pods: str
+) -> None:
+    control_plane.stop_process("kwok")  # so that nothing begins
+    control_plane.api.call("POST", pods, pod("early"))
+    eventually(lambda: control_plane.api.call("GET", f"{pods}/early")["spec"].get("nodeName"))
+    version = control_plane.api.call("GET", f"{pods}/early")["metadata"]["resourceVersion"]
+    control_plane.api.call("DELETE", f"{pods}/early")
+    control_plane.restart_process("kwok")
+
+    for event in events(control_plane.api, pods, "early", version):
+        if event["type"] == "DELETED":
+            break
+
+    last = event["object"]["status"]
+    assert last["phase"] == "Failed"
+    assert last["containerStatuses"][0]["state"]["terminated"].get("startedAt") is None
+
+
 def test_a_new_pod_of_a_deleted_ones_name_is_left_alone(control_plane: ControlPlane, pods: str) -> None:
     control_plane.api.call("POST", pods, pod("heir"))
     phase(control_plane, f"{pods}/heir", "Running")

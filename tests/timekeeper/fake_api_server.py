@@ -4,7 +4,8 @@ It keeps what it is given and tells all watchers; it knows nothing of what the o
 """
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,6 +37,8 @@ class FakeApiServer:
         self.allowed: set[tuple[str, str, str, str]] = set()
         self.reviews: list[Json] = []
         self.events: list[Json] = []
+        self.bearers: set[str | None] = set()
+        self.expired = False
 
     def put(self, source: str, item: Json) -> None:
         """Add or replace an object; watchers are told."""
@@ -98,6 +101,14 @@ class FakeApiServer:
         return None
 
 
+def wait_for(holds: Callable[[], bool], within_s: float = 10) -> None:
+    """Wait for a condition."""
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def _key(item: Json) -> str:
     metadata = item["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"
@@ -129,11 +140,14 @@ def serving(api: FakeApiServer) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            api.bearers.add(self.headers["Authorization"])
             address = urlsplit(self.path)
             source = PATHS.get(address.path)
             asked = {name: values[0] for name, values in parse_qs(address.query).items()}
             if source is None:
                 self._answer(404, {"message": "not found"})
+            elif asked.get("watch") == "true" and api.expired:
+                self._answer(410, {"message": "too old"})
             elif asked.get("watch") == "true":
                 self._stream(source, int(asked["resourceVersion"]), float(asked["timeoutSeconds"]))
             else:

@@ -44,6 +44,7 @@ class Ledger(RuleBasedStateMachine):
         self.true: dict[str, Json] = {}
         self.deaf = False
         self.slow = 0
+        self.sent: dict[str, tuple[str, int, int]] = {}
         cards = (("nodes", node(name, cards=64)) for name in NODES)
         self.town.begin(*cards, ("configmaps", budgets(team_a=entry)))
         self.oracle.hears(self.town.clock())
@@ -109,6 +110,14 @@ class Ledger(RuleBasedStateMachine):
         answer = self.town.beat(self.raw(name), sequence, age, boot=run)
         if answer.status_code == 200:
             self.oracle.beats(f"uid-{name}", run, sequence, age, self.town.clock())
+            self.sent[name] = (run, sequence, age)
+
+    @rule(name=there | known, after=spans)
+    def beat_again(self, name: str, after: int) -> None:
+        """The answer was lost, so the same post comes again, however much later."""
+        if name in self.sent:
+            self.town.clock.turn(after)
+            self.beat(name, *self.sent[name])
 
     @rule(host=st.sampled_from(NODES), behind=st.sampled_from((0, 0, SECOND, 50 * SECOND, HOUR)))
     def renew(self, host: str, behind: int) -> None:
@@ -116,6 +125,18 @@ class Ledger(RuleBasedStateMachine):
         self.town.hear("leases", lease(renewed, host), unheard=self.deaf)
         if not self.deaf:
             self.oracle.leases[host] = renewed
+
+    @rule(host=st.sampled_from(NODES), after=spans)
+    def all_is_heard(self, host: str, after: int) -> None:
+        """The node and the watch are alive a while later."""
+        self.town.clock.turn(after)
+        self.renew(host, 0)
+        self.bookmark()
+
+    @rule()
+    def fall_silent(self) -> None:
+        """For so long that what is known by then is posted."""
+        self.town.clock.turn(HOUR + MINUTE)
 
     @rule()
     def bookmark(self) -> None:
@@ -236,8 +257,8 @@ class Ledger(RuleBasedStateMachine):
 
 TestLedger = Ledger.TestCase
 TestLedger.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

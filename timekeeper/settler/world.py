@@ -2,7 +2,7 @@
 changes it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.pods import Pod, Unreadable
@@ -188,6 +188,7 @@ class World:
                 _put(self.classes, name, value, deleted)
 
     def _put_pod(self, pod: Pod, deleted: bool, at_ms: int) -> None:
+        pod = _earliest(self.pods.get(pod.uid), pod)
         if deleted:
             self._lose(pod, at_ms, seen=True)
             return
@@ -209,6 +210,14 @@ class World:
             return
         lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)
         self.gone[pod.uid] = Gone(pod, at_ms, seen, lease, watermark)
+
+
+def _earliest(before: Pod | None, pod: Pod) -> Pod:
+    """The pod with the earliest start ever told: a status forgets it after a few restarts, and several may
+    come between two ticks."""
+    if before is None or before.started_ms is None:
+        return pod
+    return replace(pod, started_ms=min(before.started_ms, pod.started_ms or before.started_ms))
 
 
 def _put(table: dict[str, Any], name: str, value: object, deleted: bool) -> None:

@@ -1,0 +1,268 @@
+"""What the watches make of an API server: over real HTTP, with an API server that is small."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from threading import Event
+
+import pytest
+
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
+from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
+from timekeeper.accounts.pods import Pod, Unreadable, read_pod
+from timekeeper.api_server import ApiServer, RefusedError, connect
+from timekeeper.core.reflect import ExpiredError, UnreachableError
+from timekeeper.settler.announce import Announcer
+from timekeeper.settler.entries import Notice
+from timekeeper.settler.watching import (
+    Source,
+    follow_source,
+    read_config_map,
+    read_lease,
+    read_node,
+    read_priority_class,
+    sources,
+    start_watching,
+)
+from timekeeper.settler.world import All, ConfigMap, Heard, One, Quiet
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    return FakeApiServer()
+
+
+@pytest.fixture
+def server(api: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
+    with serving(api) as url:
+        yield connect(str(kubeconfig(tmp_path, url)))
+
+
+def source(name: str, watch_s: int = 1) -> Source:
+    (found,) = (each for each in sources("bursar-system") if each.name == name)
+    return Source(found.name, found.path, watch_s, found.read)
+
+
+def test_a_source_is_listed_then_followed(api: FakeApiServer, server: ApiServer) -> None:
+    api.put("nodes", node("n1"))
+    clock, failures = Clock(), []
+    events = follow_source(
+        source("nodes"), server, clock, lambda _: None, lambda *each: failures.append(each)
+    )
+
+    listed = next(events)
+    clock.turn(7)
+    api.put("nodes", node("n2", cards=1))
+    changed = next(events)
+    clock.turn(7)
+    api.remove("nodes", node("n1"))
+    removed = next(events)
+    clock.turn(7)
+    api.bookmark()
+
+    assert listed == Heard("nodes", T0, All((read_node(node("n1")),)))
+    assert changed == Heard("nodes", T0 + 7, One(read_node(node("n2", cards=1)), deleted=False))
+    assert removed == Heard("nodes", T0 + 14, One(read_node(node("n1")), deleted=True))
+    assert next(events) == Heard("nodes", T0 + 21, Quiet())
+    assert failures == []
+
+
+def test_a_list_is_true_from_when_it_was_asked_for(server: ApiServer) -> None:
+    """Answering may take seconds, in which something may happen that is not in it."""
+    moments = iter((100, 200))
+    events = follow_source(source("pods"), server, lambda: next(moments), lambda _: None, lambda *_: None)
+
+    assert next(events).at_ms == 100
+
+
+def test_the_end_of_a_watch_says_that_all_was_heard(server: ApiServer) -> None:
+    events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
+
+    assert next(events).what == All(())
+    assert next(events).what == Quiet()
+
+
+def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: ApiServer) -> None:
+    events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
+    next(events)
+    plain = gpu_pod()
+    plain["spec"]["containers"][0]["resources"] = {}
+    api.put("pods", plain)
+
+    assert next(events).what == Quiet()
+
+
+def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> None:
+    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    waits: list[int] = []
+    failures: list[tuple[str, str]] = []
+
+    class Enough(Exception):
+        """Stops the endless loop."""
+
+    def wait(ms: int) -> None:
+        waits.append(ms)
+        if len(waits) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        next(follow_source(source("pods"), away, Clock(), wait, lambda *each: failures.append(each)))
+
+    assert waits == [200, 400, 800]
+    assert {name for name, _ in failures} == {"pods"}
+    assert "GET /api/v1/pods" in failures[0][1]
+
+
+def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
+    api: FakeApiServer, server: ApiServer
+) -> None:
+    heard: Queue[Heard] = Queue()
+    stop = Event()
+    thread = start_watching(source("leases"), server, heard, Clock(), stop, lambda *_: None)
+
+    assert heard.get(timeout=10).what == All(())
+    stop.set()
+    api.put("leases", lease(T0))
+    thread.join(10)
+
+    assert not thread.is_alive()
+
+
+def test_a_list_is_read_page_by_page() -> None:
+    class Paged(ApiServer):
+        def __init__(self) -> None:
+            self.asked: list[dict[str, str]] = []
+
+        def get(self, path: str, **parameters: str) -> Json:
+            self.asked.append(parameters)
+            if "continue" in parameters:
+                return {"metadata": {"resourceVersion": "9"}, "items": [lease(T0, "b")]}
+            return {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [lease(T0, "a")]}
+
+    paged = Paged()
+
+    assert paged.list_all("/api/v1/pods") == ((lease(T0, "a"), lease(T0, "b")), "9")
+    assert paged.asked == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
+
+
+def test_what_the_api_server_refuses_is_told_with_its_status(server: ApiServer) -> None:
+    with pytest.raises(RefusedError, match="404 not found") as refusal:
+        server.get("/api/v1/unknown")
+
+    assert refusal.value.status == 404
+    assert isinstance(refusal.value, UnreachableError)
+
+
+def test_a_410_means_to_list_anew(api: FakeApiServer, server: ApiServer) -> None:
+    api.expired = True
+
+    with pytest.raises(ExpiredError):
+        list(server.watch("/api/v1/pods", "1", 1))
+
+
+def test_our_own_token_is_sent(api: FakeApiServer, server: ApiServer) -> None:
+    assert server.token == "own"
+    server.get("/api/v1/pods")
+
+    assert api.bearers == {"Bearer own"}
+
+
+@pytest.mark.parametrize("text", ["nothing here", "{}"])
+def test_a_kubeconfig_that_says_nothing_is_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match=f"kubeconfig {path}: "):
+        connect(str(path))
+
+
+def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="in-cluster configuration: "):
+        connect("")
+    with pytest.raises(ValueError, match="kubeconfig"):
+        connect(str(tmp_path / "missing"))
+
+
+def test_an_announcement_becomes_an_event(api: FakeApiServer, server: ApiServer) -> None:
+    announcer = Announcer(server, "bursar-system", Clock())
+    notice = Notice(ConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
+
+    announcer.tell(notice)
+
+    wait_for(lambda: bool(api.events))
+    assert api.events[0]["message"] == "team-a: broken"
+
+
+def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    announcer = Announcer(away, "bursar-system", Clock())
+    announcer.tell(Notice(ConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken"))
+    said: list[str] = []
+
+    def is_told() -> bool:
+        said.append(capsys.readouterr().err)
+        return "event not posted config_map=bursar-budgets" in "".join(said)
+
+    wait_for(is_told)
+    assert "reason=BrokenBudget" in "".join(said)
+
+
+def test_an_inventory_that_cannot_be_read_is_a_fault_and_no_card() -> None:
+    broken = {"metadata": {"name": "n", "annotations": {"bursar.dev/inventory": "{"}}}
+
+    read = read_node(broken)
+
+    assert (read.cards, read.fault[:8]) == ((), "not JSON")
+    assert read_node({"metadata": {"name": "n"}}).cards == ()
+
+
+def test_a_lease_that_was_never_renewed_says_nothing() -> None:
+    assert read_lease({"metadata": {"name": "n"}, "spec": {}}).renewed_ms is None
+    assert read_lease(lease(T0)).renewed_ms == T0
+
+
+def test_other_config_maps_hold_no_budgets() -> None:
+    other = budgets("kube-root-ca.crt", team_a="gpuHours: 1")
+    other["metadata"]["labels"] = {}
+
+    assert read_config_map(other).data == ()
+    assert read_config_map(budgets(team_a="x")).data == (("team-a", "x"),)
+
+
+def test_a_priority_class_has_its_value() -> None:
+    assert read_priority_class({"metadata": {"name": "low"}, "value": -5}).value == -5
+
+
+def test_when_a_pod_was_bound() -> None:
+    """By the condition; where a scheduler has set that back since, by the kubelet's first word; else
+    unknown."""
+    bound = gpu_pod(bound_ms=T0)
+    assert isinstance(pod := read_pod(bound), Pod)
+    assert pod.bound_ms == T0
+
+    bound["status"]["conditions"][0]["status"] = "False"
+    bound["status"]["startTime"] = iso(T0 + 5000)
+    assert isinstance(pod := read_pod(bound), Pod)
+    assert pod.bound_ms == T0 + 5000
+
+    del bound["status"]["startTime"]
+    assert isinstance(pod := read_pod(bound), Pod)
+    assert pod.bound_ms is None
+
+
+@pytest.mark.parametrize("raw", [{}, {"metadata": None, "spec": 7}, {"spec": {"containers": [None]}}])
+def test_reading_a_pod_never_raises(raw: Json) -> None:
+    assert read_pod(raw) is None
+
+
+def test_a_malformed_request_is_told_with_its_first_violation() -> None:
+    bad = gpu_pod()
+    bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "0"}
+
+    read = read_pod(bad)
+
+    assert isinstance(read, Unreadable)
+    assert "zero asks for nothing" in read.problem
