@@ -1,12 +1,31 @@
 """What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from deploy.local.cluster import ControlPlane
+
+
+_FOLDER = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Everything temporary goes into one folder of this run: also what processes that are killed leave
+    behind."""
+    folder = Path(tempfile.mkdtemp(prefix="bursar-tests-"))
+    config.stash[_FOLDER] = folder
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The folder goes, whatever is in it."""
+    shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)  # a process that is just ending may still write
 
 
 @pytest.hookimpl(wrapper=True)

@@ -147,7 +147,7 @@ class Stack:
             ("extender", self.extender_url),
             ("webhook", self.webhook_url),
         ):
-            self.wait(f"{role} to be ready", lambda url=url: self._is_ready(url), role)  # type: ignore[misc]
+            self.wait(f"{role} to be ready", lambda url=url: self.is_ready(url), role)  # type: ignore[misc]
 
     def _timekeeper_flags(self) -> list[str]:
         return [
@@ -201,6 +201,7 @@ class Stack:
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
             "PYTHONUNBUFFERED": "1",
             **kept,
         }
@@ -278,7 +279,8 @@ class Stack:
                     f"{role} ended with exit code {process.returncode}:\n{last_lines(self.log(role))}"
                 )
 
-    def _is_ready(self, url: str) -> bool:
+    def is_ready(self, url: str) -> bool:
+        """Whether the role that serves there says that it is ready."""
         context = self.tls_context() if url.startswith("https") else None
         try:
             with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=context) as answer:

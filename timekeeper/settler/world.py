@@ -100,7 +100,7 @@ class World:
     """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
 
     ``relisted``: all pods were listed anew, so that sessions without a pod have lost theirs unseen.
-    ``unreadable``: pods to report.
+    ``unreadable``: pods to report; ``lost``: ends that ``gone`` had no room for.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -116,6 +116,7 @@ class World:
     relisted: bool = False
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
     lost: int = 0
+    most_gone: int = MOST_GONE
 
     def awaited(self) -> tuple[str, ...]:
         """The sources that have not been heard whole yet: before that, nothing may be decided."""
@@ -205,7 +206,7 @@ class World:
         self.unbound.discard(pod.uid)
         if not pod.node:
             return
-        if len(self.gone) >= MOST_GONE:
+        if len(self.gone) >= self.most_gone:
             self.lost += 1
             return
         lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)

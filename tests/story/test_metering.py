@@ -1,0 +1,190 @@
+"""Metering from end to end: real tokens, real RBAC, a budget that is edited, a charge that is exact, and a
+timekeeper that is killed in the middle of its transactions."""
+
+import datetime
+import os
+import signal
+import sqlite3
+import time
+import urllib.error
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.local.nodes import kwok_node
+from deploy.local.sidecars import Sidecars
+from deploy.local.stack import Stack
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+Json = dict[str, Any]
+
+CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
+KILLS = 12
+
+
+def namespace(stack: Stack, name: str) -> str:
+    """A namespace that is ready for pods; the path of its pods."""
+    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    stack.wait(f"namespace {name}", lambda: stack.exists(account))
+    return f"/api/v1/namespaces/{name}/pods"
+
+
+def gpu_pod(name: str, percent: int, run_for: str) -> Json:
+    limits = {"bursar.dev/gpu-percent": str(percent)}
+    return {
+        "metadata": {"name": name, "annotations": {"local.bursar.dev/run-for": run_for}},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "example/app:1", "resources": {"limits": limits}}],
+        },
+    }
+
+
+def set_budgets(stack: Stack, **entries: str) -> None:
+    """The whole ConfigMap anew."""
+    body = {
+        "metadata": {"name": "bursar-budgets"},
+        "data": {k.replace("__", "-"): v for k, v in entries.items()},
+    }
+    if stack.exists(f"{CONFIG_MAPS}/bursar-budgets"):
+        stack.cp.api.call("PUT", f"{CONFIG_MAPS}/bursar-budgets", body)
+    else:
+        stack.cp.api.call("POST", CONFIG_MAPS, body)
+
+
+def status_of(call: Callable[[], object]) -> int:
+    """The HTTP status that a call of the REST API ends with."""
+    try:
+        call()
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
+def wall_ms(pod: Json) -> int:
+    """How long the pod's container ran, by the kubelet's own timestamps."""
+    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    start, end = (datetime.datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt"))
+    return int((end - start).total_seconds() * 1000)
+
+
+def test_a_caller_sees_what_its_rbac_allows_and_nothing_else(stack: Stack, reader: str) -> None:
+    stack.cp.kubectl("create", "serviceaccount", "nobody", "-n", "default")
+    nobody = stack.token("default", "nobody", audience="bursar")
+    foreign = stack.token("default", "nobody", audience="somebody-else")
+
+    assert status_of(lambda: stack.get("/v1/budgets/default", reader)) == 200
+    assert status_of(lambda: stack.get("/v1/budgets/default", nobody)) == 403
+    assert status_of(lambda: stack.get("/v1/usage", nobody)) == 403
+    assert status_of(lambda: stack.get("/v1/standings", reader)) == 403
+    assert status_of(lambda: stack.get("/v1/budgets/default", foreign)) == 401
+    assert status_of(lambda: stack.get("/v1/budgets/default", "junk")) == 401
+
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    rule = {"apiGroups": ["bursar.dev"], "resources": ["budgets"], "verbs": ["get"]}
+    stack.cp.api.call("POST", f"{rbac}/roles", {"metadata": {"name": "see"}, "rules": [rule]})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "see"}
+    subjects = [{"kind": "ServiceAccount", "name": "nobody", "namespace": "default"}]
+    binding = {"metadata": {"name": "see"}, "roleRef": role, "subjects": subjects}
+    stack.cp.api.call("POST", f"{rbac}/rolebindings", binding)
+    seen = stack.token("default", "nobody", audience="bursar")
+
+    stack.wait(
+        "the new right", lambda: status_of(lambda: stack.get("/v1/budgets/default", seen)) == 200, within_s=90
+    )
+    assert status_of(lambda: stack.get("/v1/budgets/kube-system", seen)) == 403
+
+
+def test_an_edited_budget_turns_the_next_pods_class_within_two_seconds(
+    stack: Stack, sidecars: Sidecars
+) -> None:
+    pods = namespace(stack, "edited")
+
+    def klass() -> str:
+        pod = stack.cp.api.call("POST", f"{pods}?dryRun=All", gpu_pod("dry", 10, "1s"))
+        return str(pod["spec"]["priorityClassName"])
+
+    took = []
+    for hours, wanted in (("0", "gpu-lower-priority"), ("5", "gpu-default-priority")):
+        set_budgets(stack, edited=f"gpuHours: {hours}\nonExhausted: deprioritize\n")
+        began = time.monotonic()
+        stack.wait(wanted, lambda wanted=wanted: [klass() for _ in range(6)] == 6 * [wanted])  # type: ignore[misc]
+        took.append(time.monotonic() - began)
+
+    assert max(took) < 3, took  # two seconds, and the six reviews that look at both workers
+
+
+def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, reader: str) -> None:
+    set_budgets(stack, kept="gpuHours: 7\nonExhausted: deprioritize\n", other="gpuHours: 1\n")
+    stack.wait("the good entry", lambda: stack.get("/v1/budgets/kept", reader)["gpuHours"]["granted"] == "7")
+
+    set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\n")
+    stack.wait(
+        "the other entry", lambda: stack.get("/v1/budgets/other", reader)["gpuHours"]["granted"] == "2"
+    )
+
+    kept = stack.get("/v1/budgets/kept", reader)
+    assert kept["gpuHours"]["granted"] == "7"
+    assert "gpuHours" in str(kept["lastError"])
+    assert any(
+        "reclaim acts as deprioritize" in each for each in stack.get("/v1/budgets/other", reader)["warnings"]
+    )
+    events = stack.cp.kubectl("get", "events", "-n", "bursar-system").stdout
+    assert "gpuHours" in events
+
+
+def kill_inside_a_transaction(stack: Stack, within_s: float = 5) -> bool:
+    """Kill the timekeeper, all its processes at once, when somebody is seen to hold the database's write
+    lock; whether that was so at the kill."""
+    group = stack.processes["timekeeper"].pid
+    probe = sqlite3.connect(stack.folder / "bursar.db", timeout=0, isolation_level=None)
+    locked, until = False, time.monotonic() + within_s
+    try:
+        while not locked and time.monotonic() < until:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+                probe.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                locked = True
+    finally:
+        os.killpg(group, signal.SIGKILL)
+        probe.close()
+    stack.processes.pop("timekeeper").wait()
+    return locked
+
+
+def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
+    stack: Stack, sidecars: Sidecars, reader: str
+) -> None:
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("busy", cards=16, memory_mib=16_000, model="T4"))
+    pods = namespace(stack, "killed")
+    inside = 0
+    for at in range(KILLS):
+        for copy in range(3):
+            stack.cp.api.call(
+                "POST", pods, gpu_pod(f"p{at}-{copy}", 10 * (copy + 1), f"{2 + (at + copy) % 5}s")
+            )
+        inside += kill_inside_a_transaction(stack)
+        stack.start("timekeeper")
+        stack.wait(
+            "the timekeeper to be ready again", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper"
+        )
+
+    def all_posted() -> bool:
+        rows = stack.get("/v1/usage?namespace=killed&group=pod", reader)["rows"]
+        return len(rows) == 3 * KILLS and not any(row["pending"] for row in rows)
+
+    stack.wait("every pod to be posted", all_posted, "timekeeper", within_s=60)
+    charged = {
+        row["pod"]: row["posted"] for row in stack.get("/v1/usage?namespace=killed&group=pod", reader)["rows"]
+    }
+    truth = {
+        pod["metadata"]["name"]: wall_ms(pod) * 100 * (int(pod["metadata"]["name"][-1]) + 1)
+        for pod in stack.cp.api.call("GET", pods)["items"]
+    }
+    assert charged == truth
+    assert inside >= KILLS // 2, f"only {inside} of {KILLS} kills fell inside a transaction"
+    assert stack.get("/v1/budgets/killed", reader)["posted"] == sum(truth.values())

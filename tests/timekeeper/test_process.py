@@ -1,0 +1,322 @@
+"""A real ``python -m timekeeper``: it starts, serves, heals, is killed at the worst moments, and ends in
+order."""
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from deploy.local.identity import new_authority
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.timekeeper.processes import Process, prepared
+from tests.timekeeper.worlds import (
+    ADMIN,
+    HOUR,
+    SECOND,
+    Json,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+    pod_status,
+    token,
+    user_status,
+)
+from timekeeper.clock import now_ms
+
+KILLS = 14
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    made = FakeApiServer()
+    made.tokens[ADMIN] = user_status("admin")
+    made.allowed |= {("admin", "get", right, "") for right in ("standings", "budgets", "usage")}
+    made.put("nodes", node("n1", cards=64))
+    made.put("leases", lease(now_ms()))
+    made.put("configmaps", budgets(team_a="gpuHours: 100\nperiod: year\nonExhausted: deprioritize"))
+    return made
+
+
+@pytest.fixture
+def timekeeper(api: FakeApiServer, tmp_path: Path) -> Iterator[Process]:
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as process:
+        yield process
+
+
+def children(of: int) -> dict[str, list[int]]:
+    """The process IDs below one, by the command they run."""
+    found: dict[str, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            if parent == of and "--as" in words:
+                found.setdefault(words[words.index("--as") + 1], []).append(int(entry.name))
+    return found
+
+
+def test_it_serves_over_tls_with_the_newest_certificate(timekeeper: Process, tmp_path: Path) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    assert timekeeper.call("GET", "/v1/standings", ADMIN)[0] == 200
+
+    other = new_authority("another")
+    certificate, key = other.leaf(["127.0.0.1"])
+    (tmp_path / "tls.key").write_bytes(key)
+    assert timekeeper.call("GET", "/livez")[0] == 200  # half replaced: the last good pair serves on
+    (tmp_path / "tls.crt").write_bytes(certificate)
+    assert timekeeper.call("GET", "/livez")[0] == 0
+    (tmp_path / "ca.crt").write_bytes(other.pem)
+
+    assert timekeeper.call("GET", "/livez")[0] == 200
+    assert timekeeper.end() == 0
+
+
+def test_only_tls_1_2_and_newer_is_spoken(timekeeper: Process) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    connection = timekeeper.connection()
+    connection.connect()
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    assert connection.sock.version() in ("TLSv1.2", "TLSv1.3")
+    connection.close()
+    timekeeper.end()
+
+
+def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
+    timekeeper: Process, api: FakeApiServer
+) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    assert timekeeper.running is not None
+    (settler,) = children(timekeeper.running.pid)["settle"]
+
+    os.kill(settler, signal.SIGKILL)
+    timekeeper.wait(
+        "another settler",
+        lambda: children(timekeeper.running.pid).get("settle", [settler]) != [settler],  # type: ignore[union-attr]
+    )
+    api.put("configmaps", budgets(team_b="gpuHours: 0\nperiod: year\nonExhausted: deprioritize"))
+    timekeeper.wait(
+        "it to decide",
+        lambda: "team-b" in timekeeper.call("GET", "/v1/standings", ADMIN)[1].get("namespaces", {}),
+    )
+
+    assert "settler ended code=-9 again_in_s=0.5" in timekeeper.log()
+    timekeeper.end()
+
+
+def test_without_its_supervisor_nothing_runs_on(timekeeper: Process) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    assert timekeeper.running is not None
+    pids = [pid for each in children(timekeeper.running.pid).values() for pid in each]
+    assert len(pids) == 2
+
+    timekeeper.running.kill()
+    timekeeper.running.wait()
+    timekeeper.running = None
+
+    timekeeper.wait("the children's end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    assert timekeeper.running is not None
+    (workers,) = children(timekeeper.running.pid)["workers"]
+
+    os.kill(workers, signal.SIGKILL)
+
+    assert timekeeper.running.wait(20) == 1
+    assert "workers ended code=-9" in timekeeper.log()
+
+
+def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    second = Process(timekeeper.folder, timekeeper.kubeconfig, timekeeper.launcher, port=timekeeper.port)
+    second.start()
+    assert second.running is not None
+
+    assert second.running.wait(20) == 2
+    assert f"cannot listen on 127.0.0.1:{timekeeper.port}: Address already in use" in timekeeper.log()
+    timekeeper.end()
+
+
+def test_a_database_that_cannot_be_opened_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
+    timekeeper.database.mkdir()
+    timekeeper.start()
+    assert timekeeper.running is not None
+
+    assert timekeeper.running.wait(20) == 2
+    assert "unable to open database file" in timekeeper.log()
+    assert "Traceback" not in timekeeper.log()
+
+
+def test_without_an_api_server_it_lives_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as process:
+        process.start()
+        process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
+        process.wait("the settler's word", lambda: "waits for" in process.call("GET", "/readyz")[1])
+
+        assert process.call("GET", "/readyz")[0] == 503
+        assert process.call("GET", "/v1/standings", ADMIN)[0] == 503
+        assert "watch failed source=pods" in process.log()
+        assert process.end() == 0
+
+
+class Load:
+    """Pods of team-a that start, beat and end while the timekeeper is killed; ``true`` is what they really
+    ran, ``beats`` counts heartbeats that were acknowledged."""
+
+    def __init__(self, api: FakeApiServer, timekeeper: Process) -> None:
+        self._api, self._timekeeper = api, timekeeper
+        self._stop = Event()
+        self.true: dict[str, tuple[int, int]] = {}
+        self.beats = 0
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        running: dict[str, tuple[Json, int]] = {}
+        while not self._stop.is_set():
+            now = now_ms()
+            name = f"p{number}"
+            pod = gpu_pod(name, card=number % 64, percent=10, bound_ms=now, started_ms=now)
+            self._api.tokens[token(name)] = pod_status(pod)
+            self._api.put("pods", pod)
+            self._api.put("leases", lease(now))
+            running[name] = (pod, now)
+            number += 1
+            self._beat_all(running, number)
+            if len(running) > 8:
+                self._end(next(iter(running)), running)
+            self._stop.wait(0.02)
+        for name in list(running):
+            self._end(name, running)
+
+    def _beat_all(self, running: dict[str, tuple[Json, int]], sequence: int) -> None:
+        """Every post twice: a repeat is what a sidecar sends whose answer was lost."""
+        for name in list(running)[-3:]:
+            beats = [{"age_ms": 0, "devices": []}]
+            body = {"version": 1, "boot": "b", "sequence": sequence, "beats": beats}
+            for _ in range(2):
+                if self._timekeeper.call("POST", "/v1/heartbeats", token(name), body)[0] == 200:
+                    self.beats += 1
+
+    def _end(self, name: str, running: dict[str, tuple[Json, int]]) -> None:
+        pod, start = running.pop(name)
+        end = max(start + 1, now_ms())
+        number = int(name[1:])
+        done = gpu_pod(name, card=number % 64, percent=10, bound_ms=start, started_ms=start, ended_ms=end)
+        self.true[name] = (start, end)
+        self._api.put("pods", done)
+
+
+def holds_the_lock(database: Path) -> bool:
+    """Whether somebody is in a transaction that writes, at this very moment."""
+    with contextlib.closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            return "locked" in str(error)
+    return False
+
+
+def kill_in_a_transaction(timekeeper: Process, until: float) -> bool:
+    """Look until somebody writes, and kill at once; True where that was so at the moment of the kill."""
+    while time.monotonic() < until:
+        if holds_the_lock(timekeeper.database):
+            timekeeper.kill()
+            return True
+    timekeeper.kill()
+    return False
+
+
+def test_killed_many_times_under_load_nothing_is_lost_or_charged_twice(
+    timekeeper: Process, api: FakeApiServer
+) -> None:
+    chance = random.Random(7)
+    timekeeper.start()
+    timekeeper.wait_ready()
+    inside = 0
+    with Load(api, timekeeper) as load:
+        for _ in range(KILLS):
+            seen = load.beats
+            timekeeper.wait("a heartbeat", lambda seen=seen: load.beats > seen)  # type: ignore[misc]
+            time.sleep(chance.random() / 5)
+            inside += kill_in_a_transaction(timekeeper, time.monotonic() + 2)
+            timekeeper.start()
+        timekeeper.wait_ready()
+    api.put("leases", lease(now_ms() + HOUR))
+
+    span = f"from={now_ms() - HOUR}&to={now_ms() + HOUR}"
+    rows: list[Json] = []
+
+    def all_posted() -> bool:
+        status, report = timekeeper.call("GET", f"/v1/usage?group=pod&{span}", ADMIN)
+        rows[:] = report["rows"] if status == 200 else []
+        return len(rows) == len(load.true) and not any(row["pending"] for row in rows)
+
+    timekeeper.wait("every pod to be posted", all_posted)
+    charged = {row["pod"]: row["amount"] for row in rows}
+    assert charged == {name: 100 * (end - start) for name, (start, end) in load.true.items()}
+    assert inside >= KILLS // 3, f"only {inside} of {KILLS} kills fell inside a transaction"
+    assert timekeeper.end() == 0
+    assert_whole(timekeeper.database)
+
+
+def assert_whole(database: Path) -> None:
+    """SQLite finds nothing wrong, and each posting is what it says."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        wrong: list[Any] = connection.execute(
+            "SELECT * FROM postings WHERE amount <> rate_milli * (to_ms - from_ms)"
+        ).fetchall()
+    assert wrong == []
+
+
+def test_what_a_killed_timekeeper_acknowledged_is_there_after_it(
+    timekeeper: Process, api: FakeApiServer
+) -> None:
+    start = now_ms() - 60 * SECOND
+    pod = gpu_pod("p", bound_ms=start, started_ms=start)
+    api.put("pods", pod)
+    api.tokens[token("p")] = pod_status(pod)
+    body = {"version": 1, "boot": "b", "sequence": 1, "beats": [{"age_ms": 0, "devices": []}]}
+    timekeeper.start()
+    timekeeper.wait(
+        "the session", lambda: timekeeper.call("POST", "/v1/heartbeats", token("p"), body)[0] == 200
+    )
+    before = now_ms()
+    timekeeper.kill()
+
+    timekeeper.start()
+    timekeeper.wait_ready()
+
+    _, report = timekeeper.call("GET", f"/v1/usage?from={start}&to={before + HOUR}", ADMIN)
+    assert report["total"]["amount"] >= 1000 * 59 * SECOND
+    assert timekeeper.end() == 0

@@ -1,0 +1,146 @@
+"""Flags, environment, and what is said of bad ones."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from timekeeper import workers
+from timekeeper.__main__ import main
+from timekeeper.migrating import shown
+from timekeeper.settings import Settings, read
+
+
+def test_the_defaults_are_those_of_the_manifests() -> None:
+    assert read([], {}) == Settings(
+        command="serve",
+        host="0.0.0.0",
+        port=8444,
+        tls_cert="/etc/bursar/tls/tls.crt",
+        tls_key="/etc/bursar/tls/tls.key",
+        ca="/etc/bursar/tls/ca.crt",
+        database="sqlite:////var/lib/bursar/bursar.db",
+        workers=2,
+        threads=16,
+        kubeconfig="",
+        namespace="bursar-system",
+        audience="bursar",
+        issuer="",
+        heartbeat_interval_ms=5_000,
+    )
+
+
+def test_every_flag_has_its_variable_and_beats_it() -> None:
+    environment = {
+        "BURSAR_LISTEN": "[::1]:1",
+        "BURSAR_WORKERS": "7",
+        "BURSAR_HEARTBEAT_INTERVAL": "1m",
+        "BURSAR_KUBECONFIG": "/k",
+        "OTHER": "x",
+    }
+    settings = read(["--workers=3"], environment)
+
+    assert (settings.host, settings.port) == ("::1", 1)
+    assert (settings.workers, settings.heartbeat_interval_ms, settings.kubeconfig) == (3, 60_000, "/k")
+
+
+@pytest.mark.parametrize("command", ["serve", "settle", "workers", "migrate"])
+def test_a_supervisors_child_repeats_its_flags_and_is_told_apart(command: str) -> None:
+    settings = read(["serve", "--workers=3", "--as", command, "--leash", "--socket-fd", "5"], {})
+
+    assert dataclasses.replace(settings, leash=False, socket_fd=None) == dataclasses.replace(
+        read(["--workers=3"], {}), command=command
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--listen", "8444"], "is not HOST:PORT"),
+        (["--listen", ":8444"], "is not HOST:PORT"),
+        (["--listen", "x:99999"], "is not HOST:PORT"),
+        (["--workers", "0"], "is not a whole number from 1 to 64"),
+        (["--workers", "two"], "is not a whole number from 1 to 64"),
+        (["--threads", "1e3"], "is not a whole number from 1 to 256"),
+        (["--heartbeat-interval", "5"], "is not a duration from 100ms to 5m"),
+        (["--heartbeat-interval", "1ms"], "is not a duration from 100ms to 5m"),
+        (["--heartbeat-interval", "9m"], "is not a duration from 100ms to 5m"),
+        (["--database", ""], "must not be empty"),
+        (["audit"], "invalid choice"),
+        (["--no-such-flag"], "unrecognized arguments"),
+    ],
+)
+def test_a_bad_value_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        read(arguments, {})
+
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert sentence in said
+    assert said.startswith("bursar-timekeeper: ")
+    assert said.count("\n") == 1
+
+
+def test_a_bad_variable_is_told_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read([], {"BURSAR_WORKERS": "many"})
+
+    assert "--workers" in capsys.readouterr().err
+
+
+def test_help_names_every_variable_and_shows_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        read(["--help"], {"BURSAR_DATABASE": "postgresql://me:hunter2@db/bursar"})
+
+    said = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "hunter2" not in said
+    for field in dataclasses.fields(Settings):
+        if field.name not in ("command", "host", "port", "leash", "socket_fd", "heartbeat_interval_ms"):
+            assert f"BURSAR_{field.name.upper()}" in "".join(said.split())
+    assert "migrate" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["migrate", "--database=nonsense"], "not a database URL"),
+        (["migrate", "--database=sqlite:////no/such/folder/x.db"], "unable to open database file"),
+        (["settle", "--kubeconfig=/no/such/file"], "kubeconfig /no/such/file: "),
+        (["workers", "--kubeconfig=/no/such/file"], "kubeconfig /no/such/file: "),
+        (["serve", "--tls-cert=/no/such/file"], "there is no file /no/such/file"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_migrations_by_command(tmp_path: Path) -> None:
+    assert main(["migrate", f"--database=sqlite:///{tmp_path}/new.db"]) == 0
+    assert (tmp_path / "new.db").stat().st_size > 0
+
+
+def test_a_databases_password_is_not_shown() -> None:
+    assert shown("postgresql://me:hunter2@db/bursar") == "postgresql://...@db/bursar"
+    assert shown("sqlite:////x.db") == "sqlite:////x.db"
+
+
+def test_a_file_is_read_anew_when_it_was_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ca.crt"
+    text = workers.newest_text(path)
+    assert text() == ""
+
+    path.write_text("one")
+    assert text() == "one"
+    (tmp_path / "new").write_text("two")
+    (tmp_path / "new").rename(path)
+
+    assert text() == "two"
