@@ -11,7 +11,6 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 
-
 _FOLDER = pytest.StashKey[Path]()
 
 

@@ -52,7 +52,13 @@ class Process:
     def start(self) -> None:
         """Start it; its output is added to the log."""
         with (self.folder / "log").open("ab") as log:
-            environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": os.getcwd()}
+            environment = {
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.folder),
+                "TMPDIR": str(self.folder),
+                "PYTHONPATH": os.getcwd(),
+                **{name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")},
+            }
             self.running = self.launcher.start(self.command(), log, env=environment)
 
     def kill(self) -> None:
