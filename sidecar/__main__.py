@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
+# Before anything is imported that an old Python could not even read.
+if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+    sys.exit("bursar-sidecar: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
+
 from sidecar import settings
 from sidecar.inbox import End, Inbox
 from sidecar.log import tell

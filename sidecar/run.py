@@ -52,6 +52,8 @@ def until_the_end(settings: Settings, inbox: Inbox) -> bool:
         say=say,
     )
     say("started", timekeeper=settings.authority, cards=len(settings.cards))
+    if not settings.cards:
+        say("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: beats carry no figures")
     heart = Heart(ports, disk.load(os.urandom(8).hex(), boot_ms()), boot_ms())
     beat_on(heart, inbox)
     if heart.waits_for_a_thread():

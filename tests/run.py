@@ -13,6 +13,10 @@ import threading
 import time
 from pathlib import Path
 
+# Before anything is imported that an old Python could not even read.
+if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+    sys.exit("tests.run: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
+
 from tests import debian
 
 ROOT = Path(__file__).parent.parent

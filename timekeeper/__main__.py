@@ -5,6 +5,10 @@ import sys
 from collections.abc import Sequence
 from threading import Thread
 
+# Before anything is imported that an old Python could not even read.
+if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+    sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
+
 from timekeeper.settings import Settings, read
 
 

@@ -5,7 +5,8 @@ The API server drops a warning with a line break, and cuts all of them once they
 
 from collections.abc import Iterable, Iterator
 
-from timekeeper.core.request import Json, containers
+from timekeeper.core import names
+from timekeeper.core.request import BUILT_POLICIES, Json, containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook import govern, visible
@@ -75,6 +76,8 @@ def _nearly_spent(standing: Standing) -> bool:
 
 def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms) -> Iterator[str]:
     spec, ours = pod["spec"], terms.class_of(standing.word).name
+    if request.policy and request.policy not in BUILT_POLICIES:
+        yield f"{names.POLICY}: {request.policy} is not built yet and acts as binpack"
     scheduler, own = spec.get("schedulerName"), spec.get("priorityClassName")
     if scheduler and scheduler not in (*NO_SCHEDULER, terms.scheduler_name):
         yield f"schedulerName {shown(scheduler)} replaced by {terms.scheduler_name}, which gives out cards"

@@ -1,5 +1,6 @@
 """A Kubernetes control plane of one's own: etcd, API server, controllers, kwok, and schedulers as asked."""
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from deploy.local.scheduler import (
 from deploy.local.stages import stages
 
 _START_WITHIN_S = 60.0
+_NEEDED_BYTES = 256 << 20  # etcd's log alone is made 64 MiB large at once
 
 
 class ControlPlane:
@@ -77,6 +79,7 @@ class ControlPlane:
         with ExitStack() as stack:
             port = stack.enter_context(_reserved_port(self._options)).getsockname()[1]
             self.folder = stack.enter_context(OwnedFolder())
+            check_space(self.folder, _NEEDED_BYTES)
             try:
                 self._processes = stack.enter_context(Processes(self.folder))
                 self._write_files(port)
@@ -236,6 +239,17 @@ def _reserved_port(options: Options) -> socket.socket:
             f"cannot listen on {options.listen} port {options.port}: {error.strerror}"
         ) from error
     return reserved
+
+
+def check_space(folder: Path, needed_bytes: int) -> None:
+    """Raise LocalError where the disk is too full to begin: etcd and its log say nothing that a person could
+    read when it fills up."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise LocalError(
+            f"the disk is too full: {folder.parent} has {free >> 20} MiB free, and a control plane needs"
+            f" {needed_bytes >> 20}; name another place with TMPDIR"
+        )
 
 
 def _to_stderr(line: str) -> None:

@@ -91,12 +91,14 @@ def _runs_sidecar(pod: dict[str, Any]) -> bool:
 def _environment(pod: dict[str, Any], stack: Stack, folder: Path, token: Path) -> dict[str, str]:
     (container,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
     written = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    cards = pod["metadata"]["annotations"].get("visible-devices.bursar.dev/bursar-sidecar", "")
     spool = folder / "spool"
     spool.mkdir(exist_ok=True)
     return {
         **stack.environment(),
         **written,
         "PATH": os.environ.get("PATH", os.defpath),
+        "NVIDIA_VISIBLE_DEVICES": cards,
         "BURSAR_TOKEN_FILE": str(token),
         "BURSAR_SPOOL": str(spool),
     }

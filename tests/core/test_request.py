@@ -61,13 +61,15 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (container(gpu_percent="-5"), "amount", "negative"),
         (container(gpu_percent="0.5"), "amount", "not a whole number"),
         (container(gpu_percent="150"), "share-range", "multiple of 100"),
-        (container(gpu_percent="100000"), "share-range", "more cards than any node"),
+        (container(gpu_percent="100000"), "share-range", "allowed: at most 6400"),
         (container(gpu_percent="50", gpu_count="3"), "count-divides", "multiple of 3"),
         (container(gpu_percent="300", gpu_count="2"), "count-divides", "up to 200"),
         (container(gpu_memory="8001", gpu_count="2"), "count-divides", "multiple of 2"),
         (container(gpu_percent="100", gpu_memory="8000"), "memory-with-whole-cards", "all of their memory"),
         (container(gpu_percent="200", gpu_memory="8000"), "memory-with-whole-cards", "all of their memory"),
         (container(gpu_memory="8"), "memory-floor", "at least 64"),
+        (container(gpu_memory="8Gi"), "memory-range", "8192"),
+        (container(gpu_memory="2097154", gpu_count="2"), "memory-range", "1048576"),
         (container(gpu_count="65"), "amount", "more cards than any node"),
         (container(gpu_share="50"), "dialect-not-spoken", "bursar.dev/gpu-share"),
         (container(requests={"bursar.dev/gpu-percent": "50"}), "request-differs-from-limit", "no limit"),
@@ -128,7 +130,7 @@ def test_two_dialects_in_one_pod_are_refused() -> None:
     parsed = parse(pod(container("a", gpu_percent="50"), limits_of("b", nvidia_com__gpu="1")))
 
     assert [violation.rule for violation in parsed.violations] == ["several-dialects"]
-    assert "bursar and nvidia" in parsed.violations[0].sentence()
+    assert "got bursar in container a, nvidia in container b" in parsed.violations[0].sentence()
 
 
 def test_containers_are_read_by_name_init_containers_and_native_sidecars_too() -> None:

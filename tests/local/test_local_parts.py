@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cli import main
+from deploy.local.cluster import check_space
 from deploy.local.errors import LocalError
 from deploy.local.folder import OwnedFolder, sweep
 from deploy.local.identity import new_authority
@@ -240,3 +241,12 @@ def test_the_command_line_prints_a_sentence_and_no_traceback(
         capsys.readouterr().err
         == "error: cannot write the cache folder /proc/nowhere/bursar: No such file or directory\n"
     )
+
+
+def test_a_full_temporary_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        LocalError, match=r"^the disk is too full: .* MiB free, and a control plane needs \d+; "
+    ):
+        check_space(tmp_path, 2**60)
+
+    check_space(tmp_path, 1)

@@ -30,8 +30,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.json.sort_keys = False  # type: ignore[attr-defined]
     ledger = Ledger(store, clock)
-    beating = Beating(store, lambda connection, namespace: ledger.served(connection).word(namespace))
-    services = Services(ledger, gate, beating, clock, ca, heartbeat_interval_ms)
+    services = Services(ledger, gate, Beating(store, ledger.served), clock, ca, heartbeat_interval_ms)
     for routes in (standings, budgets, usage, heartbeats, ancestor, health):
         routes.register(app, services)
     _handle_errors(app)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Lock, Thread
 
+from timekeeper.app.ledger import Served
 from timekeeper.store import beats
 from timekeeper.store.beats import Answered, Post
 from timekeeper.store.engine import ConflictError, Connection, Store, UnavailableError
@@ -17,9 +18,9 @@ _WRITTEN_WITHIN_S = 15.0
 class Beating:
     """One per process, made after the fork; its thread begins with the first heartbeat."""
 
-    def __init__(self, store: Store, standing: Callable[[Connection, str], str]) -> None:
+    def __init__(self, store: Store, standings: Callable[[Connection], Served]) -> None:
         self._store = store
-        self._standing = standing
+        self._standings = standings
         self._waiting: SimpleQueue[tuple[Post, Future[tuple[Answered, str]]]] = SimpleQueue()
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -54,14 +55,14 @@ class Beating:
         try:
             with self._store.writing() as connection:
                 answers = beats.record(connection, posts)
-                told = [(answer, self._standing(connection, answer.namespace)) for answer in answers]
+                served = self._standings(connection)
         except ConflictError as error:
             _fail(written, UnavailableError(str(error)))
         except Exception as error:  # every request that waits raises it as its own
             _fail(written, error)
         else:
-            for each, answer in zip(written, told, strict=True):
-                each.set_result(answer)
+            for each, answer in zip(written, answers, strict=True):
+                each.set_result((answer, served.word(answer.namespace)))
 
 
 def _fail(written: list["Future[tuple[Answered, str]]"], error: Exception) -> None:

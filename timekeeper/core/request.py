@@ -14,6 +14,7 @@ from timekeeper.core.violation import Violation, shown
 Json = Mapping[str, Any]
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
+BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,13 @@ def parse(pod: Json) -> Parsed:
 
     A pod whose violations are not empty has no request: what is half malformed is never half granted.
     """
-    read = [_read_container(container) for container in containers(pod)]
+    found = containers(pod)
+    read = [_read_container(container) for container in found]
     asks = tuple(ask for _, ask, _ in read if ask is not None)
-    spoken = {dialect.name: dialect for dialects, _, _ in read for dialect in dialects}
+    spoken = {dialect.name for dialects, _, _ in read for dialect in dialects}
     annotations = annotations_of(pod)
-    violations = [violation for _, _, found in read for violation in found]
-    violations += _one_dialect(tuple(spoken.values()))
+    violations = [violation for _, _, broken in read for violation in broken]
+    violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
     if not asks and not violations:
         return Parsed(None, ())
     violations += _constraint_violations(annotations)
@@ -151,14 +153,15 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
     ]
 
 
-def _one_dialect(spoken: tuple[Dialect, ...]) -> list[Violation]:
-    if len(spoken) < 2:
+def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
+    named = [(container, dialect.name) for container, dialects in spoken for dialect in dialects]
+    if len({dialect for _, dialect in named}) < 2:
         return []
     return [
         Violation(
             rule="several-dialects",
             path="spec.containers",
-            got=" and ".join(dialect.name for dialect in spoken),
+            got=", ".join(f"{dialect} in container {container.name}" for container, dialect in named),
             problem="a pod's containers must all ask for GPUs in one dialect",
             allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
             example='bursar.dev/gpu-percent: "50" in each container',

@@ -43,7 +43,7 @@ def read_entries(
     ended = [Entry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
     errors = _errors(reading)
     notices = [
-        Notice(texts[key][1], "BrokenBudget", f"{sentence}; the last good entry stays in force")
+        Notice(texts[key][1], "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
         for key, sentence in errors.items()
         if told.get(key) != sentence
     ]
@@ -53,6 +53,12 @@ def read_entries(
             Notice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}") for sentence in sentences
         ]
     return Read((*changed, *ended), errors, tuple(notices))
+
+
+def _in_force(history: History, key: str) -> str:
+    if history.text(key) is not None:
+        return "the last good entry stays in force"
+    return "there is no earlier one, so what holds is as if it were not there"
 
 
 def _texts(config_maps: Mapping[str, ConfigMap]) -> dict[str, tuple[str, ConfigMap]]:

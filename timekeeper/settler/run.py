@@ -34,6 +34,7 @@ class Settler:
         self._clock = clock
         self._tell = tell
         self._beats_ms = self._all_beats_ms = 0
+        self._failed = ""
         self.world = World()
         with store.reading() as connection:
             self.book = read_book(connection)
@@ -55,11 +56,20 @@ class Settler:
             written = self._tick()
         except UnavailableError as error:
             metrics.TICKS.labels("database away").inc()
-            say("tick failed", error=error)
+            self._say_failed(str(error))
             return False
+        self._say_failed("")
         metrics.TICKS.labels("written" if written else "nothing new").inc()
         metrics.TICK_SECONDS.set(time.monotonic() - began)
         return True
+
+    def _say_failed(self, error: str) -> None:
+        """Once for each error, and not four times a second."""
+        if error and error != self._failed:
+            say("tick failed", error=error)
+        if self._failed and not error:
+            say("ticks go on")
+        self._failed = error
 
     def _tick(self) -> bool:
         awaited = self.world.awaited()

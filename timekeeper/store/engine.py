@@ -1,5 +1,6 @@
 """The connection to the database: transactions that read or write, and its failures as two words."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ Connection = sqlalchemy.Connection
 
 _WRITES = "bursar_writes"
 _BUSY_TIMEOUT_MS = 5000
+_NAP_S = 0.001
 
 
 class UnavailableError(Exception):
@@ -93,5 +95,23 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes the lock at once: one that first reads and then writes could find its reading outdated,
     and SQLite would refuse it without waiting."""
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if not connection.get_execution_options().get(_WRITES, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    # SQLite itself would wait in ever longer naps, up to a tenth of a second, while the lock comes and goes.
+    until = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+    while not _has_begun(connection, last_try=time.monotonic() > until):
+        time.sleep(_NAP_S)
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+
+
+def _has_begun(connection: Connection, last_try: bool) -> bool:
+    """One try to take the write lock; False where another has it."""
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except exc.OperationalError as error:
+        if last_try or getattr(error.orig, "sqlite_errorname", "") != "SQLITE_BUSY":
+            raise
+        return False
+    return True

@@ -6,6 +6,7 @@ from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
 MEMORY_FLOOR_MIB = 64  # less than a CUDA context takes: nobody can mean it, most often GiB were meant
+MOST_MEMORY_MIB = 1024 * 1024  # a TiB on one card: whoever asks more has written bytes or GiB
 MOST_CARDS = 64  # more than any node has; bounds what a search may be asked
 
 _PERCENT_ALLOWED = "1 to 100 for a share of one card, or a multiple of 100 for whole cards"
@@ -57,7 +58,12 @@ def _whole_cards(limits: Limits, percent: int, memory: int | None) -> Ask | tupl
     elif percent > 100 * MOST_CARDS:
         broken.append(
             _violation(
-                limits, "share-range", GPU_PERCENT, "more cards than any node has", _PERCENT_ALLOWED, "200"
+                limits,
+                "share-range",
+                GPU_PERCENT,
+                "more cards than any node has",
+                f"at most {100 * MOST_CARDS}",
+                "200",
             )
         )
     if memory is not None:
@@ -97,6 +103,17 @@ def _divided(
         broken.append(
             _violation(
                 limits, "memory-floor", GPU_MEMORY, "less than a GPU process needs", _MEMORY_ALLOWED, "8192"
+            )
+        )
+    elif memory is not None and memory // count > MOST_MEMORY_MIB:
+        broken.append(
+            _violation(
+                limits,
+                "memory-range",
+                GPU_MEMORY,
+                "more than any card has; the amount counts MiB, so 8 GiB is 8192",
+                f"at most {MOST_MEMORY_MIB} on each card",
+                "8192",
             )
         )
     return tuple(broken) or Ask(count, 10 * (percent or 0) // count, (memory or 0) // count)
