@@ -9,7 +9,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from webhook.admission import Admission, NotReadyError
 from webhook.log import Log
-from webhook.metrics import Metrics
+from webhook.metrics import FiguresGoneError, Metrics
 from webhook.review import Answer, MalformedError, Review, encode, read
 
 MOST_BODY_BYTES = 8 * 1024 * 1024  # the API server itself takes objects of 3 MiB; a review holds two at most
@@ -55,7 +55,10 @@ def create_app(admission: Admission, metrics: Metrics, log: Log) -> Flask:
 
     @app.get("/metrics")
     def exposition() -> Response:
-        return Response(metrics.exposition(), mimetype="text/plain")
+        try:
+            return Response(metrics.exposition(), mimetype="text/plain")
+        except FiguresGoneError:
+            return _said(503, "the folder with the workers' figures is gone; restart the webhook")
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:

@@ -14,6 +14,10 @@ from webhook.review import Answer
 _BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
+class FiguresGoneError(Exception):
+    """The workers' shared figures have been removed from under them; a restart makes them anew."""
+
+
 class Metrics:
     """The counters of one worker; ``exposition`` gives the text of all workers together."""
 
@@ -80,7 +84,10 @@ def of_all_workers() -> Metrics:
 
     def exposition() -> bytes:
         together = CollectorRegistry()
-        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        try:
+            MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        except ValueError as error:  # somebody has cleaned up the temporary folder
+            raise FiguresGoneError from error
         return generate_latest(together)
 
     return Metrics(exposition, CollectorRegistry())

@@ -1,14 +1,18 @@
 """The database is full, locked or gone: clear answers, nothing half written, and nothing forgotten."""
 
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+import sqlalchemy
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.settler.run import Settler
-from timekeeper.store.engine import UnavailableError, open_store
+from timekeeper.store import reading
+from timekeeper.store.engine import Store, UnavailableError, open_store
+from timekeeper.store.upgrade import upgrade
 
 POD = gpu_pod(started_ms=T0)
 
@@ -144,3 +148,45 @@ def test_a_settler_cannot_begin_without_the_ledger(tmp_path: Path) -> None:
 
     with pytest.raises(UnavailableError):
         Settler(store, lambda: T0, lambda _: None)
+
+
+def test_a_writer_waits_for_another_one_and_then_goes_on(town: Town) -> None:
+    with town.store.writing() as connection:
+        connection.exec_driver_sql("INSERT INTO nodes VALUES ('first', 1)")
+        waits = Thread(target=write_node, args=(town.store, "second"))
+        waits.start()
+        assert waits.is_alive()
+    waits.join(10)
+
+    with town.store.reading() as connection:
+        assert reading.watermarks(connection) == {"first": 1, "second": 1}
+
+
+def test_a_writer_that_waited_too_long_is_told_so_and_can_write_later(town: Town) -> None:
+    hurried = open_store(town.url, patience_ms=20)
+    with town.store.writing(), pytest.raises(UnavailableError, match="locked"):
+        write_node(hurried, "late")
+
+    write_node(hurried, "late")
+
+    with town.store.reading() as connection:
+        assert reading.watermarks(connection) == {"late": 1}
+    hurried.close()
+
+
+def write_node(store: Store, name: str) -> None:
+    with store.writing() as connection:
+        connection.exec_driver_sql("INSERT INTO nodes VALUES (?, 1)", (name,))
+
+
+def test_a_file_that_is_no_database_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is a letter, and not a short one either " * 100)
+    store = open_store(f"sqlite:///{tmp_path}/text.db")
+
+    with pytest.raises(UnavailableError, match="file is not a database"):
+        upgrade(store)
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_database_that_is_away(town: Town) -> None:
+    with pytest.raises(sqlalchemy.exc.SQLAlchemyError), town.store.reading() as connection:
+        connection.exec_driver_sql("SELECT ?", (object(),))

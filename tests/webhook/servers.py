@@ -4,7 +4,6 @@ import base64
 import http.client
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 import orjson
 
+from deploy.local.stack import free_port
 from tests.webhook.worlds import review_of, standings
 from tests.worlds import Json
 from webhook.certificates import files
@@ -263,10 +263,3 @@ def environment() -> dict[str, str]:
     """Nothing of the caller's but its path, and what coverage needs."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
     return {"PATH": os.environ.get("PATH", os.defpath), **kept}
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,7 +12,7 @@ from tests.worlds import Json, container
 from webhook.admission import Admission
 from webhook.app import create_app
 from webhook.log import line
-from webhook.metrics import Metrics, of_this_process
+from webhook.metrics import Metrics, of_all_workers, of_this_process
 from webhook.terms import Terms
 
 
@@ -132,3 +132,14 @@ def test_a_log_value_stays_on_its_line_and_within_bounds() -> None:
     assert line("x", a="plain-1", b='two words "quoted"\n', c="long" * 1000, d="", e="ü") == (
         f'webhook event=x a=plain-1 b="two words ?quoted??" c="{"long" * 75}" d="" e="ü"'
     )
+
+
+def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:
+    """Without the folder that workers share, as after a cleaner of temporary files."""
+    admission = Admission(TERMS, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    application = create_app(admission, of_all_workers(), lambda event, **fields: None)
+
+    answer = application.test_client().get("/metrics")
+
+    assert answer.status_code == 503
+    assert b"restart the webhook" in answer.data

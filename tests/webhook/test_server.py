@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, free_port, wait_until
+from deploy.local.stack import free_port
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
 from tests.worlds import Json, container
 from webhook.worker import TAKES_A_TURN

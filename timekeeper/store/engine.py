@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy
@@ -10,8 +11,9 @@ from sqlalchemy import event, exc
 
 Connection = sqlalchemy.Connection
 
+PATIENCE_MS = 5_000
+
 _WRITES = "bursar_writes"
-_BUSY_TIMEOUT_MS = 5000
 _NAP_S = 0.001
 
 
@@ -52,16 +54,20 @@ class Store:
         self.engine.dispose()
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, patience_ms: int = PATIENCE_MS) -> Store:
     """The store at an SQLAlchemy URL; nothing is connected yet. Raises ValueError with a sentence for the
-    operator."""
+    operator.
+
+    ``patience_ms``: how long a writer waits for another one.
+    """
     try:
         engine = sqlalchemy.create_engine(url)
     except (exc.ArgumentError, exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise ValueError(f"not a database URL: {error}") from error
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        sqlite = _Sqlite(patience_ms)
+        event.listen(engine, "connect", sqlite.prepare)
+        event.listen(engine, "begin", sqlite.begin)
     return Store(engine)
 
 
@@ -73,37 +79,48 @@ def _failures_as_ours() -> Iterator[None]:
         raise ConflictError(str(error.orig)) from error
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise UnavailableError(str(getattr(error, "orig", None) or error)) from error
+    except exc.DatabaseError as error:
+        # its other kinds are faults of ours; the bare one is SQLite's for a file that is damaged or none of
+        # its own
+        if type(error) is not exc.DatabaseError:
+            raise
+        raise UnavailableError(str(error.orig)) from error
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """WAL lets readers go on beside the one writer.
+@dataclass(frozen=True, slots=True)
+class _Sqlite:
+    """How SQLite is to be used."""
 
-    ``synchronous=FULL`` writes the log through to the disk at each commit: a grant or a heartbeat that was
-    acknowledged survives a power cut. NORMAL would save that write, and lose the last commits; heartbeats are
-    committed in groups instead.
-    """
-    connection.isolation_level = None  # we say BEGIN ourselves, see _begin_sqlite
-    for pragma in (
-        f"busy_timeout = {_BUSY_TIMEOUT_MS}",
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "foreign_keys = ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    patience_ms: int
 
+    def prepare(self, connection: Any, _record: object) -> None:
+        """WAL lets readers go on beside the one writer.
 
-def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: one that first reads and then writes could find its reading outdated,
-    and SQLite would refuse it without waiting."""
-    if not connection.get_execution_options().get(_WRITES, False):
-        connection.exec_driver_sql("BEGIN")
-        return
-    # SQLite itself would wait in ever longer naps, up to a tenth of a second, while the lock comes and goes.
-    until = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
-    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-    while not _has_begun(connection, last_try=time.monotonic() > until):
-        time.sleep(_NAP_S)
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        ``synchronous=FULL`` writes the log through to the disk at each commit: a grant or a heartbeat that
+        was acknowledged survives a power cut. NORMAL would save that write, and lose the last commits;
+        heartbeats are committed in groups instead.
+        """
+        connection.isolation_level = None  # we say BEGIN ourselves
+        for pragma in (
+            f"busy_timeout = {self.patience_ms}",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def begin(self, connection: Connection) -> None:
+        """A writer takes the lock at once: one that first reads and then writes could find its reading
+        outdated, and SQLite would refuse it without waiting."""
+        if not connection.get_execution_options().get(_WRITES, False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # SQLite itself waits in ever longer naps, up to a tenth of a second, while the lock comes and goes.
+        until = time.monotonic() + self.patience_ms / 1000
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        while not _has_begun(connection, last_try=time.monotonic() > until):
+            time.sleep(_NAP_S)
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self.patience_ms}")
 
 
 def _has_begun(connection: Connection, last_try: bool) -> bool:
@@ -111,7 +128,7 @@ def _has_begun(connection: Connection, last_try: bool) -> bool:
     try:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     except exc.OperationalError as error:
-        if last_try or getattr(error.orig, "sqlite_errorname", "") != "SQLITE_BUSY":
+        if last_try or not getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise
         return False
     return True
