@@ -244,9 +244,7 @@ def test_the_command_line_prints_a_sentence_and_no_traceback(
 
 
 def test_a_full_temporary_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        LocalError, match=r"^the disk is too full: .* control plane needs \d+; "
-    ):
+    with pytest.raises(LocalError, match=r"^the disk is too full: .* control plane needs \d+; "):
         check_space(tmp_path, 2**60)
 
     check_space(tmp_path, 1)
