@@ -37,6 +37,15 @@ def wait_until(is_so: Callable[[], bool], what: str, within_s: float = WITHIN_S)
         time.sleep(0.02)
 
 
+def runs(pid: int) -> bool:
+    """True while the process is there and has not ended: a parent may be slow to take note of its end."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 class Tls:
     """A CA, and a folder with a leaf of it for loopback: tls.crt, tls.key, ca.crt."""
 

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from deploy.local.stack import free_port
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs, wait_until
 from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
 from tests.worlds import Json, container
 from webhook.worker import TAKES_A_TURN
@@ -434,7 +434,7 @@ def test_sigterm_ends_it_in_order_within_seconds(tmp_path: Path, tls: Tls, timek
         assert webhook.process.wait(timeout=10) == 0
         assert time.monotonic() - began < 6
         idle.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers end with their master", 3)
 
 
 def test_a_request_on_its_way_at_sigterm_is_answered(
