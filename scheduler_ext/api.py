@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 import orjson
 import urllib3
-import yaml
 from kubernetes import client, config
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
@@ -23,6 +22,11 @@ WATCH_S = 300
 SILENCE_S = 90.0  # bookmarks come about each minute: a watch that says nothing for longer is dead
 CONNECT_S = 2.0
 LIST_S = 30.0
+
+_A_KUBECONFIG = (
+    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
+    " /etc/kubernetes/admin.conf"
+)
 
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
@@ -61,6 +65,16 @@ class Lost:
 Reply = Answered | Unsent | Lost
 
 
+def _fault(error: Exception) -> str:
+    """The package's own words where they are for people: of a file that is no kubeconfig it only names the
+    inside of its parsers."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, config.ConfigException):
+        return " ".join(str(error).split()).rstrip(".")
+    return "it is no kubeconfig"
+
+
 class Api:
     """The API server that a kubeconfig names, or the one of the cluster we run in."""
 
@@ -77,10 +91,9 @@ class Api:
                 config.load_kube_config(  # type: ignore[no-untyped-call]
                     str(kubeconfig), client_configuration=self._configuration
                 )
-        except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError) as error:
+        except Exception as error:  # a malformed file leads the package to errors of any kind
             where = kubeconfig or "the pod's own service account (no --kubeconfig)"
-            what = " ".join(str(error).split())  # the parser's own message has several lines
-            raise NoConfigurationError(f"cannot read {where}: {what}") from error
+            raise NoConfigurationError(f"cannot read {where}: {_fault(error)}; {_A_KUBECONFIG}") from error
         self._pool: urllib3.PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
 
     def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:

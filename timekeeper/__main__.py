@@ -9,7 +9,7 @@ from threading import Thread
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.settings import Settings, read
+from timekeeper.settings import Settings, UnusableError, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read(given, os.environ)
     try:
         return _run(settings, given)
-    except ValueError as error:
+    except UnusableError as error:
         print(f"bursar-timekeeper: {error}", file=sys.stderr)
         return 2
 
@@ -35,6 +35,11 @@ def _run(settings: Settings, given: Sequence[str]) -> int:
         from timekeeper.workers import serve as serve_workers
 
         serve_workers(settings)
+        return 0
+    if settings.command == "prepare":
+        from timekeeper.preparing import prepare
+
+        prepare(settings)
         return 0
     if settings.command == "migrate":
         from timekeeper.migrating import migrate

@@ -4,15 +4,18 @@ The `kubernetes` package finds and renews the credentials; the calls themselves 
 hundred thousand pods into its objects takes minutes.
 """
 
+import os
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import orjson
 import urllib3
 from kubernetes import client, config
 
 from timekeeper.core.reflect import ExpiredError, UnreachableError
+from timekeeper.settings import UnusableError
 
 Json = Mapping[str, Any]
 
@@ -20,6 +23,11 @@ _CONNECT_S = 5.0
 _ANSWER_S = 15.0
 _PAGE = 500
 _GONE = 410
+
+_ALLOWED = (
+    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
+    " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
+)
 
 
 class RefusedError(UnreachableError):
@@ -125,8 +133,13 @@ class ApiServer:
 
 
 def connect(kubeconfig: str) -> ApiServer:
-    """The API server of a kubeconfig, or of the cluster we run in where none is named. Raises ValueError with
-    a sentence for the operator."""
+    """The API server of a kubeconfig, or of the cluster we run in where none is named. Raises UnusableError
+    with a sentence for the operator."""
+    where = (
+        f"--kubeconfig {kubeconfig}"
+        if kubeconfig
+        else "--kubeconfig: none is given, in-cluster configuration"
+    )
     configuration = client.Configuration()
     try:
         if kubeconfig:
@@ -135,9 +148,42 @@ def connect(kubeconfig: str) -> ApiServer:
         else:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except Exception as error:  # a malformed file leads the package to errors of any kind
-        where = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
-        raise ValueError(f"{where}: {error}") from error
+        raise UnusableError(f"{where}: {_reason(error, kubeconfig)}; {_ALLOWED}") from error
+    problem = _problem(configuration)
+    if problem:
+        raise UnusableError(f"{where}: {problem}; {_ALLOWED}")
     return ApiServer(configuration)
+
+
+def _reason(error: Exception, kubeconfig: str) -> str:
+    """What the package found, on one line; its words for a file that is no kubeconfig at all name only its
+    own inside."""
+    if kubeconfig and not any(os.path.exists(path) for path in kubeconfig.split(os.pathsep)):
+        return "there is no such file"
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror})"
+    if isinstance(error, config.ConfigException):
+        return " ".join(str(error).split()).rstrip(".")
+    return "it is no kubeconfig"
+
+
+def _problem(configuration: client.Configuration) -> str:
+    """What would make every call fail, whatever the API server says; empty where nothing does."""
+    address = urlsplit(configuration.host)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        return f'the server "{configuration.host}" is no URL such as https://10.0.0.1:6443'
+    if address.scheme == "http":
+        return ""
+    try:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    except (OSError, ssl.SSLError):
+        return "its certificate authority holds no certificate that can be read"
+    try:
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
+    except (OSError, ssl.SSLError):
+        return "its client certificate and key cannot be read, or do not belong together"
+    return ""
 
 
 def _refuse(method: str, path: str, response: Any) -> None:

@@ -27,6 +27,11 @@ A database is an SQLAlchemy URL; one with an absolute path has four slashes: sql
 """
 
 
+class UnusableError(ValueError):
+    """A setting that has the right form and cannot be followed all the same; the text is a sentence for the
+    operator: the flag, what is wrong, what is allowed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything an operator sets. ``kubeconfig`` empty: the cluster that we run in; ``issuer`` empty: that
@@ -108,7 +113,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("audience", AUDIENCE, _text, "audience that callers' tokens must be for")
     flag("issuer", "", str, "issuer that callers' tokens must be from; none: that of our own token")
     flag("heartbeat-interval", "5s", _duration_ms, "how often sidecars shall beat, such as 5s or 500ms")
-    parser.add_argument("--as", choices=commands, help=argparse.SUPPRESS)
+    parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
     return parser

@@ -1,5 +1,5 @@
-"""``bursar-timekeeper serve``: the migrations, then settler and serving workers as children, until
-SIGTERM."""
+"""``bursar-timekeeper serve``: the settings checked and the migrations run, then settler and serving workers
+as children, until SIGTERM."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 
 from timekeeper.log import say
-from timekeeper.settings import FIGURES_FOLDER, Settings
+from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
 
 _LOOK_EACH_S = 0.1
 _FIRST_PAUSE_S = 0.5
@@ -26,20 +26,20 @@ _END_WITHIN_S = 8.0
 def serve(settings: Settings, arguments: Sequence[str]) -> int:
     """Run until SIGTERM, then end in order; the exit code.
 
-    Raises ValueError with a sentence where the settings cannot be followed.
+    Raises UnusableError with a sentence where the settings cannot be followed.
     """
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    for path in (settings.tls_cert, settings.tls_key):
+    for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
         if not Path(path).is_file():
-            raise ValueError(f"there is no file {path}")
+            raise UnusableError(f"{flag}: there is no file {path}; it must be one in PEM")
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-timekeeper-"))
         family = _Family(arguments, {**os.environ, FIGURES_FOLDER: folder})
         stack.callback(family.end)
-        code = family.migrate(stop)
+        code = family.prepare(stop)
         if code or stop.is_set():
             return code
         family.serve(listening)
@@ -59,10 +59,10 @@ class _Family:
         self._settler_since = 0.0
         self._pause_s = _FIRST_PAUSE_S
 
-    def migrate(self, stop: Event) -> int:
-        """Bring the database to this release's schema; the exit code, 0 also where ``stop`` came in
-        between."""
-        running = self._start("migrate")
+    def prepare(self, stop: Event) -> int:
+        """Check the settings and bring the database to this release's schema; the exit code, 0 also where
+        ``stop`` came in between."""
+        running = self._start("prepare")
         while running.poll() is None:
             if stop.wait(_LOOK_EACH_S):
                 return 0
@@ -142,5 +142,6 @@ def _listen(settings: Settings) -> socket.socket:
         listening.listen(1024)
     except OSError as error:
         listening.close()
-        raise ValueError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        where = f"{settings.host}:{settings.port}"
+        raise UnusableError(f"--listen: cannot listen on {where}: {error.strerror}") from error
     return listening

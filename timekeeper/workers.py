@@ -1,22 +1,28 @@
 """The serving workers: the REST API on gunicorn, over TLS with the newest certificate on disk."""
 
 import os
-import ssl
-from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from flask import Flask
+from gunicorn import util
 from gunicorn.app.base import BaseApplication
+from gunicorn.http import errors
+from gunicorn.workers.gthread import ThreadWorker
 from prometheus_client import multiprocess
 
 from timekeeper.api_server import connect
 from timekeeper.app import create_app
 from timekeeper.app.gate import Gate
+from timekeeper.app.problem import CONTENT_TYPE, Problem
 from timekeeper.app.tokens import Expected, issuer_of
 from timekeeper.clock import now_ms
+from timekeeper.log import say
 from timekeeper.settings import FIGURES_FOLDER, Settings
 from timekeeper.store.engine import open_store
+from timekeeper.tls import check_files, newest_context, newest_text
 
 # Longer than sidecars wait between beats, so that their connections live on; shorter than idle ones may cost.
 _KEEP_ALIVE_S = 75
@@ -25,8 +31,9 @@ _CONNECTIONS = 4_000  # of one worker at a time, most of them idle
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM. Raises ValueError with a sentence where the settings cannot be followed."""
+    """Serve until SIGTERM. Raises UnusableError with a sentence where the settings cannot be followed."""
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
+    check_files(settings.tls_cert, settings.tls_key, settings.ca)
     _Workers(settings).run()
 
 
@@ -43,6 +50,42 @@ def build(settings: Settings) -> Flask:
     )
 
 
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """gunicorn's, which says in our form what is wrong with a request that reaches no route."""
+
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
+        """Answer 4xx or 5xx and let the connection be closed."""
+        status = _status_of(exc)
+        if status is None:
+            super().handle_error(req, client, addr, exc)
+            return
+        say("malformed request", peer=(addr or ("",))[0], status=int(status), error=exc)
+        body = Problem(status, f"the request cannot be read: {exc}").body()
+        head = f"HTTP/1.1 {status:d} {status.phrase}\r\nConnection: close\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        with suppress(OSError):
+            util.write_nonblock(client, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+def _status_of(error: Exception) -> HTTPStatus | None:
+    """What a request that cannot be read is answered with; None for faults that are not the request's."""
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return None
+
+
+_STATUSES: tuple[tuple[type[Exception], HTTPStatus | None], ...] = (
+    (errors.ConfigurationProblem, None),
+    (errors.InvalidResponseHeader, None),
+    (errors.InvalidResponseHeaderName, None),
+    (errors.LimitRequestLine, HTTPStatus.REQUEST_URI_TOO_LONG),
+    (errors.LimitRequestHeaders, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    (errors.UnsupportedTransferCoding, HTTPStatus.NOT_IMPLEMENTED),
+    (errors.ExpectationFailed, HTTPStatus.EXPECTATION_FAILED),
+    (errors.ParseException, HTTPStatus.BAD_REQUEST),
+)
+
+
 class _Workers(BaseApplication):  # type: ignore[misc]
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -55,7 +98,7 @@ class _Workers(BaseApplication):  # type: ignore[misc]
         for name, value in {
             "bind": [listens],
             "workers": given.workers,
-            "worker_class": "gthread",
+            "worker_class": "timekeeper.workers.Worker",
             "threads": given.threads,
             "worker_connections": _CONNECTIONS,
             "keepalive": _KEEP_ALIVE_S,
@@ -72,56 +115,6 @@ class _Workers(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Flask:
         return build(self._settings)
-
-
-def newest_context(certificate: Path, key: Path) -> Callable[[], ssl.SSLContext]:
-    """A function that gives the server's TLS context, made anew when the files have changed: a rotated
-    certificate is served from the next connection on.
-
-    Where the new files do not fit together (they are replaced one after the other), the last good context
-    stays.
-    """
-    kept: dict[str, Any] = {"stamp": None, "context": None}
-
-    def context() -> ssl.SSLContext:
-        stamp = (_stamp(certificate), _stamp(key))
-        if stamp != kept["stamp"]:
-            made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            made.minimum_version = ssl.TLSVersion.TLSv1_2
-            try:
-                made.load_cert_chain(certificate, key)
-            except (OSError, ssl.SSLError):
-                if kept["context"] is None:
-                    raise
-            else:
-                kept.update(stamp=stamp, context=made)
-        current: ssl.SSLContext = kept["context"]
-        return current
-
-    return context
-
-
-def newest_text(path: Path) -> Callable[[], str]:
-    """A function that gives a file's text, read anew when it has changed; empty where there is no such
-    file."""
-    kept: dict[str, Any] = {"stamp": None, "text": ""}
-
-    def text() -> str:
-        stamp = _stamp(path)
-        if stamp != kept["stamp"]:
-            kept.update(stamp=stamp, text=path.read_text() if stamp else "")
-        return str(kept["text"])
-
-    return text
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced or rewritten; None where there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _forget(_server: object, worker: Any) -> None:

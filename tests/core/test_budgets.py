@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from timekeeper.core.budgets import EntryError, read, read_entry
 from timekeeper.core.policy import GPU_HOUR, Budget, Settings, not_built
+from timekeeper.core.rules import FIXED, SETTABLE
 
 WHOLE = """\
 gpuHours: 120
@@ -15,8 +16,9 @@ onExhausted: deprioritize
 warnAt: 0.8
 group: research
 policy: binpack
-rules: {share-range: warn}
-exempt: [ci-bot]
+mode: observe
+rules: {grace-period: warn, host-pid: "off", amount: enforce}
+exempt: ["system:serviceaccount:ci:runner", ci-bot]
 maxGPUs: 8
 price: 2.50
 """
@@ -26,6 +28,8 @@ timeZone: Europe/Berlin
 weights: {H100: 2.5, T4: 0.35}
 priorityClasses: {inBudget: high, overBudget: low}
 mode: observe
+rules: {privileged: off}
+exempt: [admins]
 schedulerName: gpu-scheduler
 sidecar: off
 chargeBy: mean
@@ -48,8 +52,9 @@ def test_every_field_of_a_budget_is_read() -> None:
         warn_at_milli=800,
         group="research",
         policy="binpack",
-        rules=(("share-range", "warn"),),
-        exempt=("ci-bot",),
+        mode="observe",
+        rules=(("grace-period", "warn"), ("host-pid", "off")),
+        exempt=("system:serviceaccount:ci:runner", "ci-bot"),
         max_gpus=8,
         price="2.50",
     )
@@ -62,8 +67,10 @@ def test_every_setting_is_read() -> None:
         in_budget_class="high",
         over_budget_class="low",
         mode="observe",
+        rules=(("privileged", "off"),),
+        exempt=("admins",),
         scheduler_name="gpu-scheduler",
-        sidecar=False,
+        sidecar="off",
         charge_by="mean",
         charge_from="bound",
         lookahead_ms=0,
@@ -110,7 +117,14 @@ def test_hours_are_exact_to_eight_decimals(hours: str, amount: int | None) -> No
         ("gpuHours: 1\ngpuhours: 2", 2, "gpuhours"),
         ("gpuHours: 1\ngpuHours: 2", 2, "gpuHours"),
         ("gpuHours: 1\nrules: {x: sometimes}", 2, "rules.x"),
+        ("gpuHours: 1\nrules: {host-pid: sometimes}", 2, "rules.host-pid"),
+        ("gpuHours: 1\nrules:\n  host-pid: off\n  amount: warn", 4, "rules.amount"),
+        ('gpuHours: 1\nrules:\n  host-pid: off\n  forged-label: "off"', 4, "rules.forged-label"),
+        ("gpuHours: 1\nrules: [host-pid]", 2, "rules"),
         ("gpuHours: 1\nexempt: bot", 2, "exempt"),
+        ("gpuHours: 1\nexempt:\n  - bot\n  - ' '", 4, "exempt[1]"),
+        ("gpuHours: 1\nexempt: [[bot]]", 2, "exempt[0]"),
+        ("gpuHours: 1\nmode: dry-run", 2, "mode"),
         ("- a", 1, ""),
         ("just words", 1, ""),
         ("gpuHours: 1\nperiod: {", 2, ""),
@@ -139,6 +153,9 @@ def test_a_mistake_is_told_with_its_line_and_field(text: str, line: int, field: 
         ("priorityClasses: {middle: x}", "priorityClasses.middle"),
         ("sidecar: maybe", "sidecar"),
         ("mode: dry-run", "mode"),
+        ("rules: {x: warn}", "rules.x"),
+        ("rules: {node-name: warn}", "rules.node-name"),
+        ("exempt: ci-bot", "exempt"),
     ],
 )
 def test_a_mistaken_setting_is_told_with_its_field(text: str, field: str) -> None:
@@ -182,13 +199,46 @@ def test_what_is_not_built_yet_is_said() -> None:
         "carryOver",
         "group",
         "policy",
-        "rules",
-        "exempt",
         "maxGPUs",
         "price",
     }
     assert "evict acts as deprioritize" in not_built(entry)[0]
     assert not_built(Budget(amount=1, on_exhausted="deprioritize")) == ()
+    assert not_built(Budget(amount=1, on_exhausted="deny")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sidecar"),
+    [("on", "on"), ("true", "on"), ("container", "container"), ("off", "off"), ('"false"', "off")],
+)
+def test_the_sidecar_is_on_off_or_a_plain_container(text: str, sidecar: str) -> None:
+    assert read_entry("_settings", f"sidecar: {text}") == Settings(sidecar=sidecar)
+
+
+def test_a_rule_that_does_not_exist_is_told_with_those_that_do() -> None:
+    error = read_entry("team-a", "gpuHours: 1\nrules:\n  host-path: warn\n  hostpath: warn")
+
+    assert isinstance(error, EntryError)
+    assert error.sentence() == (
+        "team-a, line 4, rules.hostpath: no such rule; allowed: " + ", ".join(SETTABLE)
+    )
+
+
+@pytest.mark.parametrize("rule", FIXED)
+def test_a_rule_that_keeps_the_accounts_right_is_always_enforced(rule: str) -> None:
+    error = read_entry("team-a", f"gpuHours: 1\nrules: {{{rule}: warn}}")
+
+    assert isinstance(error, EntryError)
+    assert error.sentence() == (
+        f"team-a, line 2, rules.{rule}: this rule is always enforced; allowed: enforce, or leaving it out"
+    )
+
+
+def test_an_entry_that_took_effect_long_ago_is_read_whatever_rules_it_names() -> None:
+    text = "gpuHours: 1\nrules: {gone-since: warn, share-range: warn, host-pid: warn}"
+
+    assert read_entry("team-a", text, settled=True) == Budget(amount=GPU_HOUR, rules=(("host-pid", "warn"),))
+    assert isinstance(read_entry("team-a", text), EntryError)
 
 
 @given(st.text(max_size=200))

@@ -31,6 +31,7 @@ class Process:
     launcher: Launcher
     more: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    path: str = field(default_factory=os.getcwd)
     running: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -56,7 +57,7 @@ class Process:
                 "PATH": os.environ["PATH"],
                 "HOME": str(self.folder),
                 "TMPDIR": str(self.folder),
-                "PYTHONPATH": os.getcwd(),
+                "PYTHONPATH": self.path,
                 **{name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")},
             }
             self.running = self.launcher.start(self.command(), log, env=environment)

@@ -238,6 +238,40 @@ def test_a_report_is_clipped_to_its_span_exactly(home: Town) -> None:
     assert home.get(f"/v1/usage?from={T0 + DAY}&to={T0 + 2 * DAY}").get_json()["rows"] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/usage?namespace=team-a&namespace=team-b", "namespace"),
+        ("/v1/usage?from=1&from=1", "from"),
+        ("/v1/usage?to=1&group=pod&group=namespace", "group"),
+        ("/v1/usage?format=csv&format=csv&format=csv", "format"),
+        ("/v1/budgets?x=1&x=2", "x"),
+        ("/v1/budgets/team-a?namespace=team-b", "namespace"),
+        ("/v1/standings?namespace=team-a", "namespace"),
+    ],
+)
+def test_a_parameter_that_is_unknown_or_given_twice_is_400_and_named(
+    home: Town, path: str, field: str
+) -> None:
+    answer = home.get(path)
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+
+
+def test_how_often_a_parameter_was_given_is_said(home: Town) -> None:
+    detail = home.get("/v1/usage?format=csv&format=csv&format=csv").get_json()["detail"]
+
+    assert detail == "it is given 3 times; once is allowed"
+
+
+@pytest.mark.parametrize("name", ["from", "to", "namespace", "group", "format"])
+def test_an_empty_parameter_is_none_of_its_values(home: Town, name: str) -> None:
+    """A script whose variable is empty must not read what it never asked for."""
+    answer = home.get(f"/v1/usage?{name}=")
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, name)
+
+
 def test_a_report_takes_rfc_3339_times(home: Town) -> None:
     path = "/v1/usage?from=2026-11-20T11:00:00%2B01:00&to=2026-11-20T10:10:00Z"
 

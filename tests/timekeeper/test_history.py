@@ -3,7 +3,7 @@
 from tests.timekeeper.clocks import at_ms
 from timekeeper.accounts.history import Entry, History, history_of
 from timekeeper.core.ledger import FOREVER_MS, Interval
-from timekeeper.core.policy import UNLIMITED, Settings
+from timekeeper.core.policy import UNLIMITED, Budget, Settings
 
 MONTH = "gpuHours: 10\nperiod: month"
 WEEK = "gpuHours: 10\nperiod: week"
@@ -49,6 +49,13 @@ def test_settings_have_defaults_until_they_are_written() -> None:
 
     assert of.settings(99) == Settings()
     assert of.settings(100).lookahead_ms == 1000
+
+
+def test_an_entry_of_before_an_upgrade_counts_whatever_rules_of_admission_it_names() -> None:
+    of = history(("team-a", MONTH + "\nrules: {gone-since: warn, share-range: warn, host-pid: warn}", 100))
+
+    assert of.unread == ()
+    assert of.budget("team-a", 100).budget == Budget(36_000_000_000, rules=(("host-pid", "warn"),))
 
 
 def test_an_entry_that_no_longer_parses_counts_as_never_written() -> None:

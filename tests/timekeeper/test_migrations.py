@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
+from timekeeper.store import reading
 from timekeeper.store.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.schema import METADATA
 from timekeeper.store.upgrade import MIGRATIONS, upgrade
@@ -213,11 +214,33 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert sqlalchemy.inspect(connection).get_table_names() == ["postings"]
 
 
-def test_by_hand_with_alembics_own_command(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/by-hand.db"
+def config_of(url: str) -> Config:
     config = Config(cmd_opts=None)
     config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("sqlalchemy.url", url)
+    return config
+
+
+def test_the_release_before_writes_beside_this_one_and_an_upgrade_keeps_its_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    command.upgrade(config_of(url), "0001")
+    made = open_store(url)
+    before = sqlalchemy.insert(sqlalchemy.table("sessions", *map(sqlalchemy.column, SESSION)))
+    with made.writing() as connection:
+        connection.execute(before, SESSION)
+
+    upgrade(made)
+    with made.writing() as connection:
+        connection.execute(before, {**SESSION, "uid": "v"})
+        found = reading.sessions_of(connection, ["u", "v"]).sessions
+
+    assert {uid: session.others_ended for uid, session in found.items()} == {"u": False, "v": False}
+    made.close()
+
+
+def test_by_hand_with_alembics_own_command(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/by-hand.db"
+    config = config_of(url)
 
     command.upgrade(config, "head")
     command.downgrade(config, "base")

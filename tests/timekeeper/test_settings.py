@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from timekeeper import workers
 from timekeeper.__main__ import main
 from timekeeper.migrating import shown
 from timekeeper.settings import Settings, read
+from timekeeper.tls import newest_text
 
 
 def test_the_defaults_are_those_of_the_manifests() -> None:
@@ -135,7 +135,7 @@ def test_a_databases_password_is_not_shown() -> None:
 
 def test_a_file_is_read_anew_when_it_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "ca.crt"
-    text = workers.newest_text(path)
+    text = newest_text(path)
     assert text() == ""
 
     path.write_text("one")

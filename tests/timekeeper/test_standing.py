@@ -241,6 +241,7 @@ def test_a_changed_standing_is_another_document(home: Town) -> None:
         "warnAt": None,
         "remaining": 0,
         "validUntil": T0 + 10 * DAY + 14 * HOUR,
+        "mode": "enforce",
         "rules": {},
         "exempt": [],
         "policy": "",
@@ -258,25 +259,49 @@ def test_the_remainder_is_told_anew_when_it_has_moved_by_a_thousandth(home: Town
 
 
 def test_the_document_carries_the_settings_and_the_classes_values(home: Town) -> None:
-    home.hear("priorityclasses", {"metadata": {"name": "gold"}, "value": 7})
-    settings = "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off"
+    gold = {"metadata": {"name": "gold"}, "value": 7, "preemptionPolicy": "Never"}
+    home.hear("priorityclasses", gold)
+    settings = (
+        "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off\n"
+        "rules: {privileged: warn}\nexempt: [admins]"
+    )
     home.clock.turn(SECOND)
     home.hear("configmaps", budgets(_settings=settings))
     home.tick()
 
     assert home.get("/v1/standings").get_json()["settings"] == {
         "mode": "observe",
+        "rules": {"privileged": "warn"},
+        "exempt": ["admins"],
         "schedulerName": "bursar-scheduler",
         "sidecar": False,
+        "sidecarNative": True,
         "priorityClasses": {
-            "inBudget": {"name": "gold", "value": 7},
-            "overBudget": {"name": "lead", "value": None},
+            "inBudget": {"name": "gold", "value": 7, "preemptionPolicy": "Never"},
+            "overBudget": {"name": "lead", "value": None, "preemptionPolicy": None},
         },
         "unknownStanding": "inBudget",
         "maxGracePeriodMs": 600_000,
         "lookaheadMs": 600_000,
         "policy": "binpack",
     }
+
+
+def test_the_document_carries_what_a_namespace_has_settled_for_itself(home: Town) -> None:
+    home.clock.turn(SECOND)
+    own = "gpuHours: 1\nmode: enforce\nrules: {host-pid: off}\nexempt: [ci]\nonExhausted: deny"
+    home.hear("configmaps", budgets(_settings="mode: observe", _defaults="gpuHours: 1", team_a=own))
+    home.tick()
+
+    document = home.get("/v1/standings").get_json()
+    fields = ("mode", "rules", "exempt", "onExhausted")
+    assert [document["namespaces"]["team-a"][each] for each in fields] == [
+        "enforce",
+        {"host-pid": "off"},
+        ["ci"],
+        "deny",
+    ]
+    assert [document["default"][each] for each in fields] == ["observe", {}, [], "reclaim"]
 
 
 def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:
@@ -286,7 +311,11 @@ def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:
     home.tick()
 
     classes = home.get("/v1/standings").get_json()["settings"]["priorityClasses"]
-    assert classes["inBudget"] == {"name": "gpu-default-priority", "value": None}
+    assert classes["inBudget"] == {
+        "name": "gpu-default-priority",
+        "value": None,
+        "preemptionPolicy": None,
+    }
 
 
 def test_standings_that_nobody_keeps_up_are_not_served(home: Town) -> None:

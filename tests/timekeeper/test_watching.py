@@ -129,6 +129,19 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
     assert not thread.is_alive()
 
 
+def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> None:
+    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    failures: list[tuple[str, str]] = []
+    stop = Event()
+    thread = start_watching(source("pods"), away, Queue(), Clock(), stop, lambda *each: failures.append(each))
+    wait_for(lambda: bool(failures))
+
+    stop.set()
+    thread.join(10)
+
+    assert not thread.is_alive()
+
+
 def test_a_list_is_read_page_by_page() -> None:
     class Paged(ApiServer):
         def __init__(self) -> None:

@@ -144,7 +144,7 @@ def history_of(entries: Iterable[Entry]) -> History:
     rows: dict[str, list[tuple[Entry, Budget | Settings | None]]] = {}
     unread = []
     for entry in entries:
-        value = None if entry.text is None else read_entry(entry.key, entry.text)
+        value = None if entry.text is None else read_entry(entry.key, entry.text, settled=True)
         if isinstance(value, EntryError):
             unread.append(value)
         else:

@@ -19,7 +19,8 @@ class Pod:
 
     ``node`` is empty until the pod is bound; ``standing`` and ``devices`` are the annotations' text, empty
     where there is none; ``started_ms`` and ``ended_ms`` are the kubelet's proof (``ended_ms`` 0: ended
-    without having run); ``bound_ms`` None where the object does not tell.
+    without having run); ``bound_ms`` None where the object does not tell; ``others_ended``: every container
+    but our sidecar has ended and none will be started again, so that only the sidecar keeps the pod going.
     """
 
     uid: str
@@ -35,6 +36,7 @@ class Pod:
     started_ms: int | None
     ended_ms: int | None
     grace_ms: int
+    others_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,36 @@ def read_pod(raw: Json) -> Pod | Unreadable | None:
         started_ms=hold.started_ms(raw, parsed.request),
         ended_ms=hold.released_ms(raw, parsed.request),
         grace_ms=hold.grace_ms(raw, _ANY_GRACE_MS),
+        others_ended=_others_ended(raw),
     )
+
+
+def _others_ended(raw: Json) -> bool:
+    """True where the kubelet has ended every regular container but ours for good. Init containers, native
+    sidecars among them, keep no pod going."""
+    spec = mapping(raw.get("spec"))
+    is_leaving = bool(mapping(raw.get("metadata")).get("deletionTimestamp"))
+    statuses = [mapping(each) for each in sequence(mapping(raw.get("status")).get("containerStatuses"))]
+    ends = {str(each.get("name")): mapping(each.get("state")).get("terminated") for each in statuses}
+    containers = [mapping(each) for each in sequence(spec.get("containers"))]
+    others = [each for each in containers if each.get("name") != names.SIDECAR]
+    return bool(others) and all(
+        _ended_for_good(each, spec.get("restartPolicy"), ends.get(str(each.get("name"))), is_leaving)
+        for each in others
+    )
+
+
+def _ended_for_good(container: Json, pods_policy: object, end: object, is_leaving: bool) -> bool:
+    """Whether a container is not started again: its policy goes before the pod's; where it has rules of its
+    own, nobody but the kubelet can tell before the pod goes."""
+    if not isinstance(end, Mapping):
+        return False
+    if is_leaving:
+        return True
+    if container.get("restartPolicyRules"):
+        return False
+    policy = container.get("restartPolicy") or pods_policy
+    return policy == "Never" or (policy == "OnFailure" and end.get("exitCode") == 0)
 
 
 def _parse(raw: Json) -> Parsed:

@@ -21,7 +21,8 @@ class Session:
     ``models`` and ``devices`` are the cards' models and the placement as text, empty where no placement could
     be trusted. ``vanished_ms``: the pod's object went without terminal statuses, and the kubelet may run it
     for ``grace_ms`` more. ``watermark_ms``: its node's, kept as it was when the pod ended or went; before
-    that the node's own row counts. ``settled_ms``: when all of it was posted.
+    that the node's own row counts. ``settled_ms``: when all of it was posted. ``others_ended``: only our
+    sidecar keeps the pod going; no evidence, for the pod holds its cards all the same.
     """
 
     uid: str
@@ -43,6 +44,7 @@ class Session:
     grace_ms: int = 0
     watermark_ms: int | None = None
     settled_ms: int | None = None
+    others_ended: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -136,13 +138,14 @@ def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: Setting
 
 def witness(session: Session, pod: Pod) -> Session:
     """The session with what the pod's status proves. The earliest start ever told stays: a status forgets it
-    after a few restarts."""
+    after a few restarts. Of a pod that has ended nobody asks which container kept it going."""
     starts = [start for start in (session.started_ms, pod.started_ms) if start is not None]
     return replace(
         session,
         started_ms=min(starts, default=None),
         ended_ms=session.ended_ms if pod.ended_ms is None else pod.ended_ms,
         vanished_ms=None,
+        others_ended=pod.others_ended if pod.ended_ms is None else session.others_ended,
     )
 
 

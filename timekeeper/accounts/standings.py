@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.core.ledger import Balance
@@ -29,7 +30,7 @@ class Published:
 
 def publish(
     settings: Settings,
-    class_values: Mapping[str, int],
+    classes: Mapping[str, tuple[int, str]],
     default: Statement,
     namespaces: Mapping[str, Statement],
     now_ms: int,
@@ -40,7 +41,7 @@ def publish(
         "version": 1,
         "revision": "",
         "generated": now_ms,
-        "settings": _settings(settings, class_values),
+        "settings": _settings(settings, classes),
         "default": _entry(default, settings),
         "namespaces": {name: _entry(each, settings) for name, each in sorted(namespaces.items())},
     }
@@ -52,14 +53,17 @@ def publish(
     return Published(document["revision"], _bytes(document), gist)
 
 
-def _settings(settings: Settings, class_values: Mapping[str, int]) -> StandingSettings:
+def _settings(settings: Settings, classes: Mapping[str, tuple[int, str]]) -> StandingSettings:
     return {
-        "mode": "observe" if settings.mode == "observe" else "enforce",
+        "mode": _mode(settings.mode),
+        "rules": dict(settings.rules),
+        "exempt": list(settings.exempt),
         "schedulerName": settings.scheduler_name,
-        "sidecar": settings.sidecar,
+        "sidecar": settings.sidecar != "off",
+        "sidecarNative": settings.sidecar != "container",
         "priorityClasses": {
-            "inBudget": _class(settings.in_budget_class, class_values),
-            "overBudget": _class(settings.over_budget_class, class_values),
+            "inBudget": _class(settings.in_budget_class, classes),
+            "overBudget": _class(settings.over_budget_class, classes),
         },
         "unknownStanding": "overBudget" if settings.unknown_standing == "overBudget" else "inBudget",
         "maxGracePeriodMs": settings.max_grace_period_ms,
@@ -68,8 +72,13 @@ def _settings(settings: Settings, class_values: Mapping[str, int]) -> StandingSe
     }
 
 
-def _class(name: str, class_values: Mapping[str, int]) -> PriorityClassWire:
-    return {"name": name, "value": class_values.get(name)}
+def _mode(mode: str) -> Literal["enforce", "observe"]:
+    return "observe" if mode == "observe" else "enforce"
+
+
+def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWire:
+    value, preemption_policy = classes.get(name, (None, None))
+    return {"name": name, "value": value, "preemptionPolicy": preemption_policy}
 
 
 def _entry(statement: Statement, settings: Settings) -> StandingEntry:
@@ -83,6 +92,7 @@ def _entry(statement: Statement, settings: Settings) -> StandingEntry:
         "warnAt": budget.warn_at_milli,
         "remaining": balance.remaining,
         "validUntil": statement.valid_until_ms,
+        "mode": _mode(budget.mode or settings.mode),
         "rules": dict(budget.rules),
         "exempt": list(budget.exempt),
         "policy": budget.policy,

@@ -9,14 +9,13 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from timekeeper import metrics
 from timekeeper.app import ancestor, budgets, health, heartbeats, standings, usage
 from timekeeper.app.beating import Beating
+from timekeeper.app.body import drain
 from timekeeper.app.gate import Gate
 from timekeeper.app.ledger import Ledger
 from timekeeper.app.problem import Problem, unavailable
 from timekeeper.app.services import Services
 from timekeeper.log import say
 from timekeeper.store.engine import ConflictError, Store, UnavailableError
-
-LARGEST_BODY = 256 * 1024
 
 Clock = Callable[[], int]
 
@@ -27,7 +26,6 @@ def create_app(
     """The API over a database, a gate that knows its callers, and a clock in milliseconds. Touches neither
     before the first request."""
     app = Flask("timekeeper", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.json.sort_keys = False  # type: ignore[attr-defined]
     ledger = Ledger(store, clock)
     services = Services(ledger, gate, Beating(store, ledger.served), clock, ca, heartbeat_interval_ms)
@@ -68,6 +66,9 @@ def _count(app: Flask) -> None:
 
     @app.after_request
     def end(response: Response) -> Response:
+        if response.status_code >= 400:
+            environ = request.environ
+            response.call_on_close(lambda: drain(environ))
         route = request.url_rule.rule if request.url_rule else "unknown"
         metrics.REQUESTS.labels(route, str(response.status_code)).inc()
         metrics.SECONDS.labels(route).observe(time.monotonic() - g.began)

@@ -11,6 +11,7 @@ from flask import Flask, Response, request
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.grants import MOST_GRANTED, manual_grant
 from timekeeper.app.bodies import GPU_MINUTE, read_increase, read_key, read_namespace
+from timekeeper.app.body import read_body
 from timekeeper.app.heartbeats import written
 from timekeeper.app.problem import Problem, bad
 from timekeeper.app.services import Services
@@ -37,7 +38,7 @@ def register(app: Flask, services: Services) -> None:
         pod = services.gate.pod(request.headers.get("Authorization"))
         if pod.namespace != read_namespace(namespace):
             raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
-        request.get_data(cache=False)
+        read_body()
         answered, _ = written(services, Post(pod.uid, _RUN, received_ms, (0,), received_ms))
         return _answer({"terminate": answered.ended})
 
@@ -46,7 +47,7 @@ def register(app: Flask, services: Services) -> None:
         read_namespace(namespace)
         caller = services.gate.allow(request.headers.get("Authorization"), "create", "grants", namespace)
         key = read_key(request.headers.get("Idempotency-Key"))
-        amount, reason = read_increase(request.get_data(cache=False))
+        amount, reason = read_increase(read_body())
         return _answer(_shown(_grant(services, namespace, amount, reason, caller.username, key)))
 
 

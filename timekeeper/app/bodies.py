@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -84,14 +84,21 @@ def read_key(text: str | None) -> str:
     return text
 
 
-def read_parameters(given: Mapping[str, str], known: Mapping[str, tuple[str, ...]]) -> None:
-    """Check that every parameter is known, and where a list of words stands, one of these. Raises a
-    Problem."""
-    for name, value in given.items():
+def read_parameters(
+    given: Mapping[str, Sequence[str]], known: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, str]:
+    """The parameters, each of them known, given once, and where a list of words stands, one of these. Raises
+    a Problem."""
+    for name, values in given.items():
         if name not in known:
-            raise bad(name, f"no such parameter; there are {', '.join(known)}")
+            there = f"there are {', '.join(known)}" if known else "this route takes none"
+            raise bad(name, f"no such parameter; {there}")
+        if len(values) != 1:
+            raise bad(name, f"it is given {len(values)} times; once is allowed")
+        value = values[0]
         if known[name] and value not in known[name]:
             raise bad(name, f"it must be one of {', '.join(known[name])}")
+    return {name: values[0] for name, values in given.items()}
 
 
 def read_time(name: str, text: str) -> int:

@@ -19,14 +19,14 @@ def register(app: Flask, services: Services) -> None:
     @app.get("/v1/budgets")
     def budgets() -> Response:
         services.gate.allow(request.headers.get("Authorization"), "get", "budgets")
-        read_parameters(request.args, {})
+        read_parameters(request.args.to_dict(flat=False), {})
         return _json({"version": 1, "budgets": [shown(told) for told in services.ledger.all_told()]})
 
     @app.get("/v1/budgets/<namespace>")
     def budget(namespace: str) -> Response:
         read_namespace(namespace)
         services.gate.allow(request.headers.get("Authorization"), "get", "budgets", namespace)
-        read_parameters(request.args, {})
+        read_parameters(request.args.to_dict(flat=False), {})
         return _json({"version": 1, **shown(services.ledger.told(namespace))})
 
 

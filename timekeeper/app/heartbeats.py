@@ -5,6 +5,7 @@ from flask import Flask, Response, request
 
 from timekeeper import metrics
 from timekeeper.app.bodies import read_heartbeats
+from timekeeper.app.body import read_body
 from timekeeper.app.problem import Problem
 from timekeeper.app.services import Services
 from timekeeper.core.wire import HeartbeatAnswer
@@ -22,14 +23,16 @@ def register(app: Flask, services: Services) -> None:
     def heartbeats() -> Response:
         received_ms = services.clock()
         pod = services.gate.pod(request.headers.get("Authorization"))
-        beats = read_heartbeats(request.get_data(cache=False))
+        beats = read_heartbeats(read_body())
         post = Post(pod.uid, beats.boot, beats.sequence, beats.ages_ms, received_ms)
-        _, standing = written(services, post)
+        answered, standing = written(services, post)
         answer: HeartbeatAnswer = {
             "version": 1,
             "interval_ms": services.heartbeat_interval_ms,
             "in_budget": standing != "OVER_BUDGET",
         }
+        if answered.over:
+            answer["over"] = True
         ca = services.ca() if beats.sequence % _CA_EACH == 1 else ""
         if ca:
             answer["ca"] = ca
@@ -42,5 +45,5 @@ def written(services: Services, post: Post) -> tuple[Answered, str]:
     answered, standing = services.beating.record(post)
     metrics.HEARTBEATS.labels(answered.heard.value).inc()
     if answered.heard is Heard.UNKNOWN:
-        raise Problem(404, "the ledger has no session of this pod, or not yet")
+        raise Problem(404, "the ledger has no session of this pod, or not yet", "pod")
     return answered, standing

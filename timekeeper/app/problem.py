@@ -22,10 +22,14 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """The answer."""
+        return Response(self.body(), self.status, self.headers, content_type=CONTENT_TYPE)
+
+    def body(self) -> bytes:
+        """What it carries."""
         body = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": self.detail}
         if self.where:
             body["field"] = self.where
-        return Response(orjson.dumps(body), self.status, self.headers, content_type=CONTENT_TYPE)
+        return orjson.dumps(body)
 
 
 def bad(where: str, detail: str) -> Problem:

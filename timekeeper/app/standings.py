@@ -2,6 +2,7 @@
 
 from flask import Flask, Response, request
 
+from timekeeper.app.bodies import read_parameters
 from timekeeper.app.problem import unavailable
 from timekeeper.app.services import Services
 
@@ -15,6 +16,7 @@ def register(app: Flask, services: Services) -> None:
     @app.get("/v1/standings")
     def standings() -> Response:
         services.gate.allow(request.headers.get("Authorization"), "get", "standings")
+        read_parameters(request.args.to_dict(flat=False), {})
         served, pulse = services.ledger.standings()
         if not served.revision or services.clock() - pulse.decided_ms > STALE_MS:
             raise unavailable("the standings are not kept up: the settler has decided nothing of late")

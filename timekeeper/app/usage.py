@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -32,11 +32,11 @@ def register(app: Flask, services: Services) -> None:
 
     @app.get("/v1/usage")
     def usage() -> Response:
-        given = request.args
-        namespace = read_namespace(given["namespace"]) if given.get("namespace") else None
+        services.gate.caller(request.headers.get("Authorization"))
+        given = read_parameters(request.args.to_dict(flat=False), _PARAMETERS)
+        namespace = read_namespace(given["namespace"]) if "namespace" in given else None
         services.gate.allow(request.headers.get("Authorization"), "get", "usage", namespace or "")
-        read_parameters(given, _PARAMETERS)
-        span = _span(services)
+        span = _span(services, given)
         by_pod = given.get("group") == "pod"
         rows = services.ledger.usage(span, namespace, by_pod)
         columns = _BY_POD if by_pod else _BY_NAMESPACE
@@ -45,12 +45,11 @@ def register(app: Flask, services: Services) -> None:
         return _json(span, rows, columns)
 
 
-def _span(services: Services) -> Interval:
+def _span(services: Services, given: Mapping[str, str]) -> Interval:
     """``from`` and ``to``; without them, this month so far in the budgets' time zone."""
     now_ms = services.clock()
-    start, end = request.args.get("from"), request.args.get("to")
-    start_ms = read_time("from", start) if start else _month_start_ms(services, now_ms)
-    end_ms = read_time("to", end) if end else now_ms
+    start_ms = read_time("from", given["from"]) if "from" in given else _month_start_ms(services, now_ms)
+    end_ms = read_time("to", given["to"]) if "to" in given else now_ms
     if start_ms >= end_ms:
         raise bad("to", "it must be after from")
     return Interval(start_ms, end_ms)

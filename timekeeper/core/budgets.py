@@ -18,7 +18,9 @@ from timekeeper.core import policy
 from timekeeper.core.names import BUDGETS
 from timekeeper.core.policy import GPU_HOUR, Budget, Settings
 from timekeeper.core.request import POLICIES
+from timekeeper.core.rules import FIXED, SETTABLE
 
+LONGEST_NAME = 256  # characters of a user's or group's name
 LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
 DEEPEST = 4  # levels of nesting; a rule's mode is the deepest that an entry has
 
@@ -29,13 +31,17 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 @dataclass(frozen=True, slots=True)
 class EntryError:
     """What is wrong in one entry: its key, the line within it (from 1), the field, the problem, what is
-    allowed."""
+    allowed.
+
+    ``config_map``: the ConfigMap to mend, where that is not the one whose entry of this key counts.
+    """
 
     key: str
     line: int
     field: str
     problem: str
     allowed: str
+    config_map: str = ""
 
     def sentence(self) -> str:
         """One line for a log, an event or a refusal."""
@@ -94,14 +100,18 @@ def read(config_maps: Mapping[str, Mapping[str, str]]) -> Reading:
     return Reading(budgets, settings, tuple(errors))
 
 
-def read_entry(key: str, text: str) -> Budget | Settings | EntryError:
-    """One entry's value, or the first thing that is wrong in it. Never raises, whatever the text."""
+def read_entry(key: str, text: str, settled: bool = False) -> Budget | Settings | EntryError:
+    """One entry's value, or the first thing that is wrong in it. Never raises, whatever the text.
+
+    ``settled``: the entry took effect long ago, so rules that this release does not know, or lets nobody set,
+    are left out and are no error: an upgrade changes no account.
+    """
     try:
         fields = _fields(text)
         if key == "_settings":
-            return _settings(fields)
+            return _settings(fields, settled)
         _check_key(key)
-        return _budget(fields)
+        return _budget(fields, settled)
     except _BadEntryError as bad:
         return EntryError(key, bad.line, bad.field, bad.problem, bad.allowed)
 
@@ -112,9 +122,8 @@ def group_key(group: str) -> str:
 
 
 def _twice(key: str, first: str, later: str) -> EntryError:
-    return EntryError(
-        key, 1, "", f"also in ConfigMap {first}; the entry in {later} is not read", "a key in one ConfigMap"
-    )
+    problem = f"also in ConfigMap {first}; the entry in {later} is not read"
+    return EntryError(key, 1, "", problem, "a key in one ConfigMap", later)
 
 
 def _check_key(key: str) -> None:
@@ -181,13 +190,13 @@ def _scalar(node: yaml.Node, field: str) -> str:
     return str(node.value)
 
 
-def _scalars(node: yaml.Node, field: str) -> tuple[str, ...]:
+Reader = Callable[[str], Any]
+
+
+def _scalars(node: yaml.Node, field: str, reader: Reader) -> tuple[Any, ...]:
     if not isinstance(node, yaml.SequenceNode):
         raise _BadEntryError(_line(node), field, "not a list", "a list of values")
-    return tuple(_scalar(each, field) for each in node.value)
-
-
-Reader = Callable[[str], Any]
+    return tuple(_value(each, f"{field}[{place}]", reader) for place, each in enumerate(node.value))
 
 
 def _one_of(words: Iterable[str]) -> Reader:
@@ -250,6 +259,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _who(text: str) -> str:
+    if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
+        raise _BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
+    return text
+
+
 def _zone(text: str) -> str:
     try:
         zoneinfo.ZoneInfo(text)
@@ -258,7 +273,10 @@ def _zone(text: str) -> str:
     return text
 
 
-_on_or_off = _one_of(("on", "off", "true", "false"))
+def _sidecar(text: str) -> str:
+    """YAML 1.1 writes on and off as true and false too."""
+    return str(_one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))
+
 
 _BUDGET_FIELDS: dict[str, tuple[str, Reader]] = {
     "gpuHours": ("amount", _hours),
@@ -268,15 +286,16 @@ _BUDGET_FIELDS: dict[str, tuple[str, Reader]] = {
     "warnAt": ("warn_at_milli", _thousandths(1)),
     "group": ("group", _name),
     "policy": ("policy", _one_of(POLICIES)),
+    "mode": ("mode", _one_of(policy.MODES)),
     "maxGPUs": ("max_gpus", _natural),
     "price": ("price", _price),
 }
 
 _SETTING_FIELDS: dict[str, tuple[str, Reader]] = {
     "timeZone": ("time_zone", _zone),
-    "mode": ("mode", _one_of(("enforce", "observe"))),
+    "mode": ("mode", _one_of(policy.MODES)),
     "schedulerName": ("scheduler_name", _name),
-    "sidecar": ("sidecar", lambda text: _on_or_off(text) in ("on", "true")),
+    "sidecar": ("sidecar", _sidecar),
     "chargeBy": ("charge_by", _one_of(policy.CHARGE_BY)),
     "chargeFrom": ("charge_from", _one_of(policy.CHARGE_FROM)),
     "lookahead": ("lookahead_ms", _duration_ms),
@@ -288,27 +307,49 @@ _SETTING_FIELDS: dict[str, tuple[str, Reader]] = {
 }
 
 
-def _budget(fields: dict[str, yaml.Node]) -> Budget:
+def _budget(fields: dict[str, yaml.Node], settled: bool) -> Budget:
     if "gpuHours" not in fields:
         raise _BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited")
     values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"))
-    if "rules" in fields:
-        mode = _one_of(policy.RULE_MODES)
-        pairs = _pairs(fields["rules"], "rules").items()
-        values["rules"] = tuple((rule, _value(node, f"rules.{rule}", mode)) for rule, node in pairs)
-    if "exempt" in fields:
-        values["exempt"] = _scalars(fields["exempt"], "exempt")
-    return Budget(**values)
+    return Budget(**values, **_admission(fields, settled))
 
 
-def _settings(fields: dict[str, yaml.Node]) -> Settings:
-    values = _read_fields(fields, _SETTING_FIELDS, ("weights", "priorityClasses"))
+def _settings(fields: dict[str, yaml.Node], settled: bool) -> Settings:
+    values = _read_fields(fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"))
+    values |= _admission(fields, settled)
     if "weights" in fields:
         pairs = _pairs(fields["weights"], "weights").items()
         values["weights"] = tuple((model, _value(node, f"weights.{model}", _weight)) for model, node in pairs)
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"])
     return Settings(**values)
+
+
+def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
+    """The fields ``rules`` and ``exempt``, which a namespace and the cluster have alike."""
+    values: dict[str, Any] = {}
+    if "rules" in fields:
+        modes = {
+            rule: _rule_mode(rule, node, settled) for rule, node in _pairs(fields["rules"], "rules").items()
+        }
+        values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
+    if "exempt" in fields:
+        values["exempt"] = _scalars(fields["exempt"], "exempt", _who)
+    return values
+
+
+def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
+    """The mode of one rule; empty for one that is left out."""
+    field = f"rules.{rule[:60]}"
+    if rule in SETTABLE:
+        return str(_value(node, field, _one_of(policy.RULE_MODES)))
+    if settled:
+        return ""
+    if rule not in FIXED:
+        raise _BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
+    if _value(node, field, _one_of(policy.RULE_MODES)) != "enforce":
+        raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or leaving it out")
+    return ""
 
 
 def _classes(node: yaml.Node) -> dict[str, str]:

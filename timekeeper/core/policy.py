@@ -7,14 +7,21 @@ GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
+BUILT_ON_EXHAUSTED = ("deprioritize", "deny")  # the others act as deprioritize, and say so
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
+MODES = ("enforce", "observe")
+SIDECARS = ("on", "container", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One entry: of a namespace, a group (``_group.NAME``) or ``_defaults``. ``amount`` None: unlimited."""
+    """One entry: of a namespace, a group (``_group.NAME``) or ``_defaults``. ``amount`` None: unlimited.
+
+    ``mode`` empty: the cluster's. ``rules``: (rule, mode) where the namespace differs from the cluster.
+    ``exempt``: users and groups, beside the cluster's, whose objects are warned of and not refused.
+    """
 
     amount: int | None
     period: str = "month"
@@ -23,6 +30,7 @@ class Budget:
     warn_at_milli: int | None = None
     group: str = ""
     policy: str = ""
+    mode: str = ""
     rules: tuple[tuple[str, str], ...] = ()
     exempt: tuple[str, ...] = ()
     max_gpus: int | None = None
@@ -38,8 +46,10 @@ class Settings:
     in_budget_class: str = "gpu-default-priority"
     over_budget_class: str = "gpu-lower-priority"
     mode: str = "enforce"
+    rules: tuple[tuple[str, str], ...] = ()
+    exempt: tuple[str, ...] = ()
     scheduler_name: str = "bursar-scheduler"
-    sidecar: bool = True
+    sidecar: str = "on"
     charge_by: str = "dominant"
     charge_from: str = "running"
     lookahead_ms: int = 600_000
@@ -57,12 +67,10 @@ def not_built(budget: Budget) -> tuple[str, ...]:
     """A sentence for each thing the entry asks that this release does not do yet: nothing is accepted in
     silence."""
     asked = {
-        "onExhausted": budget.on_exhausted != "deprioritize" and budget.amount is not None,
+        "onExhausted": budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
         "carryOver": budget.carry_over_milli > 0,
         "group": bool(budget.group),
         "policy": bool(budget.policy),
-        "rules": bool(budget.rules),
-        "exempt": bool(budget.exempt),
         "maxGPUs": budget.max_gpus is not None,
         "price": bool(budget.price),
     }

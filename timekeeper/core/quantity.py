@@ -9,12 +9,14 @@ Source: the grammar in k8s.io/apimachinery/pkg/api/resource, ``Quantity``.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 LARGEST = 2**63 - 1  # Kubernetes itself counts extended resources in an int64
 
 _GRAMMAR = re.compile(
     r"([+-]?)([0-9]{0,40})(?:\.([0-9]{0,40}))?(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?", re.ASCII
 )
+_LONGEST = 88  # characters that the grammar takes at most: sign, digits, point, digits, exponent
 _DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
@@ -26,7 +28,7 @@ def integral(value: object) -> int | None:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) <= LARGEST else None
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _LONGEST:
         return None
     exact = _exact(value)
     if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:
@@ -34,6 +36,15 @@ def integral(value: object) -> int | None:
     return int(exact)
 
 
+def same_amount(one: object, other: object) -> bool:
+    """True where two quantities are spelt alike, or stand for the same whole number."""
+    if one == other:
+        return True
+    amount = integral(one)
+    return amount is not None and amount == integral(other)
+
+
+@lru_cache(maxsize=1024)  # the same few amounts come with each pod
 def _exact(text: str) -> Fraction | None:
     match = _GRAMMAR.fullmatch(text)
     if match is None or not (match[2] or match[3]):

@@ -2,18 +2,20 @@
 written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, UNSPOKEN, Dialect, Limits
+from timekeeper.core.quantity import same_amount
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, shown
 
 Json = Mapping[str, Any]
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
+TOPOLOGIES = ("pair", "numa", "node")
 BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
 
 
@@ -43,7 +45,7 @@ def containers(pod: Json) -> tuple[Container, ...]:
     found = []
     for field in ("initContainers", "containers"):
         for index, raw in enumerate(sequence(spec.get(field))):
-            if isinstance(raw, Mapping):
+            if type(raw) is dict or isinstance(raw, Mapping):
                 init = field == "initContainers" and raw.get("restartPolicy") != "Always"
                 found.append(Container(f"spec.{field}[{index}]", str(raw.get("name", "")), init, raw))
     return tuple(found)
@@ -63,7 +65,9 @@ def parse(pod: Json) -> Parsed:
     violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
     if not asks and not violations:
         return Parsed(None, ())
-    violations += _constraint_violations(annotations)
+    violations += _constraint_violations(
+        annotations, {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
+    )
     if violations:
         return Parsed(None, tuple(violations))
     (dialect,) = spoken
@@ -94,7 +98,9 @@ def canonical(request: GPURequest) -> str:
 
 def mapping(value: object) -> Json:
     """The value where it is a JSON object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    if type(value) is dict:  # nearly always; what follows costs ten times as much
+        return value
+    return value if value is not None and isinstance(value, Mapping) else {}
 
 
 def sequence(value: object) -> list[Any]:
@@ -102,12 +108,18 @@ def sequence(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+_SPOKEN = frozenset(name for dialect in DIALECTS for name in dialect.resources)
+
+
 def _read_container(
     container: Container,
 ) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
     resources = mapping(container.raw.get("resources"))
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
-    violations = [*_unspoken(container, {**requests, **limits})]
+    amounts = {**requests, **limits}
+    if _SPOKEN.isdisjoint(amounts) and not any(map(UNSPOKEN.match, amounts)):
+        return (), None, ()  # most containers of most pods
+    violations = _unspoken(container, amounts)
     spoken = tuple(d for d in DIALECTS if any(name in limits or name in requests for name in d.resources))
     for dialect in spoken:
         violations += _differing(container, dialect, limits, requests)
@@ -149,7 +161,7 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
             example=f'limits: {{{name}: "{dialect.examples[name]}"}}',
         )
         for name in dialect.resources
-        if name in requests and (name not in limits or requests[name] != limits[name])
+        if name in requests and (name not in limits or not same_amount(requests[name], limits[name]))
     ]
 
 
@@ -169,7 +181,7 @@ def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> l
     ]
 
 
-def _constraint_violations(annotations: Json) -> list[Violation]:
+def _constraint_violations(annotations: Json, asking: Collection[str]) -> list[Violation]:
     violations = []
     policy = annotations.get(names.POLICY)
     if policy is not None and policy not in POLICIES:
@@ -183,18 +195,8 @@ def _constraint_violations(annotations: Json) -> list[Violation]:
                 f"{names.POLICY}: binpack",
             )
         )
-    violations += [
-        Violation(
-            "constraint-not-built",
-            f"metadata.annotations[{name}]",
-            shown(annotations[name]),
-            "this constraint is not built yet, so it cannot be kept",
-            "the pod without it",
-            "removing the annotation",
-        )
-        for name in (names.TOPOLOGY, names.SAME_GPU)
-        if name in annotations
-    ]
+    violations += _topology_violations(annotations)
+    violations += _same_gpu_violations(annotations, asking)
     violations += [
         Violation(
             "empty-constraint",
@@ -209,23 +211,72 @@ def _constraint_violations(annotations: Json) -> list[Violation]:
             (names.EXCLUDE_MODELS, "T4"),
             (names.UUIDS, "GPU-5a3c..."),
         )
-        if name in annotations and not _listed(annotations, name)
+        if name in annotations and not listed(annotations, name)
     ]
     return violations
+
+
+def _topology_violations(annotations: Json) -> list[Violation]:
+    given = annotations.get(names.TOPOLOGY)
+    if given is None:
+        return []
+    if given in TOPOLOGIES:
+        return [_not_built(names.TOPOLOGY, given)]
+    return [
+        Violation(
+            "unknown-topology",
+            f"metadata.annotations[{names.TOPOLOGY}]",
+            shown(given),
+            "no such topology",
+            ", ".join(TOPOLOGIES) + "; none of them is built yet",
+            "removing the annotation",
+        )
+    ]
+
+
+def _same_gpu_violations(annotations: Json, asking: Collection[str]) -> list[Violation]:
+    if names.SAME_GPU not in annotations:
+        return []
+    strangers = [each for each in listed(annotations, names.SAME_GPU) if each not in asking]
+    if not strangers:
+        return [_not_built(names.SAME_GPU, annotations[names.SAME_GPU])]
+    return [
+        Violation(
+            "same-gpu-container",
+            f"metadata.annotations[{names.SAME_GPU}]",
+            shown(each),
+            "no container of this name asks for a GPU",
+            (", ".join(sorted(asking)) or "names of containers with a GPU limit") + "; it is not built yet",
+            "removing the annotation",
+        )
+        for each in strangers
+    ]
+
+
+def _not_built(name: str, given: object) -> Violation:
+    return Violation(
+        "constraint-not-built",
+        f"metadata.annotations[{name}]",
+        shown(given),
+        "this constraint is not built yet, so it cannot be kept",
+        "the pod without it",
+        "removing the annotation",
+    )
 
 
 def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) -> GPURequest:
     return GPURequest(
         dialect=dialect,
         asks=asks,
-        models=_listed(annotations, names.MODELS),
-        exclude_models=_listed(annotations, names.EXCLUDE_MODELS),
-        uuids=_listed(annotations, names.UUIDS),
+        models=listed(annotations, names.MODELS),
+        exclude_models=listed(annotations, names.EXCLUDE_MODELS),
+        uuids=listed(annotations, names.UUIDS),
         policy=str(annotations.get(names.POLICY, "")),
     )
 
 
-def _listed(annotations: Json, name: str) -> tuple[str, ...]:
+def listed(annotations: Json, name: str) -> tuple[str, ...]:
+    """The names in an annotation that lists some with commas; empty where it is absent or names none."""
     value = annotations.get(name)
     return (
         tuple(part for part in (p.strip() for p in value.split(",")) if part)

@@ -43,11 +43,12 @@ class Devices(TypedDict):
 
 
 class PriorityClassWire(TypedDict):
-    """A priority class by name, with its value where the timekeeper has seen it in the cluster (else
-    None)."""
+    """A priority class by name, with its value and preemptionPolicy where the timekeeper has seen it in the
+    cluster (else None)."""
 
     name: str
     value: int | None
+    preemptionPolicy: str | None
 
 
 class PriorityClasses(TypedDict):
@@ -58,11 +59,15 @@ class PriorityClasses(TypedDict):
 
 
 class StandingSettings(TypedDict):
-    """What webhook and extender need of ``_settings``. Durations in milliseconds."""
+    """What webhook and extender need of ``_settings``. Durations in milliseconds; ``rules``: the modes that
+    differ from the catalogue's, by rule; ``exempt``: users and groups."""
 
     mode: Literal["enforce", "observe"]
+    rules: dict[str, str]
+    exempt: list[str]
     schedulerName: str
     sidecar: bool
+    sidecarNative: bool
     priorityClasses: PriorityClasses
     unknownStanding: Literal["inBudget", "overBudget"]
     maxGracePeriodMs: int
@@ -75,7 +80,8 @@ class StandingEntry(TypedDict):
 
     ``ratio``: thousandths of what was granted that are spent; ``warnAt``: thousandths from which on a user is
     warned, or None; ``remaining``: granted - posted - pending - reserved, or None where unlimited;
-    ``validUntil``: when the standing must be asked anew.
+    ``validUntil``: when the standing must be asked anew; where ``onExhausted`` is deny, the period's end;
+    ``mode``: the cluster's, or the namespace's own; ``rules`` and ``exempt`` come on top of the cluster's.
     """
 
     standing: StandingWord
@@ -85,6 +91,7 @@ class StandingEntry(TypedDict):
     warnAt: int | None
     remaining: int | None
     validUntil: int | None
+    mode: Literal["enforce", "observe"]
     rules: dict[str, str]
     exempt: list[str]
     policy: str
@@ -128,9 +135,14 @@ class Heartbeats(TypedDict):
 
 
 class HeartbeatAnswer(TypedDict):
-    """When to beat next, whether the namespace is in budget, and the CA bundle (PEM) to trust from now on."""
+    """When to beat next, whether the namespace is in budget, and the CA bundle (PEM) to trust from now on.
+
+    ``over``: every other container of the pod has ended and none will be started again; left out where that
+    is not so, or not known.
+    """
 
     version: Literal[1]
     interval_ms: int
     in_budget: bool
+    over: NotRequired[bool]
     ca: NotRequired[str]

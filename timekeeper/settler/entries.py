@@ -42,8 +42,9 @@ def read_entries(
     changed = [Entry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
     ended = [Entry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
     errors = _errors(reading)
+    elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     notices = [
-        Notice(texts[key][1], "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
+        Notice(elsewhere.get(key, texts[key][1]), "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
         for key, sentence in errors.items()
         if told.get(key) != sentence
     ]

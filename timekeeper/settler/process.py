@@ -20,7 +20,7 @@ _MOST_HEARD = 10_000
 
 
 def settle(settings: Settings) -> int:
-    """Run until SIGTERM; the exit code. Raises ValueError with a sentence where the settings cannot be
+    """Run until SIGTERM; the exit code. Raises UnusableError with a sentence where the settings cannot be
     followed."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

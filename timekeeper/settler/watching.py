@@ -1,6 +1,7 @@
 """The five watches: each a thread that lists, follows, and puts what matters on one queue."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
@@ -62,10 +63,11 @@ def start_watching(
     call."""
 
     def follow() -> None:
-        for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
-            heard.put(each)
-            if stop.is_set():
-                return
+        with suppress(_StoppedError):
+            for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
+                heard.put(each)
+                if stop.is_set():
+                    return
 
     thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
     thread.start()
@@ -132,14 +134,21 @@ def read_config_map(raw: Json) -> ConfigMap:
 
 
 def read_priority_class(raw: Json) -> PriorityClass:
-    """A priority class with its value."""
-    value = raw.get("value")
-    return PriorityClass(_name(raw), value if isinstance(value, int) else 0)
+    """A priority class with its value; one that does not say otherwise preempts."""
+    value, policy = raw.get("value"), raw.get("preemptionPolicy")
+    return PriorityClass(
+        _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
+    )
 
 
 def _name(raw: Json) -> str:
     return str(mapping(raw.get("metadata")).get("name", ""))
 
 
+class _StoppedError(Exception):
+    """The process ends: there is nothing more to wait for."""
+
+
 def _wait(stop: Event, ms: int) -> None:
-    stop.wait(ms / 1000)
+    if stop.wait(ms / 1000):
+        raise _StoppedError

@@ -43,10 +43,11 @@ class ConfigMap:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A priority class and its value."""
+    """A priority class, its value, and whether its pods preempt others."""
 
     name: str
     value: int
+    preemption_policy: str = "PreemptLowerPriority"
 
 
 Item = Pod | Unreadable | Node | Lease | ConfigMap | PriorityClass
@@ -107,7 +108,7 @@ class World:
     nodes: dict[str, Node] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
-    classes: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, tuple[int, str]] = field(default_factory=dict)
     unbound: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     heard_ms: int = 0
@@ -185,8 +186,8 @@ class World:
                 _put(self.leases, name, renewed_ms, deleted or renewed_ms is None)
             case ConfigMap(name):
                 _put(self.config_maps, name, item, deleted)
-            case PriorityClass(name, value):
-                _put(self.classes, name, value, deleted)
+            case PriorityClass(name, value, preemption_policy):
+                _put(self.classes, name, (value, preemption_policy), deleted)
 
     def _put_pod(self, pod: Pod, deleted: bool, at_ms: int) -> None:
         pod = _earliest(self.pods.get(pod.uid), pod)

@@ -36,11 +36,12 @@ class Heard(Enum):
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The outcome of a post; ``namespace`` and whether the pod has ended are the ledger's, where it knows the
-    pod."""
+    pod. ``over``: every container of it but our sidecar has ended for good."""
 
     heard: Heard
     namespace: str = ""
     ended: bool = False
+    over: bool = False
 
 
 def record(connection: Connection, posts: Sequence[Post]) -> list[Answered]:
@@ -50,7 +51,13 @@ def record(connection: Connection, posts: Sequence[Post]) -> list[Answered]:
     adds nothing, for only the latest beat counts, and later counts carry later beats.
     """
     wanted = {post.uid for post in posts}
-    columns = (SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.bound_ms, SESSIONS.c.ended_ms)
+    columns = (
+        SESSIONS.c.uid,
+        SESSIONS.c.namespace,
+        SESSIONS.c.bound_ms,
+        SESSIONS.c.ended_ms,
+        SESSIONS.c.others_ended,
+    )
     known = {row.uid: row for row in connection.execute(select(*columns).where(SESSIONS.c.uid.in_(wanted)))}
     runs = _runs_of(connection, known)
     answers = []
@@ -60,7 +67,8 @@ def record(connection: Connection, posts: Sequence[Post]) -> list[Answered]:
             answers.append(Answered(Heard.UNKNOWN))
             continue
         heard = Heard.NEW if runs[post.uid].take(post, row.bound_ms) else Heard.REPEATED
-        answers.append(Answered(heard, row.namespace, row.ended_ms is not None))
+        ended = row.ended_ms is not None
+        answers.append(Answered(heard, row.namespace, ended, over=ended or row.others_ended))
     _write(connection, runs)
     return answers
 

@@ -9,11 +9,17 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event, exc
 
+from timekeeper.settings import UnusableError
+
 Connection = sqlalchemy.Connection
 
 PATIENCE_MS = 5_000
 
 _WRITES = "bursar_writes"
+_ALLOWED = (
+    "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL with its package psycopg"
+    " installed, such as postgresql+psycopg://user:password@host/bursar"
+)
 _NAP_S = 0.001
 
 
@@ -55,20 +61,38 @@ class Store:
 
 
 def open_store(url: str, patience_ms: int = PATIENCE_MS) -> Store:
-    """The store at an SQLAlchemy URL; nothing is connected yet. Raises ValueError with a sentence for the
+    """The store at an SQLAlchemy URL; nothing is connected yet. Raises UnusableError with a sentence for the
     operator.
 
     ``patience_ms``: how long a writer waits for another one.
     """
-    try:
-        engine = sqlalchemy.create_engine(url)
-    except (exc.ArgumentError, exc.NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ValueError(f"not a database URL: {error}") from error
+    engine = _engine(url)
     if engine.dialect.name == "sqlite":
         sqlite = _Sqlite(patience_ms)
         event.listen(engine, "connect", sqlite.prepare)
         event.listen(engine, "begin", sqlite.begin)
     return Store(engine)
+
+
+def _engine(url: str) -> sqlalchemy.Engine:
+    try:
+        read = sqlalchemy.make_url(url)
+    except (exc.ArgumentError, ValueError) as error:
+        raise UnusableError(f"--database: not a database URL; {_ALLOWED}") from error
+    kind = read.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise UnusableError(
+            f"--database: not a database URL that we can use, {kind} is not supported; {_ALLOWED}"
+        )
+    if kind == "sqlite" and read.database in (None, "", ":memory:"):
+        raise UnusableError(
+            f"--database: {url} names no file, and each process would have its own; {_ALLOWED}"
+        )
+    try:
+        return sqlalchemy.create_engine(read)
+    except (exc.ArgumentError, exc.NoSuchModuleError, ImportError) as error:
+        why = f"the driver of {read.drivername} cannot be loaded ({error})"
+        raise UnusableError(f"--database: not a database URL that we can use, {why}; {_ALLOWED}") from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -99,6 +100,7 @@ SESSIONS = Table(
     Column("grace_ms", BigInteger, nullable=False),
     Column("watermark_ms", BigInteger),
     Column("settled_ms", BigInteger),
+    Column("others_ended", Boolean, nullable=False, server_default=false()),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),

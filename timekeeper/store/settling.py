@@ -26,7 +26,15 @@ from timekeeper.store.schema import (
 
 _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
-_EVIDENCE = ("started_ms", "ended_ms", "vanished_ms", "grace_ms", "watermark_ms", "settled_ms")
+_EVIDENCE = (
+    "started_ms",
+    "ended_ms",
+    "vanished_ms",
+    "grace_ms",
+    "watermark_ms",
+    "settled_ms",
+    "others_ended",
+)
 
 
 def apply(connection: Connection, changes: Changes) -> None:

@@ -6,8 +6,10 @@ import alembic.command
 import alembic.config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
 
-from timekeeper.store.engine import Connection, Store
+from timekeeper.store.engine import Connection, Store, UnavailableError
+from timekeeper.store.schema import METADATA
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 
@@ -19,17 +21,26 @@ def upgrade(store: Store) -> tuple[str, ...]:
 
     Returns the revisions found that this release does not know: then a later one was here, nothing is done,
     and its schema serves us all the same. Two processes that start at once take turns, and the second finds
-    nothing to do. Raises UnavailableError.
+    nothing to do. Raises UnavailableError, also where the database is another program's.
     """
     with store.writing() as connection:
         _lock(connection)
         config = _config()
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
         later = set(MigrationContext.configure(connection).get_current_heads()) - known
-        if not later:
+        if later:
+            _check_tables(connection)
+        else:
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, "head")
         return tuple(sorted(later))
+
+
+def _check_tables(connection: Connection) -> None:
+    """A later release keeps the tables that we read; where they are missing, no release of ours was here."""
+    missing = METADATA.tables.keys() - set(inspect(connection).get_table_names())
+    if missing:
+        raise UnavailableError(f"it is another program's, without the table {min(missing)}")
 
 
 def _lock(connection: Connection) -> None:

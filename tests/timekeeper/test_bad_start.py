@@ -1,0 +1,263 @@
+"""A real ``python -m timekeeper`` that cannot follow its settings: one sentence on standard error, exit code
+2, and nothing left behind."""
+
+import base64
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from deploy.local.identity import new_authority
+from tests.timekeeper.fake_api_server import kubeconfig
+from tests.timekeeper.processes import Process, prepared
+
+NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+A_LEDGER = "it must be a ledger's file or a new one, in a folder that is there"
+A_URL = "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL"
+A_KUBECONFIG = "it must be a YAML file with clusters, users, contexts and current-context"
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as made:
+        yield made
+
+
+def refusal(process: Process, *more: str) -> str:
+    """What it says when it is started with these flags: one line, with exit code 2."""
+    process.more = more
+    process.start()
+    assert process.running is not None
+    assert process.running.wait(30) == 2, process.log()
+    said = process.log()
+    assert said.startswith("bursar-timekeeper: --"), said
+    assert said.count("\n") == 1, said
+    return said.removeprefix("bursar-timekeeper: ")
+
+
+def another_programs(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE entries (what)")
+
+
+def of_another_alembic(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('5ca1ab1e')")
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: path.write_bytes(os.urandom(5000)), "file is not a database"),
+        (lambda path: path.write_text("hello"), "file is not a database"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "file is not a database"),
+        (another_programs, "table entries already exists"),
+        (of_another_alembic, "it is another program's, without the table entries"),
+        (lambda path: path.mkdir(), "unable to open database file"),
+    ],
+    ids=["noise", "text", "header", "tables", "alembic", "folder"],
+)
+def test_a_file_that_is_no_ledger(process: Process, make: Callable[[Path], None], sentence: str) -> None:
+    make(process.database)
+
+    said = refusal(process)
+
+    assert said.startswith(f"--database: sqlite:///{process.database}: {sentence}; {A_LEDGER}")
+
+
+@pytest.mark.parametrize("folder", ["/no/such/folder", "/proc"])
+def test_a_folder_in_which_nothing_can_be_made(process: Process, folder: str) -> None:
+    said = refusal(process, f"--database=sqlite:///{folder}/bursar.db")
+
+    assert said.startswith(
+        f"--database: sqlite:///{folder}/bursar.db: unable to open database file; {A_LEDGER}"
+    )
+    assert f"that this user (id {os.getuid()}) may write" in said
+
+
+def test_a_ledger_that_may_not_be_written(process: Process) -> None:
+    """Opened to be read only, for a file's mode keeps nothing from root."""
+    process.database.touch()
+
+    said = refusal(process, f"--database=sqlite:///file:{process.database}?mode=ro&uri=true")
+
+    assert "attempt to write a readonly database" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("nonsense", "not a database URL; "),
+        ("postgresql://host:port/bursar", "not a database URL; "),
+        ("mysql://host/bursar", "not a database URL that we can use, mysql is not supported; "),
+        (
+            "postgresql+nodriver://me:hunter2@host/bursar",
+            "not a database URL that we can use, the driver of postgresql+nodriver cannot be loaded",
+        ),
+        ("sqlite://", "sqlite:// names no file, and each process would have its own; "),
+    ],
+)
+def test_a_url_that_names_no_database_we_can_use(process: Process, url: str, what: str) -> None:
+    said = refusal(process, f"--database={url}")
+
+    assert said.startswith(f"--database: {what}")
+    assert A_URL in said
+    assert "hunter2" not in said
+
+
+def test_postgresql_whose_package_is_not_installed(process: Process, tmp_path: Path) -> None:
+    """Stands before whatever is installed, as a Python does that was never given the package."""
+    (tmp_path / "psycopg").mkdir()
+    (tmp_path / "psycopg" / "__init__.py").write_text(
+        "raise ModuleNotFoundError('No module named psycopg')\n"
+    )
+    process.path = f"{tmp_path}:{process.path}"
+
+    said = refusal(process, "--database=postgresql+psycopg://me:hunter2@host/bursar")
+
+    assert "the driver of postgresql+psycopg cannot be loaded (No module named psycopg); " in said
+    assert "PostgreSQL with its package psycopg installed" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("text", ["garbage", NO_CERTIFICATE, ""])
+def test_a_certificate_that_is_none(process: Process, text: str) -> None:
+    path = process.folder / "tls.crt"
+    path.write_text(text)
+
+    said = refusal(process)
+
+    assert said == (
+        f"--tls-cert: {path} holds no certificate that can be read; it must be a certificate chain in PEM,"
+        " the leaf first, beginning with -----BEGIN CERTIFICATE-----\n"
+    )
+
+
+def a_key_with_a_passphrase(process: Process) -> bytes:
+    key = serialization.load_pem_private_key((process.folder / "tls.key").read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, secret)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda _: b"\x00garbage\xff", "holds no key that can be read"),
+        (lambda each: (each.folder / "tls.crt").read_bytes(), "holds no key that can be read"),
+        (a_key_with_a_passphrase, "holds no key that can be read"),
+        (lambda _: new_authority("other").leaf(["127.0.0.1"])[1], "is not the key of the certificate in "),
+    ],
+    ids=["garbage", "certificate", "passphrase", "another's"],
+)
+def test_a_key_that_does_not_fit(process: Process, make: Callable[[Process], bytes], what: str) -> None:
+    path = process.folder / "tls.key"
+    path.write_bytes(make(process))
+
+    said = refusal(process)
+
+    assert said.startswith(f"--tls-key: {path} {what}")
+    assert "it must be the certificate's private key in PEM, without a passphrase" in said
+
+
+@pytest.mark.parametrize("flag", ["tls-cert", "tls-key"])
+def test_a_file_that_is_missing(process: Process, flag: str) -> None:
+    assert refusal(process, f"--{flag}=/no/such/file") == (
+        f"--{flag}: there is no file /no/such/file; it must be one in PEM\n"
+    )
+
+
+def test_a_bundle_that_sidecars_could_not_trust(process: Process) -> None:
+    path = process.folder / "ca.crt"
+    path.write_text("garbage")
+
+    assert refusal(process).startswith(f"--ca: {path} holds no certificate that can be read; it must be CA")
+    assert refused_folder(process).startswith(f"--ca: {process.folder} cannot be read (Is a directory); ")
+
+
+def refused_folder(process: Process) -> str:
+    (process.folder / "log").unlink()
+    return refusal(process, f"--ca={process.folder}")
+
+
+def with_cluster(process: Process, **fields: str) -> bytes:
+    """The kubeconfig with other fields of its cluster."""
+    config = json.loads(process.kubeconfig.read_text())
+    config["clusters"][0]["cluster"] |= {name.replace("_", "-"): value for name, value in fields.items()}
+    return json.dumps(config).encode()
+
+
+def with_user(process: Process, **fields: str) -> bytes:
+    """The kubeconfig with other fields of its user."""
+    config = json.loads(with_cluster(process, server="https://127.0.0.1:1"))
+    config["users"][0]["user"] = {name.replace("_", "-"): value for name, value in fields.items()}
+    return json.dumps(config).encode()
+
+
+JUNK = base64.b64encode(b"junk").decode()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda _: b"\x00garbage\xff", "it is no kubeconfig"),
+        (lambda _: b"hello", "it is no kubeconfig"),
+        (lambda _: b"{[", "it is no kubeconfig"),
+        (lambda _: b"[]", "it is no kubeconfig"),
+        (lambda _: b"{}", "Invalid kube-config file. Expected key"),
+        (
+            lambda each: with_cluster(each, server="nonsense"),
+            'the server "nonsense" is no URL such as https://',
+        ),
+        (
+            lambda each: with_cluster(each, server="https://h:1", certificate_authority_data=JUNK),
+            "its certificate authority holds no certificate that can be read",
+        ),
+        (
+            lambda each: with_user(each, client_certificate_data=JUNK, client_key_data=JUNK),
+            "its client certificate and key cannot be read, or do not belong together",
+        ),
+    ],
+    ids=["bytes", "text", "half", "list", "empty", "server", "ca", "client"],
+)
+def test_a_kubeconfig_that_is_none(process: Process, make: Callable[[Process], bytes], what: str) -> None:
+    process.kubeconfig.write_bytes(make(process))
+
+    said = refusal(process)
+
+    assert said.startswith(f"--kubeconfig {process.kubeconfig}: {what}")
+    assert A_KUBECONFIG in said
+
+
+def test_a_kubeconfig_that_is_missing(process: Process) -> None:
+    said = refusal(process, "--kubeconfig=/no/such/file")
+
+    assert said.startswith(f"--kubeconfig /no/such/file: there is no such file; {A_KUBECONFIG}")
+
+
+def test_no_kubeconfig_and_no_cluster(process: Process) -> None:
+    said = refusal(process, "--kubeconfig=")
+
+    assert said.startswith(
+        "--kubeconfig: none is given, in-cluster configuration: Service host/port is not set; "
+    )
+
+
+def test_nothing_is_left_behind_and_the_port_is_free_again(process: Process) -> None:
+    process.database.mkdir()
+    refusal(process)
+    process.database.rmdir()
+
+    process.more = ()
+    process.start()
+    process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
+
+    assert process.end() == 0
+    assert [path.name for path in process.folder.glob("bursar-timekeeper-*")] == []

@@ -1,0 +1,56 @@
+"""The ids of the rules of admission, as the budget ConfigMaps name them.
+
+What each of them means stands in the webhook's catalogue (`webhook.rules.catalogue`), which a test holds
+against these.
+"""
+
+# Their mode may be set, for the cluster and for a namespace.
+SETTABLE = (
+    "contradicting-constraint",
+    "device-annotation",
+    "device-mount",
+    "env-from",
+    "ephemeral-sees-cards",
+    "foreign-scheduler",
+    "grace-period",
+    "host-path",
+    "host-pid",
+    "init-container",
+    "isolation-variable",
+    "legacy-sidecar",
+    "malformed-name",
+    "priority-class",
+    "privileged",
+    "sees-cards-without-asking",
+    "visible-devices",
+)
+
+# These are always enforced: without them a pod could not be placed or charged, or would be governed by what a
+# user has forged.
+FIXED = (
+    "amount",
+    "budget-exhausted",
+    "constraint-not-built",
+    "count-divides",
+    "dialect-not-spoken",
+    "empty-constraint",
+    "forged-annotation",
+    "forged-gate",
+    "forged-label",
+    "memory-floor",
+    "memory-range",
+    "memory-with-whole-cards",
+    "node-name",
+    "not-governed",
+    "request-differs-from-limit",
+    "same-gpu-container",
+    "several-dialects",
+    "share-range",
+    "share-without-memory",
+    "sidecar-name",
+    "sidecar-volume",
+    "unknown-annotation",
+    "unknown-policy",
+    "unknown-topology",
+    "whole-cards-only",
+)
