@@ -1,7 +1,8 @@
 """``python -m sidecar``: beats for the pod it runs in, until SIGTERM.
 
 It never exits for a reason of its own: a native sidecar that crash-loops takes its pod out of its Services.
-What goes wrong is said once and lived with.
+What goes wrong is said once and lived with. Where the sidecar is a plain container of a pod that can end, it
+ends with the others (``BURSAR_ENDS=over``): nobody else would end it, and the pod would run for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         read = settings.read(given, os.environ)
     except settings.Wrong as wrong:
-        return _without_settings(f"bursar-sidecar: {wrong}", settings.by_hand(given, os.environ), inbox)
+        by_hand = settings.by_hand(given, os.environ)
+        ends = by_hand or bool(os.environ.get(settings.ENDS))
+        return _without_settings(f"bursar-sidecar: {wrong}", by_hand, ends, inbox)
 
     # Only now, with SIGTERM in hand: TLS takes a tenth of a second to import, and to the first process of a
     # container a SIGTERM that nothing handles yet is lost.
@@ -42,15 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _without_settings(sentence: str, by_hand: bool, inbox: Inbox) -> int:
-    """In a pod an exit would only be repeated, for ever: say what is wrong and wait for the pod's end."""
+def _without_settings(sentence: str, by_hand: bool, ends: bool, inbox: Inbox) -> int:
+    """In a pod an exit would only be repeated, for ever: say what is wrong and wait for the pod's end. Where
+    nobody would end us, nobody repeats us either."""
     rest = "" if by_hand else " No heartbeat is sent from this pod."
     tell(sentence + rest)
-    if by_hand:
-        return 2
-    while not isinstance(inbox.wait(None), End):
+    while not (ends or isinstance(inbox.wait(None), End)):
         continue
-    return 0
+    return 2 if by_hand else 0
 
 
 if __name__ == "__main__":

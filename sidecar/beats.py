@@ -18,11 +18,13 @@ MOST_BACKOFF_MS = 60_000
 
 @value
 class Answer:
-    """What the timekeeper answered to a heartbeat; None stands for what it left out or wrote unreadably."""
+    """What the timekeeper answered to a heartbeat; None stands for what it left out or wrote unreadably.
+    ``over``: it has seen every other container of the pod end for good."""
 
     interval_ms: int | None
     in_budget: bool | None
     ca: str | None
+    over: bool
 
 
 def jittered_ms(interval_ms: int, fraction: float) -> int:
@@ -50,7 +52,18 @@ def answer(body: bytes) -> Answer | None:
         _interval_ms(read.get("interval_ms")),
         in_budget if isinstance(in_budget, bool) else None,
         ca if isinstance(ca, str) else None,
+        read.get("over") is True,
     )
+
+
+def is_of_a_pod_not_known(body: bytes) -> bool:
+    """Whether a refusal's body is the timekeeper's about the pod, and not about the address that it was sent
+    to."""
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(read, dict) and read.get("field") == "pod"
 
 
 def _interval_ms(told: object) -> int | None:

@@ -39,6 +39,9 @@ class Failed:
     reason: str
 
 
+NOT_KNOWN = Failed("the timekeeper does not know this pod yet")
+
+
 class Unready(Exception):
     """The post could not be tried; the text says why, without what a file holds."""
 
@@ -102,6 +105,8 @@ class Courier:
         return response
 
     def _judge(self, response: http1.Response) -> Delivered | Failed:
+        if response.status == 404 and beats.is_of_a_pod_not_known(response.body):
+            return NOT_KNOWN
         if response.status != 200:
             said = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
             return Failed(f"it answered {response.status} {said}".rstrip())

@@ -8,7 +8,7 @@ that an outage of a day is a loop in a test. Nothing here waits.
 from __future__ import annotations
 
 from sidecar import beats, spool
-from sidecar.courier import Delivered, Failed
+from sidecar.courier import NOT_KNOWN, Delivered, Failed
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ GATHER_MS = 500
 # From SIGTERM until the process lets go of an unanswered last beat; what is left of the second is for
 # exiting.
 ENDING_MS = 600
+# A sidecar that is to end with the pod's other containers can be told so by the timekeeper alone. Where that
+# has been silent for so long, it ends unasked: a Job must not hold its cards for ever. What the pod used is
+# charged all the same, by the kubelet's timestamps.
+MOST_SILENCE_MS = 600_000
 # A server whose every refusal reads differently does not fill the log of an outage.
 MOST_REASONS = 8
 NEVER = 1 << 62
@@ -46,10 +50,17 @@ class Ports:
 
 
 class Heart:
-    """The sidecar's state. Call ``tick`` after each event and at ``due_ms``."""
+    """The sidecar's state. Call ``tick`` after each event and at ``due_ms``.
 
-    def __init__(self, ports: Ports, spooled: spool.Spool, now_ms: int) -> None:
+    ``ends_when_over``: nobody else ends it when the pod's other containers have ended (a plain container, not
+    a native sidecar), so it ends by itself once the timekeeper says that they have, or has been silent for
+    ``MOST_SILENCE_MS``.
+    """
+
+    def __init__(self, ports: Ports, spooled: spool.Spool, now_ms: int, ends_when_over: bool = False) -> None:
         self._ports = ports
+        self._ends_when_over = ends_when_over
+        self._silent_until = now_ms + MOST_SILENCE_MS if ends_when_over else NEVER
         self._spool = spooled
         self._kept = spooled
         self._interval_ms = beats.DEFAULT_INTERVAL_MS
@@ -68,7 +79,7 @@ class Heart:
 
     def due_ms(self) -> int:
         """The next moment at which ``tick`` has something to do."""
-        moments = [self._beat_at]
+        moments = [self._beat_at, self._silent_until]
         if self._gather_until is not None:
             moments.append(self._gather_until)
         if not self._posting and self._spool.beats():
@@ -79,6 +90,9 @@ class Heart:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: take a beat, write the spool, send."""
+        if now_ms >= self._silent_until:
+            self._ports.say("ends", reason=f"no answer for {MOST_SILENCE_MS // 1000} s")
+            self.end(now_ms)
         if now_ms >= self._beat_at:
             self._due(now_ms)
         elif self._gather_until is not None and now_ms >= self._gather_until:
@@ -104,7 +118,7 @@ class Heart:
         if self._end_at is not None:
             return
         self._end_at = now_ms + ENDING_MS
-        self._beat_at = NEVER
+        self._beat_at = self._silent_until = NEVER
         self._retry_at = 0
         self._beat(now_ms, ())
 
@@ -161,6 +175,16 @@ class Heart:
         if answer.in_budget is not None and answer.in_budget != self._in_budget:
             self._in_budget = answer.in_budget
             self._ports.say("standing", in_budget=str(answer.in_budget).lower())
+        if self._ends_when_over:
+            self._heard(answer.over, now_ms)
+
+    def _heard(self, over: bool, now_ms: int) -> None:
+        if self._end_at is not None:
+            return
+        self._silent_until = now_ms + MOST_SILENCE_MS
+        if over:
+            self._ports.say("ends", reason="the pod's other containers have ended")
+            self.end(now_ms)
 
     def _pace(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -175,4 +199,5 @@ class Heart:
         self._retry_at = now_ms + wait_ms
         if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
             self._reasons.add(reason)
-            self._ports.say("timekeeper-away", reason=reason, spooled=len(self._spool.beats()))
+            event = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
+            self._ports.say(event, reason=reason, spooled=len(self._spool.beats()))

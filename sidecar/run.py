@@ -40,7 +40,8 @@ UNREAD = Gauged(())
 
 
 def until_the_end(settings: Settings, inbox: Inbox) -> bool:
-    """Beat until SIGTERM is in the inbox and the last beat was tried; whether a thread did not come back."""
+    """Beat until SIGTERM is in the inbox, or the pod is over where that ends the sidecar, and the last beat
+    was tried; whether a thread did not come back."""
     disk = Disk(settings.spool, node_boot())
     courier = Courier(settings, boot_ms, disk.followed(), disk.follow)
     gauge = Gauge(settings.cards, boot_ms)
@@ -54,7 +55,8 @@ def until_the_end(settings: Settings, inbox: Inbox) -> bool:
     say("started", timekeeper=settings.authority, cards=len(settings.cards))
     if not settings.cards:
         say("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: beats carry no figures")
-    heart = Heart(ports, disk.load(os.urandom(8).hex(), boot_ms()), boot_ms())
+    held = disk.load(os.urandom(8).hex(), boot_ms())
+    heart = Heart(ports, held, boot_ms(), settings.ends_when_over)
     beat_on(heart, inbox)
     if heart.waits_for_a_thread():
         return True

@@ -21,6 +21,10 @@ VARIABLES = (
     ("BURSAR_CA", "CA certificates that sign the timekeeper's, as PEM text or as a path to a PEM file"),
     ("BURSAR_SPOOL", "folder for the beats that the timekeeper has not acknowledged"),
 )
+# Set where the sidecar is a plain container of a pod whose containers can end: no kubelet ends it then, and
+# the pod would run for ever.
+ENDS = "BURSAR_ENDS"
+WHEN_OVER = "over"
 CARDS = "NVIDIA_VISIBLE_DEVICES"
 # The kubelet sets it in every container.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
@@ -37,8 +41,8 @@ class Wrong(ValueError):
 
 @value
 class Settings:
-    """``authority`` is host and port as the URL wrote them; ``prefix`` the URL's path without a last
-    slash."""
+    """``authority`` is host and port as the URL wrote them; ``prefix`` the URL's path without a last slash;
+    ``ends_when_over``: the sidecar ends by itself once the pod's other containers have ended."""
 
     authority: str
     host: str
@@ -48,6 +52,7 @@ class Settings:
     ca: str
     spool: str
     cards: tuple[str, ...]
+    ends_when_over: bool
 
 
 def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -69,7 +74,16 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         _ca(given["BURSAR_CA"]),
         given["BURSAR_SPOOL"],
         cards(environ.get(CARDS, "")),
+        ends_when_over(environ),
     )
+
+
+def ends_when_over(environ: Mapping[str, str]) -> bool:
+    """Whether the sidecar shall end by itself; ``Wrong`` where the variable is neither ``over`` nor empty."""
+    told = environ.get(ENDS, "").strip()
+    if told not in ("", WHEN_OVER):
+        raise Wrong(f"{ENDS} is {told!r}, but must be {WHEN_OVER} or not set.")
+    return bool(told)
 
 
 def by_hand(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -97,8 +111,10 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
         description="Beats for the pod it runs in: says to the timekeeper that the pod runs, with NVML's"
         " figures for its cards. Runs until SIGTERM; keeps what the timekeeper has not acknowledged.",
         epilog=f"{CARDS} names the cards by UUID, as the container runtime is told; without any, beats carry"
-        " no figures. Without flags, and in a pod, a wrong setting is said once and the process waits for"
-        " SIGTERM: an exit would have it restarted for ever and take the pod out of its Services.",
+        f" no figures. {ENDS}={WHEN_OVER} ends the sidecar when the timekeeper says that the pod's other"
+        " containers have ended, or says nothing for 10 minutes. Without flags, and in a pod, a wrong setting"
+        " is said once and the process waits for SIGTERM: an exit would have it restarted for ever and take"
+        " the pod out of its Services.",
     )
     for name, about in VARIABLES:
         parser.add_argument(_flag(name), dest=name, metavar=name.rpartition("_")[2], help=f"{about} [{name}]")

@@ -1,11 +1,13 @@
 """What a kubelet would do for our sidecar, on kwok nodes that run no containers: for each running governed
-pod a real ``python -m sidecar`` with a token bound to that pod, ended when the pod ends."""
+pod a real ``python -m sidecar`` with a token bound to that pod, ended when the pod ends. One that is a plain
+container and ends by itself has its end written into the pod's status."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from deploy.local.api import ApiError
 from deploy.local.launcher import Launcher
 from deploy.local.stack import Stack
+from deploy.local.stages import SIDECAR
 
 _LOOK_EVERY_S = 0.25
 _GOVERNED = "/api/v1/pods?labelSelector=bursar.dev%2Fgoverned%3Dtrue"
@@ -56,6 +59,8 @@ class Sidecars:
         for uid, pod in wanted.items():
             if uid not in self.running:
                 self._start(uid, pod)
+            elif (code := self.running[uid].poll()) is not None and _is_plain(pod):
+                self._write_end(pod, code)
 
     def _start(self, uid: str, pod: dict[str, Any]) -> None:
         """The environment is what the webhook wrote into the pod, with the paths of this machine."""
@@ -73,6 +78,23 @@ class Sidecars:
                 command, log, env=_environment(pod, self._stack, folder, token)
             )
 
+    def _write_end(self, pod: dict[str, Any], code: int) -> None:
+        """The kubelet's part when a container has ended. A pod that has changed since is looked at again."""
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for each in pod["status"]["containerStatuses"]:
+            if each["name"] == SIDECAR:
+                since = each["state"]["running"]["startedAt"]
+                end = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
+                each["state"] = {"terminated": {**end, "startedAt": since, "finishedAt": moment}}
+                each["ready"] = each["started"] = False
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        try:
+            self._stack.cp.api.call("PUT", path, pod)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
     def _bound_token(self, pod: dict[str, Any]) -> str:
         account = pod["spec"].get("serviceAccountName", "default")
         return self._stack.token(pod["metadata"]["namespace"], account, audience="bursar", pod=pod)
@@ -83,13 +105,20 @@ class Sidecars:
 
 
 def _runs_sidecar(pod: dict[str, Any]) -> bool:
-    return pod["status"].get("phase") == "Running" and any(
-        container["name"] == "bursar-sidecar" for container in pod["spec"].get("initContainers", [])
+    status = pod["status"]
+    listed = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return status.get("phase") == "Running" and any(
+        each["name"] == SIDECAR and "running" in each["state"] for each in listed
     )
 
 
+def _is_plain(pod: dict[str, Any]) -> bool:
+    return any(each["name"] == SIDECAR for each in pod["spec"]["containers"])
+
+
 def _environment(pod: dict[str, Any], stack: Stack, folder: Path, token: Path) -> dict[str, str]:
-    (container,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    listed = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    (container,) = (each for each in listed if each["name"] == SIDECAR)
     written = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     cards = pod["metadata"]["annotations"].get("visible-devices.bursar.dev/bursar-sidecar", "")
     spool = folder / "spool"

@@ -6,6 +6,9 @@ What a pod may say about its own play, in annotations (anything of another form 
   after they started; where the restart policy asks for it they start again at once, as after a crash.
 - `local.bursar.dev/exit-code: "1"` (0 to 255): how they end then; 0 where not said.
 
+Where our sidecar is a plain container, it is nobody's to end but its own: when the others end by themselves
+the pod goes on running, until whoever plays the sidecar (`Sidecars`) has written how that ended.
+
 Every patch is a strategic merge patch of the status: conditions merge by their type, so that PodScheduled and
 those that others set stay, while the lists of container statuses are replaced whole. The API server cuts
 times to whole seconds.
@@ -17,6 +20,7 @@ RUN_FOR = "local.bursar.dev/run-for"
 EXIT_CODE = "local.bursar.dev/exit-code"
 # Nodes with this annotation are kwok's; a real kubelet's nodes may stand beside them.
 FAKE_NODE = "local.bursar.dev/node=fake"
+SIDECAR = "bursar-sidecar"
 
 _ONE_TO_255 = "[1-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]"
 
@@ -32,6 +36,12 @@ _TIME_OF_END = (
     " as $span | ([.status.containerStatuses[].state.running.startedAt] | max | fromdateiso8601) + $span"
     " | todateiso8601"
 )
+# Of the containers proper, not of the init containers, where a native sidecar stands.
+_PLAIN_SIDECAR = f'[.status.containerStatuses[]? | select(.name == "{SIDECAR}")] | length > 0'
+_OTHERS_RUN = (
+    f'[.status.containerStatuses[]? | select(.name != "{SIDECAR}" and .state.running != null)] | length > 0'
+)
+_ALL_ENDED = "[.status.containerStatuses[]? | select(.state.terminated == null)] | length == 0"
 _NODE_IS_READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
 
 # What follows are Go templates that make YAML. JSON is YAML too, and needs no indentation.
@@ -114,6 +124,42 @@ initContainerStatuses:
 {{ end }}
 """
 
+_END_OTHERS = """
+conditions:
+{{ range list "ContainersReady" "Ready" }}
+- type: {{ . }}
+  status: "False"
+  reason: ContainersNotReady
+  lastTransitionTime: {{ $now | Quote }}
+{{ end }}
+containerStatuses:
+{{ range .status.containerStatuses }}
+{{ if and .state.running (ne .name "bursar-sidecar") }}
+{{ $reason := ternary "Completed" "Error" (eq $code 0) }}
+{{ $end := dict "exitCode" $code "reason" $reason "finishedAt" $now }}
+{{ $_ := set . "state" (dict "terminated" (set $end "startedAt" .state.running.startedAt)) }}
+{{ $_ := set (set . "ready" false) "started" false }}
+{{ end }}
+- {{ toJson . }}
+{{ end }}
+"""
+
+_OVER = """
+{{ $now := Now }}
+{{ $good := true }}
+{{ range .status.containerStatuses }}
+{{ if ne (int .state.terminated.exitCode) 0 }}{{ $good = false }}{{ end }}
+{{ end }}
+phase: {{ ternary "Succeeded" "Failed" $good }}
+conditions:
+{{ range list "ContainersReady" "Ready" }}
+- type: {{ . }}
+  status: "False"
+  reason: {{ ternary "PodCompleted" "PodFailed" $good }}
+  lastTransitionTime: {{ $now | Quote }}
+{{ end }}
+"""
+
 # A deleted pod of which nothing has begun: the kubelet ends it too before it lets the object go.
 _NEVER_BEGAN = """
 phase: Failed
@@ -128,10 +174,14 @@ containerStatuses:
 _RESTART = """
 containerStatuses:
 {{ range .status.containerStatuses }}
-{{ $end := dict "exitCode" $code "reason" (ternary "Completed" "Error" (eq $code 0)) "finishedAt" $now }}
+{{ if ne .name "bursar-sidecar" }}
+{{ $reason := ternary "Completed" "Error" (eq $code 0) }}
+{{ $end := dict "exitCode" $code "reason" $reason "finishedAt" $now }}
 {{ $_ := set . "lastState" (dict "terminated" (set $end "startedAt" .state.running.startedAt)) }}
 {{ $_ := set . "restartCount" (add .restartCount 1) }}
-- {{ set . "state" (dict "running" (dict "startedAt" $now)) | toJson }}
+{{ $_ := set . "state" (dict "running" (dict "startedAt" $now)) }}
+{{ end }}
+- {{ toJson . }}
 {{ end }}
 """
 
@@ -165,11 +215,16 @@ def _pod_stages() -> list[dict[str, Any]]:
     not_removed = _when(".metadata.deletionGracePeriodSeconds == 0", "In", "false")
     by_itself = [alive, running, _when(_HAS_RUN_FOR, "In", "true")]
     for_good = [*by_itself, _when(_IS_RESTARTED, "In", "false")]
+    whole = [*for_good, _when(_PLAIN_SIDECAR, "In", "false")]
+    but_the_sidecar = [*for_good, _when(_PLAIN_SIDECAR, "In", "true"), _when(_OTHERS_RUN, "In", "true")]
+    over = [alive, running, _when(_PLAIN_SIDECAR, "In", "true"), _when(_ALL_ENDED, "In", "true")]
     again = [*by_itself, _when(_IS_RESTARTED, "In", "true")]
     then = {"durationFrom": {"expressionFrom": _TIME_OF_END}}
     return [
         _stage("pod-start", "Pod", [alive, not_begun], _status(_START)),
-        _stage("pod-end", "Pod", for_good, _status(_CODE_SAID + _END), then),
+        _stage("pod-end", "Pod", whole, _status(_CODE_SAID + _END), then),
+        _stage("pod-end-others", "Pod", but_the_sidecar, _status(_CODE_SAID + _END_OTHERS), then),
+        _stage("pod-over", "Pod", over, _status(_OVER)),
         _stage("pod-restart", "Pod", again, _status(_CODE_SAID + _RESTART), then),
         # A deleted pod is ended first, whether it runs or never began; then it goes.
         _stage("pod-kill", "Pod", [dying, running], _status(_CODE_KILLED + _END)),

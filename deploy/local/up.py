@@ -44,8 +44,8 @@ def up(say: Say) -> None:
         while True:
             stack.check()
             for role in _FOLLOWED:
-                text = stack.log(role)
-                for line in text[read[role] :].splitlines():
-                    print(f"{role:<11}{line}", flush=True)
-                read[role] = len(text)
+                whole = stack.log(role)[read[role] :].rpartition("\n")[0]  # a line may be half written
+                for line in whole.splitlines():
+                    print(f"{role:<11}{line.removeprefix(f'{role} ')}", flush=True)
+                read[role] += len(whole) + bool(whole)
             time.sleep(_LOOK_EVERY_S)

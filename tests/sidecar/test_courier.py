@@ -16,7 +16,7 @@ from sidecar.run import boot_ms
 from tests.sidecar.worlds import HANG_UP, INTERVAL_MS, Timekeeper, fine, variables
 
 POST = spool.Post("run", 3, (spool.Beat(boot_ms(), ()),))
-FINE = Delivered(Answer(INTERVAL_MS, True, None))
+FINE = Delivered(Answer(INTERVAL_MS, True, None, False))
 
 
 class Route:
@@ -70,7 +70,10 @@ def test_a_new_connection_that_breaks_is_left_to_the_back_off(route: Route, time
 @pytest.mark.parametrize(
     ("status", "body", "why"),
     [
-        (404, {"error": "pod unknown"}, 'it answered 404 {"error": "pod unknown"}'),
+        (404, {"detail": "no session yet", "field": "pod"}, "the timekeeper does not know this pod yet"),
+        (404, {"error": "no such address"}, 'it answered 404 {"error": "no such address"}'),
+        (404, ["pod"], 'it answered 404 ["pod"]'),
+        (503, {"field": "pod"}, 'it answered 503 {"field": "pod"}'),
         (200, ["not", "an", "answer"], "it answered 200 with something that is no heartbeat answer"),
         (302, {}, "it answered 302 {}"),
     ],

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import beats, spool
-from sidecar.courier import Delivered, Failed
-from sidecar.heart import ENDING_MS, GATHER_MS, MOST_REASONS, Heart, Ports
+from sidecar.courier import NOT_KNOWN, Delivered, Failed
+from sidecar.heart import ENDING_MS, GATHER_MS, MOST_REASONS, MOST_SILENCE_MS, Heart, Ports
 from timekeeper.core.wire import BeatDevice
 
-FINE = Delivered(beats.Answer(1_000, True, None))
+FINE = Delivered(beats.Answer(1_000, True, None, False))
+OVER = Delivered(beats.Answer(1_000, True, None, True))
 AWAY = Failed("Connection refused")
 FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
 
@@ -22,6 +23,7 @@ class World:
     """A heart, a clock, and what the heart asked of its edges. ``disk`` is what a restarted process finds."""
 
     cards: bool = False
+    ends_when_over: bool = False
     now_ms: int = 1_000_000
     runs: int = 0
     disk: str = ""
@@ -45,7 +47,7 @@ class World:
         ports = Ports(
             self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
         )
-        self.heart = Heart(ports, held, self.now_ms)
+        self.heart = Heart(ports, held, self.now_ms, self.ends_when_over)
         self.heart.tick(self.now_ms)
 
     def run(self, for_ms: int) -> None:
@@ -128,7 +130,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
 
 def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool() -> None:
     world = World()
-    world.answer(Delivered(beats.Answer(20_000, True, None)))
+    world.answer(Delivered(beats.Answer(20_000, True, None, False)))
     while world.now_ms < 1_000_000 + 86_400_000:
         world.run(60_000)
         if world.under_way:
@@ -148,7 +150,7 @@ def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_
 
 def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> None:
     world = World()
-    world.answer(Delivered(beats.Answer(60_000, True, None)))
+    world.answer(Delivered(beats.Answer(60_000, True, None, False)))
     world.run(5_500)
     if world.under_way:
         world.answer(FINE)
@@ -240,6 +242,15 @@ def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
     assert world.lines == ["timekeeper-away"] * MOST_REASONS
 
 
+def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away() -> None:
+    world = World()
+    for outcome in (NOT_KNOWN, NOT_KNOWN, AWAY):
+        world.answer(outcome)
+        world.run(60_000)
+
+    assert world.lines == ["not-known-yet", "timekeeper-away"]
+
+
 def test_each_reason_is_said_once_in_an_outage() -> None:
     world = World()
     for reason in ("a", "b", "a", "b"):
@@ -251,3 +262,89 @@ def test_each_reason_is_said_once_in_an_outage() -> None:
 
     assert world.lines.count("timekeeper-away") == 3
     assert world.lines.count("timekeeper-back") == 1
+
+
+# a plain container in place of a native sidecar: nobody else ends it
+
+
+def test_once_the_pods_other_containers_have_ended_a_last_beat_goes_and_the_sidecar_ends() -> None:
+    world = World(ends_when_over=True)
+    world.answer(FINE)
+    world.run(1_200)
+    world.answer(OVER)
+
+    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    assert not world.heart.ended(world.now_ms)
+    world.answer(OVER)
+    assert world.heart.ended(world.now_ms)
+    assert world.lines == ["standing", "ends"]
+
+
+def test_all_that_was_spooled_goes_before_the_sidecar_ends() -> None:
+    world = World(ends_when_over=True)
+    world.answer(AWAY)
+    while len(world.made) < spool.MOST_IN_A_POST + 20:
+        world.run(5_500)
+        if world.under_way:
+            world.answer(AWAY)
+    world.run(60_000)
+    while world.under_way:
+        world.answer(OVER)
+
+    assert world.heart.ended(world.now_ms)
+    assert sorted({beat.at_ms for post in world.posts for beat in post.beats}) == sorted(world.made)
+
+
+def test_a_native_sidecar_leaves_its_end_to_the_kubelet() -> None:
+    world = World()
+    for _ in range(3):
+        world.answer(OVER)
+        world.run(1_200)
+
+    assert not world.heart.ended(world.now_ms)
+    assert world.lines == ["standing"]
+
+
+def test_a_timekeeper_that_stays_silent_ends_a_sidecar_that_nobody_else_ends() -> None:
+    world = World(ends_when_over=True)
+    began = world.now_ms
+    world.answer(AWAY)
+    while world.now_ms + 60_000 < began + MOST_SILENCE_MS:
+        world.run(60_000)
+        if world.under_way:
+            world.answer(AWAY)
+    world.run(began + MOST_SILENCE_MS - 1 - world.now_ms)
+    if world.under_way:
+        world.answer(AWAY)
+    assert "ends" not in world.lines
+
+    world.run(1)
+    assert world.lines.count("ends") == 1
+    assert world.posts[-1].beats[0] == spool.Beat(began, ())
+    assert world.made >= {began + MOST_SILENCE_MS}
+    world.answer(AWAY)
+    assert world.heart.ended(world.now_ms)
+
+
+def test_each_answer_lets_a_sidecar_live_on() -> None:
+    world = World(ends_when_over=True)
+    for _ in range(3):
+        world.answer(FINE)
+        world.run(MOST_SILENCE_MS - 1)
+    heard = world.now_ms
+    world.answer(FINE)
+
+    assert "ends" not in world.lines
+    assert world.heart.due_ms() <= heard + MOST_SILENCE_MS
+
+
+def test_a_native_sidecar_bears_any_silence() -> None:
+    world = World()
+    began = world.now_ms
+    while world.now_ms < began + 3 * MOST_SILENCE_MS:
+        if world.under_way:
+            world.answer(AWAY)
+        world.run(60_000)
+
+    assert not world.heart.ended(world.now_ms)
+    assert "ends" not in world.lines

@@ -85,7 +85,7 @@ def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
 
     def post(each: spool.Post) -> None:
         posts.append(each)
-        inbox.put(Posted(Delivered(beats.Answer(None, None, None))))
+        inbox.put(Posted(Delivered(beats.Answer(None, None, None, False))))
         inbox.put(End(signal.SIGTERM))
 
     heart = Heart(Ports(post, None, keep, lambda: 0.5, say), spool.empty("r"), run.boot_ms())

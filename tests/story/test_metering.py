@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
@@ -118,10 +119,16 @@ def test_an_edited_budget_turns_the_next_pods_class_within_two_seconds(
 
 
 def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, reader: str) -> None:
+    """Written while the webhook is down, for it would have refused it."""
     set_budgets(stack, kept="gpuHours: 7\nonExhausted: deprioritize\n", other="gpuHours: 1\n")
     stack.wait("the good entry", lambda: stack.get("/v1/budgets/kept", reader)["gpuHours"]["granted"] == "7")
 
+    with pytest.raises(ApiError, match=r"data\[kept\].*gpuHours"):
+        set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\n")
+    stack.stop("webhook")
     set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\n")
+    stack.start("webhook")
+    stack.wait("the webhook to be back", lambda: stack.is_ready(stack.webhook_url), "webhook")
     stack.wait(
         "the other entry", lambda: stack.get("/v1/budgets/other", reader)["gpuHours"]["granted"] == "2"
     )
