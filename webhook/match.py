@@ -1,6 +1,6 @@
-"""The parts of the admission manifests that follow from the dialect table, so that they cannot drift apart.
+"""The parts of the admission manifests that follow from the code, so that they cannot drift apart.
 
-CEL, as the API server evaluates it; the manifests' tests compare.
+CEL, as the API server evaluates it, and who is left out; the manifests' tests compare.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from webhook.rules import OURS, OWNED
 from webhook.visible import VISIBLE_DEVICES
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE)
+EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy tells who may set it
 
 # gpu-manager itself writes this one on a pod that it has begun to run
 _PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
@@ -33,12 +34,23 @@ object != null && has(object.spec) && (
     || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}'))
   )
   || (has(object.metadata.annotations)
-    && object.metadata.annotations.exists(k, k.matches(r'{_either([*OURS, *OWNED])}')))
+    && object.metadata.annotations.exists(k, k.matches(r'{written_annotations()}')))
   || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{_either(OURS)}')))
   || (has(object.spec.schedulingGates)
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{_either(OURS)}')))
 )
 """
+
+
+def governed_namespaces() -> dict[str, object]:
+    """The selector of the namespaces whose pods are reviewed: all but the system's and the exempt ones."""
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(SYSTEM_NAMESPACES)}
+    return {"matchExpressions": [by_name, {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}]}
+
+
+def written_annotations() -> str:
+    """The regular expression of the annotations that Bursar or a node plugin writes on a pod."""
+    return _either([*OURS, *OWNED])
 
 
 def immutable_annotations() -> str:
