@@ -1,4 +1,5 @@
-"""``python -m webhook``: serves the webhooks; ``python -m webhook certificates``: keeps the certificates."""
+"""``python -m webhook``: serves the webhooks; ``certificates``: keeps the certificates; ``review``: judges
+manifests without a cluster; ``audit``: judges what runs in one."""
 
 import os
 import sys
@@ -10,13 +11,19 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
 
 from webhook import settings
 
+COMMANDS = ("serve", "certificates", "review", "audit")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command until it is told to end; 0 in order, 1 for what could not be done, 2 for settings."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    command = given.pop(0) if given and given[0] in ("serve", "certificates") else "serve"
+    command = given.pop(0) if given and given[0] in COMMANDS else "serve"
     if command == "certificates":
         return _certificates(given)
+    if command == "review":
+        return _review(given)
+    if command == "audit":
+        return _audit(given)
     return _serve(given)
 
 
@@ -40,6 +47,37 @@ def _certificates(arguments: Sequence[str]) -> int:
         return run(wanted)
     except CannotRunError as error:
         print(f"bursar-webhook certificates: {error}", file=sys.stderr)
+        return 2
+
+
+def _review(arguments: Sequence[str]) -> int:
+    # a server needs neither PyYAML nor reports
+    from webhook.trial.flags import read_review
+    from webhook.trial.inputs import CannotReviewError
+    from webhook.trial.run import run
+
+    wanted = read_review(arguments)
+    try:
+        return run(wanted, sys.stdin.buffer)
+    except CannotReviewError as error:
+        print(f"bursar-webhook review: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read the report has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _audit(arguments: Sequence[str]) -> int:
+    # a server must never load these: they bring the Kubernetes client and its memory
+    from webhook.audit.run import run
+    from webhook.trial.flags import read_audit
+    from webhook.trial.inputs import CannotReviewError
+
+    wanted = read_audit(arguments)
+    try:
+        return run(wanted, sys.stdin.buffer)
+    except CannotReviewError as error:
+        print(f"bursar-webhook audit: {error}", file=sys.stderr)
         return 2
 
 

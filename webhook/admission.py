@@ -7,8 +7,10 @@ from dataclasses import replace
 from webhook import verdict
 from webhook.estimate import Admitted, cost
 from webhook.review import Answer, Review
-from webhook.table import Table, agreed, as_before, standing
-from webhook.terms import Sidecar, Standing, Terms
+from webhook.table import Table, agreed, as_before, is_fresh, standing
+from webhook.terms import Standing, Terms
+
+NO_CA = "the CA bundle for sidecars has not been read yet"
 
 
 class NotReadyError(Exception):
@@ -19,7 +21,7 @@ class Admission:
     """Answers reviews with what is known at this moment; nothing here waits for anybody.
 
     ``table`` gives the last table of standings or None; ``ca`` the PEM text that sidecars shall trust, None
-    while it has not been read. For one thread.
+    while it has not been read; ``asked`` whether the table was asked for. For one thread.
     """
 
     def __init__(
@@ -29,22 +31,27 @@ class Admission:
         ca: Callable[[], str | None],
         now_ms: Callable[[], int],
         stale_after_ms: int,
+        asked: Callable[[], bool] = lambda: True,
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
-        self._now_ms, self._stale_after_ms = now_ms, stale_after_ms
+        self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
         self._admitted = Admitted()
-        self._agreed: tuple[Table | None, str, Terms] | None = None
+        self._agreed: tuple[Table | None, str, bool] | None = None
+        self._terms: dict[str, Terms] = {}
 
     def unready(self) -> str:
-        """Why no pod can be governed yet; empty where it can. An absent table is no reason."""
+        """Why no pod should come here yet; empty where it should. An absent table is no reason, but that
+        nobody has asked for one is: what a namespace has settled would not hold for its first pods."""
+        if not self._asked():
+            return "the timekeeper has not been asked for the standings yet"
         if self._flags.sidecar is not None and self._ca() is None:
-            return "the CA bundle for sidecars has not been read yet"
+            return NO_CA
         return ""
 
     def mutate(self, review: Review) -> Answer:
         """The answer of /mutate. Raises NotReadyError."""
         table = self._table()
-        terms = self._terms(table)
+        terms = self._terms_of(review.namespace, table)
         before = verdict.recorded(review, terms)
 
         def standing_of(namespace: str) -> Standing:
@@ -62,21 +69,30 @@ class Admission:
 
     def validate(self, review: Review) -> Answer:
         """The answer of /validate. Raises NotReadyError."""
-        return verdict.validate(review, self._terms(self._table()))
+        return verdict.validate(review, self.terms_for(review.namespace))
 
-    def _terms(self, table: Table | None) -> Terms:
-        """What table, flags and CA agree to; made anew only when one of them has changed."""
+    def terms_for(self, namespace: str) -> Terms:
+        """How the namespace's pods are governed at this moment. Raises NotReadyError."""
+        return self._terms_of(namespace, self._table())
+
+    def _terms_of(self, namespace: str, table: Table | None) -> Terms:
+        """What table, flags and CA agree to; made anew only when one of them has changed or aged."""
         ca = ""
         if self._flags.sidecar is not None:
             read = self._ca()
             if read is None:
-                raise NotReadyError(self.unready())
+                raise NotReadyError(NO_CA)
             ca = read
-        if self._agreed is None or self._agreed[0] is not table or self._agreed[1] != ca:
-            self._agreed = table, ca, self._agree(table, ca)
-        return self._agreed[2]
+        fresh, known = is_fresh(table, self._now_ms()), self._agreed
+        if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
+            self._agreed, self._terms = (table, ca, fresh), {}
+        whose = namespace if table is not None and namespace in table.namespaces else ""
+        terms = self._terms.get(whose)
+        if terms is None:
+            self._terms[whose] = terms = self._agree(table, ca, fresh, whose)
+        return terms
 
-    def _agree(self, table: Table | None, ca: str) -> Terms:
+    def _agree(self, table: Table | None, ca: str, fresh: bool, namespace: str) -> Terms:
         sidecar = self._flags.sidecar
-        trusting = None if sidecar is None else Sidecar(sidecar.image, sidecar.timekeeper_url, ca)
-        return agreed(replace(self._flags, sidecar=trusting), table)
+        trusting = None if sidecar is None else replace(sidecar, ca=ca)
+        return agreed(replace(self._flags, sidecar=trusting), table, fresh, namespace)

@@ -1,48 +1,44 @@
-"""The webhook's routes. Everything that decides is behind `Admission`; here are bodies, codes and log
-lines."""
+"""The webhook's routes. Everything that decides is behind `Admission`; what takes reviews is `Posted`,
+in front; the rest is here."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from flask import Flask, Response
+from werkzeug.exceptions import HTTPException
 
-from webhook.admission import Admission, NotReadyError
+from webhook import reviews_of_objects, templates
+from webhook.admission import Admission
 from webhook.log import Log
 from webhook.metrics import FiguresGoneError, Metrics
-from webhook.review import Answer, MalformedError, Review, encode, read
+from webhook.posted import Posted, Webhook
+from webhook.review import Answer, read
+from webhook.reviews_of_objects import ObjectReview
+from webhook.templates import TemplatePath
 
-MOST_BODY_BYTES = 8 * 1024 * 1024  # the API server itself takes objects of 3 MiB; a review holds two at most
 
+def create_app(
+    admission: Admission, metrics: Metrics, log: Log, template_paths: Sequence[TemplatePath] = ()
+) -> Flask:
+    """The WSGI application: POST /mutate, /validate, /templates, /budgets, GET /livez, /readyz, /metrics.
 
-def create_app(admission: Admission, metrics: Metrics, log: Log) -> Flask:
-    """The WSGI application: POST /mutate, POST /validate, GET /livez, /readyz, /metrics."""
+    ``template_paths``: where kinds beyond the built-in ones keep their pod templates."""
     app = Flask("webhook", static_folder=None)
 
-    def reviewed(webhook: str, decide: Callable[[Review], Answer]) -> Response:
-        started = time.perf_counter()
-        try:
-            review = read(_body())
-            answer = decide(review)
-        except MalformedError as error:
-            metrics.malformed()
-            log("malformed", webhook=webhook, reason=error)
-            return _said(400, f"malformed AdmissionReview: {error}")
-        except NotReadyError as error:
-            return _said(503, str(error))
-        body = encode(review.uid, answer)
-        seconds = time.perf_counter() - started
-        metrics.answered(webhook, answer, seconds)
-        log("review", **_fields(webhook, review, answer, seconds))
-        return Response(body, mimetype="application/json")
+    def of_template(review: ObjectReview) -> Answer:
+        return templates.judge(review, admission.terms_for(review.namespace), template_paths)
 
-    @app.post("/mutate")
-    def mutate() -> Response:
-        return reviewed("mutate", admission.mutate)
+    def of_budgets(review: ObjectReview) -> Answer:
+        from webhook import configmaps  # brings PyYAML, which no worker needs that reviews pods alone
 
-    @app.post("/validate")
-    def validate() -> Response:
-        return reviewed("validate", admission.validate)
+        return configmaps.judge(review)
+
+    webhooks = (
+        Webhook("mutate", read, admission.mutate),
+        Webhook("validate", read, admission.validate),
+        Webhook("templates", reviews_of_objects.read, of_template),
+        Webhook("budgets", reviews_of_objects.read, of_budgets),
+    )
+    app.wsgi_app = Posted(webhooks, app.wsgi_app, metrics, log)  # type: ignore[method-assign] # Flask's way
 
     @app.get("/livez")
     def livez() -> Response:
@@ -65,40 +61,6 @@ def create_app(admission: Admission, metrics: Metrics, log: Log) -> Flask:
         return _said(error.code or 500, f"{error.name}: {error.description}")
 
     return app
-
-
-def _body() -> bytes:
-    """The request's body, as long as it says. Werkzeug's own way there costs as much as judging a pod."""
-    length = request.content_length or 0
-    if length > MOST_BODY_BYTES:
-        raise RequestEntityTooLarge(f"a body may have {MOST_BODY_BYTES} bytes")
-    body: bytes = request.environ["wsgi.input"].read(length)
-    return body
-
-
-def _fields(webhook: str, review: Review, answer: Answer, seconds: float) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "webhook": webhook,
-        "verdict": answer.verdict,
-        "namespace": review.namespace,
-        "pod": _name(review),
-        "operation": review.operation,
-    }
-    if review.subresource:
-        fields["subresource"] = review.subresource
-    if "standing" in answer.audit:
-        fields["standing"] = answer.audit["standing"]
-    if answer.rules:
-        fields["rules"] = ",".join(answer.rules)
-    if review.dry_run:
-        fields["dry_run"] = "true"
-    return fields | {"ms": f"{1000 * seconds:.2f}"}
-
-
-def _name(review: Review) -> str:
-    """The pod's name; what its controller begins it with, and a star, while it has none."""
-    metadata = review.pod.get("metadata", {})
-    return review.name or metadata.get("name") or f"{metadata.get('generateName') or ''}*"
 
 
 def _said(status: int, sentence: str) -> Response:

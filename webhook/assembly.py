@@ -7,20 +7,21 @@ from flask import Flask
 from webhook import log
 from webhook.admission import Admission
 from webhook.app import create_app
-from webhook.metrics import of_all_workers
+from webhook.metrics import Metrics
 from webhook.reloaded import Reloaded, ca_text
 from webhook.settings import Settings
 from webhook.standings import Standings
 
 
-def application(settings: Settings) -> Flask:
+def application(settings: Settings, metrics: Metrics) -> Flask:
     """The application of one worker, with its thread that polls the standings; call it after the fork."""
-    metrics = of_all_workers()
     ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), now_ms, log.to_stderr)
     standings = Standings(settings.timekeeper_url, settings.token_file, ca, now_ms, log.to_stderr, metrics)
     standings.start()
-    admission = Admission(settings.terms, standings.table, ca, now_ms, settings.stale_after_ms)
-    return create_app(admission, metrics, log.to_stderr)
+    admission = Admission(
+        settings.terms, standings.table, ca, now_ms, settings.stale_after_ms, standings.asked
+    )
+    return create_app(admission, metrics, log.to_stderr, settings.template_paths)
 
 
 def now_ms() -> int:

@@ -16,7 +16,7 @@ from timekeeper.core.wire import StandingWord
 from webhook import injected, visible
 from webhook.patch import Operation, add, merged, remove
 from webhook.review import sequence_of
-from webhook.terms import Terms
+from webhook.terms import PriorityClass, Terms
 
 LABELS = {names.GOVERNED: "true"}
 
@@ -57,13 +57,22 @@ def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
 
 
 def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
-    """The class by name, without the numbers that the API server had resolved from the former one: it refuses
-    a class beside numbers of another, and sets them again."""
-    name = terms.class_of(word).name
-    if spec.get("priorityClassName") == name or keeps_own_class(spec, word, terms):
+    """The class by name, with its own numbers or none in place of those that the API server had resolved from
+    the former one: it refuses a class beside numbers of another, and sets them where there are none.
+
+    Numbers that are known are written, for what the API server sets after us makes it review the pod again.
+    """
+    ours = terms.class_of(word)
+    if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, terms):
         return []
-    stale = [remove(f"/spec/{each}") for each in ("priority", "preemptionPolicy") if each in spec]
-    return [add("/spec/priorityClassName", name), *stale]
+    return [add("/spec/priorityClassName", ours.name), *_numbers(spec, ours)]
+
+
+def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
+    if ours.value is None or ours.preemption_policy is None:
+        return [remove(f"/spec/{each}") for each in ("priority", "preemptionPolicy") if each in spec]
+    right: Json = {"priority": ours.value, "preemptionPolicy": ours.preemption_policy}
+    return [add(f"/spec/{name}", value) for name, value in right.items() if spec.get(name) != value]
 
 
 def _scheduler(spec: Json, terms: Terms) -> list[Operation]:
@@ -85,17 +94,29 @@ def _containers(spec: Json, request: GPURequest) -> list[Operation]:
 
 
 def _sidecar(pod: Json, request: GPURequest, terms: Terms) -> list[Operation]:
-    """Last of all, for inserting it first among the init containers moves the others' indexes."""
+    """Last of all, for inserting it first among the init containers moves the others' indexes.
+
+    A sidecar that is there already stays where it is, native or plain, and also where none is injected any
+    more: for a moment replicas may differ in what they have heard.
+    """
     if terms.sidecar is None:
         return []
-    first = sequence_of(pod["spec"].get("initContainers"))
-    for index, container in enumerate(first):
-        if container["name"] == names.SIDECAR:
-            path = f"/spec/initContainers/{index}"
-            return [*_volumes(pod["spec"]), *injected.refreshed(container, path, terms.sidecar, request)]
-    ours = injected.container(terms.sidecar, request, pod)
-    inserted = add("/spec/initContainers/0", ours) if first else add("/spec/initContainers", [ours])
-    return [*_volumes(pod["spec"]), inserted]
+    present = injected.found(pod)
+    if present is None:
+        return [*_volumes(pod["spec"]), _inserted(pod, injected.container(terms.sidecar, request, pod))]
+    path, native, container = present
+    ends = injected.ends(pod, native)
+    return [*_volumes(pod["spec"]), *injected.refreshed(container, path, terms.sidecar, request, ends)]
+
+
+def _inserted(pod: Json, ours: Json) -> Operation:
+    """A native sidecar first, so that it beats while the others begin; a plain container last, for tools take
+    the first one for the pod's own."""
+    if "restartPolicy" not in ours:
+        return add("/spec/containers/-", ours)
+    if sequence_of(pod["spec"].get("initContainers")):
+        return add("/spec/initContainers/0", ours)
+    return add("/spec/initContainers", [ours])
 
 
 def _volumes(spec: Json) -> list[Operation]:

@@ -1,10 +1,16 @@
-"""The native sidecar and its volumes, as they stand in a pod's spec."""
+"""The sidecar and its volumes, as they stand in a pod's spec: a native sidecar, or a plain container where
+the cluster has none (before Kubernetes 1.29).
 
-from collections.abc import Mapping
+A pod keeps the quality of service that it had. Where it asks for cpu or memory at all, so does the sidecar,
+and its requests are its limits: then a Guaranteed pod stays Guaranteed, a quota finds every amount that it
+wants named, and a LimitRange the ratio 1. A LimitRange's minimum must not be above these amounts: admission
+asks nobody, so it cannot know of it (`--sidecar-resources`).
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.quantity import integral
 from timekeeper.core.request import Json, mapping
 from timekeeper.core.values import GPURequest
 from webhook.patch import Operation, add
@@ -14,7 +20,9 @@ from webhook.visible import CAPABILITIES, VOID, Variable, wanted
 
 TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
 SPOOL_VOLUME = "bursar-spool"
-TOKEN_FOLDER = "/var/run/bursar/token"  # noqa: S105 where it is mounted
+# Where the API server's own plugin would mount a token for the API: with ours there it mounts none, so the
+# sidecar gets no other token, and the pod that we leave behind is not changed again and not reviewed again.
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
 SPOOL_FOLDER = "/var/run/bursar/spool"
 
 COMMAND = ["python", "-m", "sidecar"]
@@ -56,68 +64,104 @@ SECURITY_CONTEXT: Json = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 
-SMALL = {"cpu": "1m", "memory": "32Mi"}
-GUARANTEED = {"cpu": "20m", "memory": "64Mi"}  # a limit of 1m would starve even the start of an interpreter
+ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
+
+
+def found(pod: Json) -> tuple[str, bool, Json] | None:
+    """The sidecar that the pod has already: its path, whether it stands among the init containers, itself."""
+    for field, native in (("initContainers", True), ("containers", False)):
+        for index, each in enumerate(sequence_of(pod["spec"].get(field))):
+            if each["name"] == names.SIDECAR:
+                return f"/spec/{field}/{index}", native, each
+    return None
+
+
+def was_injected(pod: Json) -> bool:
+    """True where the sidecar was put in, also when someone has taken it out again: its volumes tell."""
+    ours = {each["name"] for each in VOLUMES}
+    return found(pod) is not None or any(
+        each["name"] in ours for each in sequence_of(pod["spec"].get("volumes"))
+    )
 
 
 def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> dict[str, Any]:
     """The sidecar for this pod."""
+    native = {"restartPolicy": "Always"} if sidecar.native else {}
     return {
         "name": names.SIDECAR,
         "image": sidecar.image,
         "imagePullPolicy": "IfNotPresent",
         "command": COMMAND,
-        "restartPolicy": "Always",
-        "env": list(variables(sidecar, request)),
+        **native,
+        "env": list(variables(sidecar, request, MOUNTS, ends(pod, sidecar.native))),
         "volumeMounts": list(MOUNTS),
         "securityContext": SECURITY_CONTEXT,
-        "resources": resources(pod),
+        "resources": resources(pod, sidecar),
     }
 
 
-def variables(sidecar: Sidecar, request: GPURequest) -> tuple[Variable, ...]:
+def ends(pod: Json, native: bool) -> bool:
+    """True where the sidecar must end by itself: as a plain container of a pod whose containers can end, for
+    such a pod would run for ever. Where they are always restarted the pod ends only by being deleted."""
+    return not native and pod["spec"].get("restartPolicy", "Always") != "Always"
+
+
+def variables(
+    sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
+) -> tuple[Variable, ...]:
     """The sidecar's environment: where it reports, whom it trusts, and the union of the pod's cards."""
+    ending = (ENDS,) if ends_itself else ()
     return (
         {"name": "BURSAR_TIMEKEEPER_URL", "value": sidecar.timekeeper_url},
-        {"name": "BURSAR_TOKEN_FILE", "value": f"{TOKEN_FOLDER}/token"},
+        {"name": "BURSAR_TOKEN_FILE", "value": f"{_folder(mounts, TOKEN_VOLUME)}/token"},
         {"name": "BURSAR_CA", "value": sidecar.ca},
-        {"name": "BURSAR_SPOOL", "value": SPOOL_FOLDER},
+        {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
+        *ending,
         wanted(names.SIDECAR, request) or VOID,
         {"name": CAPABILITIES, "value": "utility"},
     )
 
 
-def resources(pod: Json) -> dict[str, Any]:
-    """A Guaranteed pod stays Guaranteed; a pod with resources of its own as a whole takes no more than
-    those."""
-    if mapping(pod["spec"].get("resources")):
-        return {}
-    if guaranteed(pod):
-        return {"limits": GUARANTEED, "requests": GUARANTEED}
-    return {"requests": SMALL}
-
-
-def guaranteed(pod: Json) -> bool:
-    """True where every container's limits of cpu and memory equal its requests, as the kubelet's QoS class
-    has it."""
+def resources(pod: Json, sidecar: Sidecar) -> dict[str, Any]:
+    """What the sidecar asks for itself; nothing in a pod that asks for no cpu and memory, or for its own as a
+    whole."""
     spec = pod["spec"]
-    each = [*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers"))]
-    return all(_limits_equal_requests(one) for one in each if one["name"] != names.SIDECAR)
+    others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
+    if mapping(spec.get("resources")) or not any(map(_asks_for_some, others)):
+        return {}
+    amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+    return {"limits": amounts, "requests": amounts}
+
+
+def _asks_for_some(container: Json) -> bool:
+    of = mapping(container.get("resources"))
+    return any(name in mapping(of.get(kind)) for kind in ("limits", "requests") for name in ("cpu", "memory"))
 
 
 def is_ours(raw: Json, native: bool) -> bool:
-    """True where a container of our sidecar's name is what we inject, whatever other webhooks added to it.
+    """True where a container of our sidecar's name is what we inject, this release or another, whatever other
+    webhooks added to it. ``native``: it stands among the init containers.
 
-    The image may differ, for clusters rewrite images to their mirrors; so may values that `refreshed` sets.
+    The image may differ, for clusters rewrite images to their mirrors; so may values that `refreshed` sets,
+    and where the volumes are mounted.
     """
-    mounts = sequence_of(raw.get("volumeMounts"))
+    mounted = {each.get("name") for each in sequence_of(raw.get("volumeMounts"))}
     return (
-        native
-        and raw.get("restartPolicy") == "Always"
+        raw.get("restartPolicy") == ("Always" if native else None)
         and raw.get("command") == COMMAND
         and not raw.get("args")
-        and all(any(holds(each, mount) for each in mounts) for mount in MOUNTS)
+        and mounted.issuperset(each["name"] for each in VOLUMES)
     )
+
+
+def is_our_volume(raw: Json) -> bool:
+    """True where a volume of one of our names is what we add, this release or another, whatever the API
+    server added to it."""
+    if raw["name"] == SPOOL_VOLUME:
+        return mapping(raw.get("emptyDir")).get("medium") == "Memory"
+    sources = mapping(raw.get("projected")).get("sources")
+    wanted_source = {"serviceAccountToken": {"audience": names.AUDIENCE, "path": "token"}}
+    return isinstance(sources, list) and len(sources) == 1 and holds(sources[0], wanted_source)
 
 
 def holds(value: object, wanted: object) -> bool:
@@ -129,24 +173,18 @@ def holds(value: object, wanted: object) -> bool:
     return value == wanted
 
 
-def refreshed(raw: Json, path: str, sidecar: Sidecar, request: GPURequest) -> list[Operation]:
-    """Sets the variables of a sidecar that is there already; a CA may have turned since it was injected."""
-    ours = variables(sidecar, request)
-    known = {each["name"] for each in ours}
+def refreshed(
+    raw: Json, path: str, sidecar: Sidecar, request: GPURequest, ends_itself: bool
+) -> list[Operation]:
+    """Sets the variables of a sidecar that is there already: a CA may have turned since it was injected, or
+    another release injected it, whose mounts stay as they are."""
+    ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
+    known = {ENDS["name"], *(each["name"] for each in ours)}
     present = sequence_of(raw.get("env"))
     if [each for each in present if each["name"] in known] == list(ours):
         return []
     return [add(f"{path}/env", [*ours, *(each for each in present if each["name"] not in known)])]
 
 
-def _limits_equal_requests(one: Json) -> bool:
-    of = mapping(one.get("resources"))
-    limits, requests = mapping(of.get("limits")), mapping(of.get("requests"))
-    return all(
-        name in limits and _same(limits[name], requests.get(name, limits[name])) for name in ("cpu", "memory")
-    )
-
-
-def _same(one: object, other: object) -> bool:
-    amount = integral(one)
-    return one == other or (amount is not None and amount == integral(other))
+def _folder(mounts: Sequence[Json], volume: str) -> object:
+    return next(each.get("mountPath") for each in mounts if each.get("name") == volume)

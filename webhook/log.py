@@ -1,5 +1,6 @@
 """One line for each thing that happened: ``key=value``, on stderr, never a pod's contents or a token."""
 
+import logging
 import re
 import sys
 from typing import Protocol
@@ -28,9 +29,22 @@ def to_stderr(event: str, **fields: object) -> None:
     sys.stderr.flush()
 
 
+class OneLine(logging.Formatter):
+    """What a library logs, as one line of ours; a traceback's lines are divided by bars."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Called by the logging library."""
+        text = line("server", level=record.levelname.lower(), message=record.getMessage())
+        if record.exc_info:
+            text += " trace=" + _quoted(self.formatException(record.exc_info).replace("\n", " | "))
+        return text
+
+
 def _shown(value: object) -> str:
     text = str(value)
-    if _PLAIN.fullmatch(text) and len(text) <= _LONGEST:
-        return text
-    safe = "".join(c if c.isprintable() and c != '"' else "?" for c in text[:_LONGEST])
-    return f'"{safe}"'
+    return text if _PLAIN.fullmatch(text) and len(text) <= _LONGEST else _quoted(text[:_LONGEST])
+
+
+def _quoted(text: str) -> str:
+    safe = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return '"' + safe.replace('"', "?") + '"'

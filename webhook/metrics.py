@@ -5,11 +5,16 @@ import whether its values live in files that all workers share.
 """
 
 from collections.abc import Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from webhook.review import Answer
+
+M = TypeVar("M", Counter, Histogram)
 
 _BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
 
@@ -27,7 +32,7 @@ class Metrics:
             "bursar_webhook_reviews", "Reviews answered.", ["webhook", "verdict"], registry=registry
         )
         self._violations = Counter(
-            "bursar_webhook_violations", "Reviews that broke a rule.", ["rule"], registry=registry
+            "bursar_webhook_violations", "Reviews that broke a rule.", ["rule", "mode"], registry=registry
         )
         self._malformed = Counter(
             "bursar_webhook_malformed", "Bodies that are no AdmissionReview.", registry=registry
@@ -50,18 +55,29 @@ class Metrics:
             multiprocess_mode="livemax",
             registry=registry,
         )
+        self._expiry = Gauge(
+            "bursar_webhook_certificate_expiration_timestamp_seconds",
+            "When the certificate that is served runs out, Unix time, of the worker whose runs out first; 0: "
+            "one has none yet.",
+            multiprocess_mode="livemin",
+            registry=registry,
+        )
         self._polls = Counter(
             "bursar_webhook_standings_polls", "Polls of the standings.", ["outcome"], registry=registry
         )
 
     def answered(self, webhook: str, answer: Answer, seconds: float) -> None:
         """One review was answered."""
-        self._reviews.labels(webhook, answer.verdict).inc()
-        self._seconds.labels(webhook).observe(seconds)
-        for rule in answer.rules:
-            self._violations.labels(rule).inc()
+        _of(self._reviews, webhook, answer.verdict).inc()
+        _of(self._seconds, webhook).observe(seconds)
+        for rule, mode in answer.rules:
+            _of(self._violations, rule, mode).inc()
         if answer.audit.get("standing") == "UNKNOWN" and answer.operations:
             self._unknown.inc()
+
+    def certificate_loaded(self, expires: datetime) -> None:
+        """Another certificate is served from now on."""
+        self._expiry.set(expires.timestamp())
 
     def malformed(self) -> None:
         """One body was refused with a 400."""
@@ -71,6 +87,12 @@ class Metrics:
         """The timekeeper was asked; ``age_s`` since it last answered, -1 for never."""
         self._polls.labels(outcome).inc()
         self._age.set(age_s)
+
+
+@lru_cache(maxsize=4096)
+def _of(metric: M, *labels: str) -> M:
+    """The metric with these labels; the library looks them up anew each time, and slowly."""
+    return metric.labels(*labels)
 
 
 def of_this_process() -> Metrics:

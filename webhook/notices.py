@@ -6,16 +6,19 @@ The API server drops a warning with a line break, and cuts all of them once they
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.request import BUILT_POLICIES, Json, containers
+from timekeeper.core.policy import BUILT_ON_EXHAUSTED
+from timekeeper.core.request import BUILT_POLICIES, Json
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook import govern, visible
+from webhook import govern
+from webhook.rules.catalogue import CATALOGUE, Answered, answered
+from webhook.rules.placing import stands_above_budget
 from webhook.terms import Standing, Terms
 
 LONGEST_BYTES = 256
 ALL_BYTES = 4000
 
-NO_SCHEDULER = ("", "default-scheduler")
+UNMETERED = "this pod's GPU request cannot be read, so it runs without being governed or metered"
 
 
 def notices(
@@ -25,9 +28,30 @@ def notices(
     return fitting((*_of_standing(namespace, standing, terms), *_of_changes(pod, request, standing, terms)))
 
 
-def observed(violations: Iterable[Violation]) -> tuple[str, ...]:
-    """While observing: what would have been refused."""
-    return fitting(f"would be refused: {violation.sentence()}" for violation in violations)
+def of_violations(
+    violations: Iterable[Violation], terms: Terms, exempt: bool = False, governed: bool = True
+) -> tuple[str, ...]:
+    """What is wrong and lets the object through all the same: by the rule's mode, while observing, or because
+    the user is exempt. ``governed``: whether Bursar mends what it can."""
+    return fitting(
+        _of_violation(each, answered(each.rule, terms, exempt), governed and _mends(each.rule, terms))
+        for each in violations
+    )
+
+
+def _mends(rule: str, terms: Terms) -> bool:
+    return rule != "priority-class" or terms.mode != "observe"
+
+
+def _of_violation(violation: Violation, how: Answered, mends: bool) -> str:
+    if how == "observe":
+        return f"would be refused: {violation.sentence()}"
+    got = f", got {violation.got}" if violation.got else ""
+    instead = CATALOGUE[violation.rule].instead
+    if not mends and instead.startswith("replaced"):
+        instead = f"would be {instead}"
+    exempt = " (you are exempt from this rule)" if how == "exempt" else ""
+    return f"{violation.path}: {violation.problem}{got}; {instead}{exempt}"
 
 
 def fitting(sentences: Iterable[str]) -> tuple[str, ...]:
@@ -64,7 +88,9 @@ def _of_standing(namespace: str, standing: Standing, terms: Terms) -> Iterator[s
         yield f"{where}: pods of the last seconds use up the rest of its GPU budget; priority class {name}"
     elif standing.word == "OVER_BUDGET":
         yield f"{where} has used up its GPU budget; this pod gets priority class {name}"
-    elif _nearly_spent(standing):
+    if standing.word == "OVER_BUDGET" and standing.on_exhausted not in BUILT_ON_EXHAUSTED:
+        yield f"{where}: onExhausted: {standing.on_exhausted} is not built yet and acts as deprioritize"
+    if standing.word == "IN_BUDGET" and _nearly_spent(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
         yield f"{where} has spent {whole}.{tenth} % of its GPU budget"
 
@@ -78,14 +104,7 @@ def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms
     spec, ours = pod["spec"], terms.class_of(standing.word).name
     if request.policy and request.policy not in BUILT_POLICIES:
         yield f"{names.POLICY}: {request.policy} is not built yet and acts as binpack"
-    scheduler, own = spec.get("schedulerName"), spec.get("priorityClassName")
-    if scheduler and scheduler not in (*NO_SCHEDULER, terms.scheduler_name):
-        yield f"schedulerName {shown(scheduler)} replaced by {terms.scheduler_name}, which gives out cards"
-    if own and own != ours and not govern.keeps_own_class(spec, standing.word, terms):
+    own = spec.get("priorityClassName")
+    told = stands_above_budget(spec, terms)  # by the rule of that
+    if own and own != ours and not told and not govern.keeps_own_class(spec, standing.word, terms):
         yield f"priority class {shown(own)} replaced by {ours}, the highest that the namespace's budget gives"
-    for container in containers(pod):
-        if visible.overridden(container.raw, request):
-            yield (
-                f"{container.path} ({container.name}): {visible.VISIBLE_DEVICES} replaced; "
-                "a container sees the cards that it is given"
-            )

@@ -6,13 +6,13 @@ Source: k8s.io/api/admission/v1.
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from timekeeper.core.request import Json, mapping
+from timekeeper.core.request import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 
 API_VERSION = "admission.k8s.io/v1"
@@ -28,7 +28,7 @@ class MalformedError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Review:
     """One request to admit a pod. ``pod`` and ``old`` have the shape that a Pod has wherever we look at
-    them."""
+    them; ``user`` and ``groups`` are who asks, as the API server has found out."""
 
     uid: str
     operation: str
@@ -38,14 +38,17 @@ class Review:
     dry_run: bool
     pod: Json
     old: Json
+    user: str = ""
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What is answered: ``refusal`` empty admits; ``operations`` is an RFC 6902 patch.
 
-    ``verdict`` is the word for logs and metrics, ``rules`` the ids of the rules that were broken; ``request``
-    is there where the pod is governed.
+    ``verdict`` is the word for logs and metrics, ``rules`` the rules that were broken, each with the mode by
+    which it was answered: ``enforce`` (refused), ``warn``, or ``observe`` (it would have been refused);
+    ``request`` is there where the pod is governed.
     """
 
     verdict: str
@@ -53,7 +56,7 @@ class Answer:
     operations: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
-    rules: tuple[str, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
     request: GPURequest | None = None
 
 
@@ -101,6 +104,7 @@ def _review(request: Json) -> Review:
             "request.subResource: only " + ", ".join(SUBRESOURCES[1:]) + " are reviewed here"
         )
     operation = _text(request, "operation")
+    who = mapping(request.get("userInfo"))
     return Review(
         uid=uid,
         operation=operation,
@@ -108,24 +112,28 @@ def _review(request: Json) -> Review:
         namespace=_text(request, "namespace"),
         name=_text(request, "name"),
         dry_run=request.get("dryRun") is True,
-        pod={} if operation == "DELETE" else _pod(request.get("object"), "request.object"),
-        old=_pod(request["oldObject"], "request.oldObject") if request.get("oldObject") is not None else {},
+        pod={} if operation == "DELETE" else checked_pod(request.get("object"), "request.object"),
+        old=checked_pod(request["oldObject"], "request.oldObject")
+        if request.get("oldObject") is not None
+        else {},
+        user=_text(who, "username"),
+        groups=tuple(each for each in sequence(who.get("groups")) if isinstance(each, str)),
     )
 
 
-def _pod(raw: object, path: str) -> Json:
-    """A pod whose metadata, containers, environments and volumes have the types that the API gives them."""
+def checked_pod(raw: object, path: str) -> Json:
+    """A pod whose metadata, containers, environments and volumes have the types that the API gives them.
+    Raises MalformedError, with the path from ``path`` on."""
     pod = _object(raw, path)
     metadata = _object(pod.get("metadata"), f"{path}.metadata")
     for name in ("annotations", "labels"):
         _texts(metadata.get(name), f"{path}.metadata.{name}")
     spec = _object(pod.get("spec"), f"{path}.spec")
     for name in CONTAINER_LISTS:
-        for at, container in _named(spec.get(name), f"{path}.spec.{name}"):
-            _container(container, at)
+        for index, container in enumerate(_named(spec.get(name), f"{path}.spec.{name}")):
+            _container(container, f"{path}.spec.{name}[{index}]")
     for name in ("volumes", "schedulingGates"):
-        for _ in _named(spec.get(name), f"{path}.spec.{name}"):
-            pass
+        _named(spec.get(name), f"{path}.spec.{name}")
     for name in ("priorityClassName", "schedulerName", "runtimeClassName", "nodeName"):
         _text(spec, name)
     for name in ("priority", "terminationGracePeriodSeconds"):
@@ -134,11 +142,11 @@ def _pod(raw: object, path: str) -> Json:
 
 
 def _container(container: Json, path: str) -> None:
-    for at, variable in _named(container.get("env"), f"{path}.env"):
-        if not isinstance(variable.get("value", ""), str | None):
-            raise MalformedError(f"{at}.value: must be a string")
-    for at, _ in _objects(container.get("volumeMounts"), f"{path}.volumeMounts"):
-        del at
+    for index, variable in enumerate(_named(container.get("env"), f"{path}.env")):
+        value = variable.get("value")
+        if value is not None and not isinstance(value, str):
+            raise MalformedError(f"{path}.env[{index}].value: must be a string")
+    _named(container.get("volumeMounts"), f"{path}.volumeMounts")
     resources = container.get("resources")
     if resources is not None:
         for name in ("limits", "requests"):
@@ -147,20 +155,25 @@ def _container(container: Json, path: str) -> None:
                 _object(amounts, f"{path}.resources.{name}")
 
 
-def _objects(raw: object, path: str) -> Iterable[tuple[str, Json]]:
+def _objects(raw: object, path: str) -> Sequence[Json]:
+    """An array of objects, empty where there is none; paths are written only for what is wrong."""
     if raw is None:
-        return
+        return ()
     if not isinstance(raw, list):
         raise MalformedError(f"{path}: must be an array")
-    for index, each in enumerate(raw):
-        yield f"{path}[{index}]", _object(each, f"{path}[{index}]")
+    for each in raw:
+        if not isinstance(each, dict):
+            raise MalformedError(f"{path}[{raw.index(each)}]: must be an object")
+    return raw
 
 
-def _named(raw: object, path: str) -> Iterable[tuple[str, Json]]:
-    for at, each in _objects(raw, path):
+def _named(raw: object, path: str) -> Sequence[Json]:
+    """An array of objects with a name each."""
+    objects = _objects(raw, path)
+    for each in objects:
         if not isinstance(each.get("name"), str):
-            raise MalformedError(f"{at}.name: must be a string")
-        yield at, each
+            raise MalformedError(f"{path}[{objects.index(each)}].name: must be a string")
+    return objects
 
 
 def _object(raw: object, path: str) -> Json:

@@ -6,12 +6,16 @@ import shutil
 import socket
 import ssl
 import tempfile
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
+from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 
 from webhook import log
-from webhook.reloaded import Reloaded, server_context
+from webhook.reloaded import Reloaded, expiry, server_context
+from webhook.seats import Seats
 from webhook.settings import Settings
 from webhook.worker import ReviewWorker
 
@@ -36,23 +40,39 @@ def serve(settings: Settings) -> int:
     return 0
 
 
+class _Logger(glogging.Logger):  # type: ignore[misc]
+    """gunicorn's, with our lines."""
+
+    def setup(self, cfg: Any) -> None:
+        """Called by gunicorn."""
+        super().setup(cfg)
+        for handler in self.error_log.handlers:
+            handler.setFormatter(log.OneLine())
+
+
 class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`."""
+    """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`, and
+    ``seats`` are what its workers share."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         from prometheus_client import multiprocess
 
-        from webhook import assembly  # imported before the fork, so that the workers share its memory
+        from webhook import assembly, metrics  # before the fork, so that the workers share their memory
 
         self._settings, self._listener = settings, listener
+        self.seats = Seats()
         self._application, self._mark_dead = assembly.application, multiprocess.mark_process_dead
+        self._make_metrics = metrics.of_all_workers
+        self._tell_expiry: Callable[[datetime], None] = lambda _: None
         self.certificates = Reloaded[ssl.SSLContext](
-            (settings.certificate, settings.key),
-            lambda: server_context(settings.certificate, settings.key),
-            assembly.now_ms,
-            log.to_stderr,
+            (settings.certificate, settings.key), self._certificate, assembly.now_ms, log.to_stderr
         )
         super().__init__()
+
+    def _certificate(self) -> ssl.SSLContext:
+        context = server_context(self._settings.certificate, self._settings.key)
+        self._tell_expiry(expiry(self._settings.certificate))
+        return context
 
     def load_config(self) -> None:
         """Called by gunicorn."""
@@ -63,6 +83,8 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "worker_tmp_dir": _memory_folder(),
             "proc_name": "bursar-webhook",
             "loglevel": "warning",
+            "logger_class": _Logger,
+            "forwarded_allow_ips": "",  # nobody's word is taken for whom a request comes from
             "graceful_timeout": 5,
             "timeout": 60,
             "control_socket_disable": True,
@@ -73,13 +95,16 @@ class _Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Called by gunicorn in each worker, after the fork."""
-        return self._application(self._settings)
+        metrics = self._make_metrics()
+        self._tell_expiry = metrics.certificate_loaded
+        return self._application(self._settings, metrics)
 
     def _ready(self, _arbiter: object) -> None:
         gc.freeze()  # what is here before the fork stays shared: no worker's collector writes to it
         log.to_stderr("serving", address=f"{self._settings.host}:{self._settings.port}")
 
     def _forget(self, _arbiter: object, worker: Any) -> None:
+        self.seats.leave(worker.age)
         self._mark_dead(worker.pid)  # type: ignore[no-untyped-call] # takes its gauges out of the sums
 
 

@@ -4,24 +4,36 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 """
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from timekeeper.core import __version__, names
+from timekeeper.core.quantity import integral
+from webhook.certificates.lives import Lives
+from webhook.templates import BadPathError, TemplatePath, read_path
 from webhook.terms import PriorityClass, Sidecar, Terms
 
 T = TypeVar("T")
 
 _TRUST = Path("/etc/bursar/tls")
 
+# With less the sidecar would start for minutes, or be killed for its memory.
+LEAST_CPU_MILLI = 10
+LEAST_MEMORY = 32 << 20
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S = 36_500 * 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What `serve` runs with. ``terms`` hold until the timekeeper tells others, and without a CA in them;
-    ``stale_after_ms``: a standing not heard for so long is UNKNOWN."""
+    ``stale_after_ms``: a standing not heard for so long is UNKNOWN; ``template_paths``: where
+    kinds beyond the built-in ones keep pod templates."""
 
     host: str
     port: int
@@ -33,11 +45,13 @@ class Settings:
     token_file: Path
     stale_after_ms: int
     terms: Terms
+    template_paths: tuple[TemplatePath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSettings:
-    """What `certificates` runs with. ``folder`` None writes no files."""
+    """What `certificates` runs with. ``folder`` None writes no files; ``issuer``: `bursar` makes
+    certificates, `cert-manager` only has those of another trusted."""
 
     kubeconfig: Path | None
     namespace: str
@@ -46,9 +60,13 @@ class CertificateSettings:
     folder: Path | None
     every_s: int
     once: bool
+    issuer: str
+    lives: Lives
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser of flags that says what is wrong in one sentence."""
+
     def error(self, message: str) -> NoReturn:
         """One sentence and exit code 2."""
         self.exit(2, f"{self.prog}: {message}\n")
@@ -58,7 +76,15 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of ``python -m webhook``. Exits with 2 and a sentence where one is missing or bad."""
     given = _serving(environment).parse_args(arguments)
     host, port = given.listen
-    sidecar = Sidecar(given.sidecar_image, given.sidecar_timekeeper_url or given.timekeeper_url, "")
+    cpu, memory = given.sidecar_resources
+    sidecar = Sidecar(
+        image=given.sidecar_image,
+        timekeeper_url=given.sidecar_timekeeper_url or given.timekeeper_url,
+        ca="",
+        native=given.sidecar != "container",
+        cpu=cpu,
+        memory=memory,
+    )
     return Settings(
         host=host,
         port=port,
@@ -78,14 +104,19 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             unknown_standing=given.unknown_standing,
             max_grace_s=given.max_grace_period,
             runtime_class=given.runtime_class,
-            sidecar=sidecar if given.sidecar == "on" else None,
+            sidecar=None if given.sidecar == "off" else sidecar,
         ),
+        template_paths=tuple(given.template_path),
     )
 
 
 def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:
     """The settings of ``python -m webhook certificates``. Exits with 2 and a sentence where one is bad."""
-    given = _certifying(environment).parse_args(arguments)
+    parser = _certifying(environment)
+    given = parser.parse_args(arguments)
+    lives = Lives(given.ca_life, given.leaf_life, given.overlap)
+    if lives.wrong():
+        parser.error(lives.wrong())
     return CertificateSettings(
         kubeconfig=given.kubeconfig,
         namespace=given.namespace,
@@ -94,6 +125,8 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         folder=given.write,
         every_s=given.every,
         once=given.once,
+        issuer=given.issuer,
+        lives=lives,
     )
 
 
@@ -127,7 +160,7 @@ class _Flags:
 
 
 def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="bursar-webhook",
         description="Reviews pods for the API server: refuses malformed GPU requests, governs the others.",
         epilog="The terms marked * hold until the timekeeper has been heard, which tells those of the budget "
@@ -160,38 +193,108 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     flags.add(
         "--sidecar-timekeeper-url", _https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
     )
+    flags.add(
+        "--sidecar-resources",
+        sidecar_resources,
+        "cpu=30m,memory=64Mi",
+        "what each sidecar requests, and its limits too, in pods that ask for cpu or memory; more where a "
+        "LimitRange wants more of every container",
+    )
     flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods that name none; empty: none is set")
     flags.add(
         "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
     )
     flags.add("--scheduler-name", str, names.SCHEDULER, "*schedulerName of GPU pods")
     flags.add(
-        "--in-budget-class", _priority_class, "gpu-default-priority=0", "*NAME=VALUE of the class in budget"
+        "--in-budget-class", priority_class, "gpu-default-priority=0", "*NAME=VALUE of the class in budget"
     )
     flags.add(
         "--over-budget-class",
-        _priority_class,
+        priority_class,
         "gpu-lower-priority=-5",
         "*NAME=VALUE of the class over budget",
     )
     flags.add("--unknown-standing", str, "inBudget", "*how UNKNOWN is treated", ("inBudget", "overBudget"))
     flags.add("--max-grace-period", _natural, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
-    flags.add("--sidecar", str, "on", "*whether the sidecar is injected", ("on", "off"))
+    flags.add(
+        "--sidecar",
+        str,
+        "native",
+        "*how the sidecar is injected: as a native sidecar, or, on Kubernetes before 1.29, as a plain "
+        "container; on is native; off injects none",
+        ("native", "container", "off", "on"),
+    )
+    parser.add_argument(
+        "--template-path",
+        action="extend",
+        type=template_paths,
+        default=_from_environment(parser, environment),
+        metavar="GROUP/KIND=PATH",
+        help="where another kind keeps its pod templates, such as "
+        "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template; may be repeated (none by default; "
+        "BURSAR_TEMPLATE_PATH: several, divided by commas)",
+    )
     return parser
 
 
+def sidecar_resources(text: str) -> tuple[str, str]:
+    """The value of ``--sidecar-resources``: cpu and memory as quantities."""
+    given = dict(each.strip().split("=", 1) for each in text.split(",") if "=" in each)
+    cpu, memory = given.get("cpu", ""), given.get("memory", "")
+    milli = re.fullmatch(r"([1-9][0-9]{0,5})(m?)", cpu, re.ASCII)
+    enough = milli is not None and int(milli[1]) * (1 if milli[2] else 1000) >= LEAST_CPU_MILLI
+    if len(given) != 2 or not enough or (integral(memory) or 0) < LEAST_MEMORY:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not cpu=AMOUNT,memory=AMOUNT, from {LEAST_CPU_MILLI}m and 32Mi on, such as "
+            "cpu=100m,memory=128Mi"
+        )
+    return cpu, memory
+
+
+def template_paths(text: str) -> tuple[TemplatePath, ...]:
+    """The value of ``--template-path``: one or several, divided by commas."""
+    try:
+        return tuple(read_path(each.strip()) for each in text.split(",") if each.strip())
+    except BadPathError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _from_environment(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[TemplatePath]:
+    try:
+        return list(template_paths(environment.get("BURSAR_TEMPLATE_PATH", "")))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"BURSAR_TEMPLATE_PATH: {error}")
+
+
 def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="bursar-webhook certificates",
         description="Keeps the CA and the leaves of webhook and timekeeper in Secrets, renews them in time, "
         "and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
     )
     flags = _Flags(parser, environment)
-    flags.add("--kubeconfig", _path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    flags.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     flags.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
     flags.add("--configuration", str, "bursar", "name of both webhook configurations")
-    flags.add("--every", _natural, "60", "seconds between two looks")
-    flags.add("--write", _path_or_none, "", "folder that the leaves are written to as well; empty: none")
+    flags.add(
+        "--issuer",
+        str,
+        "bursar",
+        "who makes the certificates; with cert-manager its Secrets are only read, and their CAs written into "
+        "the webhook configurations, beside those that are there",
+        ("bursar", "cert-manager"),
+    )
+    flags.add("--ca-life", _duration, "3650d", "life of a CA; it is renewed when a third of it is left")
+    flags.add("--leaf-life", _duration, "365d", "life of a server's certificate; renewed likewise")
+    flags.add(
+        "--overlap",
+        _duration,
+        "7d",
+        "how long a new CA is trusted before it signs, and the former one after the last leaf of it; longer "
+        "than 50 heartbeats, and than a sidecar may be cut off from the timekeeper",
+    )
+    flags.add("--every", _natural, "10", "seconds between two looks")
+    flags.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
     parser.add_argument(
         "--extra-name",
         action="append",
@@ -220,6 +323,14 @@ def _natural(text: str) -> int:
     return int(text)
 
 
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"([0-9]{1,10})([smhd])", text, re.ASCII)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
+    if not 1 <= seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration from 1s to 36500d, such as 12h or 365d")
+    return timedelta(seconds=seconds)
+
+
 def _https(text: str) -> str:
     address = urlsplit(text)
     if address.scheme != "https" or not address.hostname:
@@ -231,11 +342,13 @@ def _https_or_empty(text: str) -> str:
     return _https(text) if text else ""
 
 
-def _path_or_none(text: str) -> Path | None:
+def path_or_none(text: str) -> Path | None:
+    """A path, None for no text."""
     return Path(text) if text else None
 
 
-def _priority_class(text: str) -> PriorityClass:
+def priority_class(text: str) -> PriorityClass:
+    """The value of a flag that takes ``NAME=VALUE``."""
     name, _, value = text.partition("=")
     digits = value.removeprefix("-")
     if not name or not digits.isascii() or not digits.isdecimal():

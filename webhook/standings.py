@@ -43,6 +43,7 @@ class Standings:
         self._token_file, self._ca, self._now_ms = token_file, ca, now_ms
         self._log, self._metrics = log, metrics
         self._table: Table | None = None
+        self._asked = False
         self._connection: http.client.HTTPSConnection | None = None
         self._trusted = ""
         self._last_trouble: str | None = None
@@ -51,6 +52,10 @@ class Standings:
     def table(self) -> Table | None:
         """The last good table; None before the first."""
         return self._table
+
+    def asked(self) -> bool:
+        """True once the timekeeper has been asked, whether it answered or not."""
+        return self._asked
 
     def start(self) -> None:
         """Starts polling; in a worker, after the fork, for threads do not survive one."""
@@ -71,6 +76,7 @@ class Standings:
         if trouble != self._last_trouble:
             self._log("standings-unheard" if trouble else "standings-heard", error=trouble or "none")
         self._last_trouble = trouble
+        self._asked = True
         age_s = -1.0 if self._table is None else (self._now_ms() - self._table.heard_ms) / 1000
         self._metrics.polled("failed" if trouble else "heard", age_s)
 

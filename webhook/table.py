@@ -5,12 +5,12 @@ ours, so a clock that differs or jumps turns no standing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import orjson
 
-from timekeeper.core.request import Json
-from webhook.terms import WORDS, Mode, PriorityClass, Standing, Terms, UnknownStanding
+from timekeeper.core.request import Json, mapping, sequence
+from webhook.terms import WORDS, Mode, PriorityClass, Sidecar, Standing, Terms, UnknownStanding
 
 
 class UndecodableTableError(ValueError):
@@ -20,11 +20,15 @@ class UndecodableTableError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A namespace in the table: its standing, what is left in milli-GPU x ms (None: unlimited), and until
-    when that holds, by the timekeeper's clock (None: until the table changes)."""
+    when that holds, by the timekeeper's clock (None: until the table changes); then what the namespace has
+    settled for itself: its mode (None: the cluster's), rules and exempt users beside the cluster's."""
 
     standing: Standing
     remaining: int | None
     valid_until_ms: int | None
+    mode: Mode | None = None
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,14 @@ class TableSettings:
     mode: Mode
     scheduler_name: str
     sidecar: bool
+    sidecar_native: bool
     in_budget: PriorityClass
     over_budget: PriorityClass
     unknown_standing: UnknownStanding
     max_grace_s: int
     lookahead_ms: int | None
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,11 @@ class Table:
 
 
 UNKNOWN = Standing("UNKNOWN")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+
+# A class can be deleted and made anew with another value. Numbers that nobody has confirmed for so long are
+# not written into pods any more, for the API server refuses a pod whose numbers are not its class's.
+CLASSES_HOLD_MS = 5_000
 
 
 def decode(body: bytes, etag: str, now_ms: int) -> Table:
@@ -82,6 +94,11 @@ def still_good(table: Table, now_ms: int) -> Table:
     return replace(table, heard_ms=now_ms)
 
 
+def entry_of(table: Table, namespace: str) -> Entry:
+    """The namespace's own entry, else the one for namespaces without."""
+    return table.namespaces.get(namespace, table.default)
+
+
 def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int) -> Standing:
     """The namespace's standing now.
 
@@ -91,7 +108,7 @@ def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale
     """
     if table is None:
         return UNKNOWN
-    entry = table.namespaces.get(namespace, table.default)
+    entry = entry_of(table, namespace)
     if entry.valid_until_ms is not None and _timekeepers_now(table, now_ms) >= entry.valid_until_ms:
         return UNKNOWN
     if entry.standing.word == "OVER_BUDGET":
@@ -109,31 +126,47 @@ def as_before(now: Standing) -> Standing:
     return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
 
 
-def agreed(flags: Terms, table: Table | None) -> Terms:
-    """The terms now: the table's where there is one, else this process's flags.
+def is_fresh(table: Table | None, now_ms: int) -> bool:
+    """True while the classes' numbers in the table may be written into pods."""
+    return table is not None and now_ms - table.heard_ms <= CLASSES_HOLD_MS
 
-    A class whose value the timekeeper does not know has the flags' value where it is the same class.
+
+def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str = "") -> Terms:
+    """A namespace's terms now: the table's where there is one, else this process's flags.
+
+    A class whose value the timekeeper does not know has the flags' value where it is the same class. From a
+    table that is not `is_fresh` nobody's preemption policy is known.
     """
     if table is None:
         return flags
-    settings = table.settings
+    settings, own = table.settings, entry_of(table, namespace)
     return replace(
         flags,
         known=True,
-        mode=settings.mode,
+        mode=own.mode or settings.mode,
+        rules={**settings.rules, **own.rules},
+        exempt=settings.exempt | own.exempt,
         scheduler_name=settings.scheduler_name,
-        in_budget=_valued(settings.in_budget, flags),
-        over_budget=_valued(settings.over_budget, flags),
+        in_budget=_valued(settings.in_budget, flags, fresh),
+        over_budget=_valued(settings.over_budget, flags, fresh),
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
-        sidecar=flags.sidecar if settings.sidecar else None,
+        sidecar=_sidecar(flags.sidecar, settings),
     )
 
 
-def _valued(given: PriorityClass, flags: Terms) -> PriorityClass:
+def _valued(given: PriorityClass, flags: Terms, fresh: bool) -> PriorityClass:
     if given.value is not None:
-        return given
+        return given if fresh else replace(given, preemption_policy=None)
     return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
+
+
+def _sidecar(flags: Sidecar | None, settings: TableSettings) -> Sidecar | None:
+    """None where either wants none; native where neither wants a plain container: the flag is for clusters
+    that have no native sidecars, whatever the table says."""
+    if flags is None or not settings.sidecar:
+        return None
+    return flags if settings.sidecar_native else replace(flags, native=False)
 
 
 def _timekeepers_now(table: Table, now_ms: int) -> int:
@@ -143,9 +176,12 @@ def _timekeepers_now(table: Table, now_ms: int) -> int:
 def _settings(raw: Json) -> TableSettings:
     classes = raw["priorityClasses"]
     return TableSettings(
-        mode="observe" if raw["mode"] == "observe" else "enforce",
+        mode=_mode(raw["mode"]),
+        rules=_rules(raw.get("rules")),
+        exempt=_exempt(raw.get("exempt")),
         scheduler_name=_text(raw["schedulerName"]),
         sidecar=raw["sidecar"] is True,
+        sidecar_native=raw.get("sidecarNative") is not False,
         in_budget=_class(classes["inBudget"]),
         over_budget=_class(classes["overBudget"]),
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
@@ -155,18 +191,43 @@ def _settings(raw: Json) -> TableSettings:
 
 
 def _class(raw: Json) -> PriorityClass:
-    return PriorityClass(_text(raw["name"]), _whole_or_none(raw["value"]))
+    value, policy = _whole_or_none(raw["value"]), raw.get("preemptionPolicy")
+    known = value is not None and policy in PREEMPTION_POLICIES
+    return PriorityClass(_text(raw["name"]), value, policy if known else None)
 
 
 def _entry(raw: Json) -> Entry:
     word = next((word for word in WORDS if word == raw["standing"]), None)
     if word is None:
         raise UndecodableTableError("standings: no such standing")
+    until_ms = _whole_or_none(raw["validUntil"])
     return Entry(
-        Standing(word, _whole_or_none(raw["ratio"]), _whole_or_none(raw["warnAt"])),
+        Standing(
+            word,
+            _whole_or_none(raw["ratio"]),
+            _whole_or_none(raw["warnAt"]),
+            on_exhausted=_text(raw["onExhausted"]),
+            until_ms=until_ms,
+        ),
         _whole_or_none(raw["remaining"]),
-        _whole_or_none(raw["validUntil"]),
+        until_ms,
+        _mode(raw["mode"]) if raw.get("mode") else None,
+        _rules(raw.get("rules")),
+        _exempt(raw.get("exempt")),
     )
+
+
+def _mode(raw: object) -> Mode:
+    return "observe" if raw == "observe" else "enforce"
+
+
+def _rules(raw: object) -> Mapping[str, str]:
+    """The modes by rule; a timekeeper of another release may tell none, or rules that are not known here."""
+    return {_text(rule): _text(mode) for rule, mode in mapping(raw).items()}
+
+
+def _exempt(raw: object) -> frozenset[str]:
+    return frozenset(_text(each) for each in sequence(raw))
 
 
 def _text(raw: object) -> str:

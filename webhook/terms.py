@@ -1,6 +1,7 @@
 """What the webhook goes by: a namespace's standing, and what the cluster's operator has settled."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from timekeeper.core.wire import StandingWord
@@ -13,10 +14,15 @@ WORDS: tuple[StandingWord, ...] = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNK
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A priority class; ``value`` None where nobody has told it yet."""
+    """A priority class; ``value`` None where nobody has told it yet.
+
+    ``preemption_policy`` is there only where the timekeeper sees the class in the cluster at this moment:
+    then value and policy are those that the API server will find, and may be written into a pod.
+    """
 
     name: str
     value: int | None
+    preemption_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +31,42 @@ class Standing:
 
     ``ratio_milli`` and ``warn_at_milli``: thousandths of the grant that are spent, and from which on users
     are warned; ``by_estimate``: over budget only by what this worker has itself admitted since the last
-    table.
+    table; ``on_exhausted``: what the budget wants then; ``until_ms``: when its period ends, in milliseconds
+    since 1970, None where it does not.
     """
 
     word: StandingWord
     ratio_milli: int | None = None
     warn_at_milli: int | None = None
     by_estimate: bool = False
+    on_exhausted: str = "deprioritize"
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """What the injected container needs: its image, where it reports to, and the PEM text of the CA it
-    trusts."""
+    trusts.
+
+    ``native``: an init container that the kubelet starts first and ends last (from Kubernetes 1.29 on); else
+    a plain container, which ends by itself where the pod's containers can end. ``cpu`` and ``memory`` are
+    quantities, its requests and its limits alike.
+    """
 
     image: str
     timekeeper_url: str
     ca: str
+    native: bool = True
+    cpu: str = "30m"
+    memory: str = "64Mi"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How pods are governed now.
+    """How the pods of one namespace are governed now.
 
+    ``rules``: the modes of the rules that differ from the catalogue's, the namespace's over the cluster's;
+    ``exempt``: users and groups whose objects are warned of and not refused, where a rule may be relaxed.
     ``known`` is False while these are this process's flags alone, because no table of standings has been
     heard. ``sidecar`` None injects nothing; an empty ``runtime_class`` sets none.
     """
@@ -61,6 +80,8 @@ class Terms:
     max_grace_s: int
     runtime_class: str
     sidecar: Sidecar | None
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class that a pod of this standing gets; while observing nobody is demoted."""

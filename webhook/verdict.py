@@ -5,21 +5,26 @@ standing that /mutate recorded in it, never with a table of its own, for the sta
 calls.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from timekeeper.core import names
 from timekeeper.core.request import Json, Parsed, annotations_of, mapping, parse
 from timekeeper.core.values import GPURequest
-from timekeeper.core.violation import Violation, message
+from timekeeper.core.violation import Violation, message, shown
 from timekeeper.core.wire import StandingWord
-from webhook import notices, rules
+from webhook import ephemeral, injected, notices, rules
 from webhook.govern import govern
 from webhook.patch import Operation
-from webhook.review import Answer, Review, sequence_of
+from webhook.review import Answer, Review
+from webhook.rules.catalogue import answered
+from webhook.rules.forged import named_as_ours
 from webhook.terms import WORDS, PriorityClass, Standing, Terms
 
 NOTHING_TO_DO = Answer("passed")
+UNREADABLE = Answer("passed", warnings=(notices.UNMETERED,))
+VALID = Answer("valid")
 
 _MARKS = ("/metadata/", "/spec/priorityClassName", "/spec/schedulerName", "/spec/volumes")
 
@@ -31,28 +36,103 @@ def mutate(review: Review, standing_of: Callable[[str], Standing], terms: Terms)
 
     ``standing_of`` is asked for a namespace only where a pod is about to be governed.
     """
+    if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
+        blinded = ephemeral.blinded(review.pod, review.old)
+        return Answer("governed", operations=blinded) if blinded else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource:
         return NOTHING_TO_DO
     parsed = parse(review.pod)
-    violations = rules.judged(review.pod, parsed, terms)
-    if violations:
-        return _refusal(violations, terms)
-    if parsed.request is None:
-        return NOTHING_TO_DO
-    return _governed(review, parsed.request, standing_of(review.namespace), terms)
+    violations, exempt = rules.judged(review.pod, parsed, terms), is_exempt(review, terms)
+    if parsed.request is None or sorted_by_mode(violations, terms, exempt)[0]:
+        return _answered(UNREADABLE if parsed.violations else NOTHING_TO_DO, violations, terms, exempt)
+    standing = standing_of(review.namespace)
+    good = _governed(review, parsed.request, standing, without_taken_names(violations, terms))
+    return _answered(good, (*violations, *denied(review.namespace, standing)), terms, exempt)
 
 
 def validate(review: Review, terms: Terms) -> Answer:
     """Refuses a pod that breaks a rule, or that is not governed as its own recorded standing asks; nothing is
     refused while observing."""
+    violations: tuple[Violation, ...]
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
-        violations = rules.ephemeral_violations(review.pod, review.old)
-        return _refusal(violations, terms) if violations else NOTHING_TO_DO
-    if review.operation != "CREATE" or review.subresource:
+        violations, good = rules.ephemeral_violations(review.pod, review.old), NOTHING_TO_DO
+    elif review.operation != "CREATE" or review.subresource:
         return NOTHING_TO_DO
-    parsed = parse(review.pod)
-    violations = (*rules.judged(review.pod, parsed, terms), *_not_governed(review.pod, parsed, terms))
-    return _refusal(violations, terms) if violations else Answer("valid")
+    else:
+        parsed, good = parse(review.pod), VALID
+        judged = rules.judged(review.pod, parsed, _recorded(review.pod, terms))
+        governing = without_taken_names(judged, terms)
+        violations = (*judged, *undone(review.pod, parsed, governing))
+    return _answered(good, violations, terms, is_exempt(review, terms))
+
+
+def sorted_by_mode(
+    violations: Iterable[Violation], terms: Terms, exempt: bool = False
+) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+    """The violations that refuse, and those that only warn; those of rules that are off are in neither.
+
+    Nothing refuses while observing, and of an exempt user nothing that may be relaxed at all.
+    """
+    refusing, warned = [], []
+    for violation in violations:
+        how = answered(violation.rule, terms, exempt)
+        if how == "enforce":
+            refusing.append(violation)
+        elif how != "off":
+            warned.append(violation)
+    return tuple(refusing), tuple(warned)
+
+
+def refused(violations: Iterable[Violation], terms: Terms, exempt: bool = False) -> Answer:
+    """The refusal with every violation that refuses, of which there is one at least, and a warning for each
+    that only warns."""
+    refusing, warned = sorted_by_mode(violations, terms, exempt)
+    text = message(refusing[:MOST_SHOWN])
+    if len(refusing) > MOST_SHOWN:
+        text += f"\n  and {len(refusing) - MOST_SHOWN} more"
+    return Answer(
+        "refused",
+        refusal=text,
+        warnings=notices.of_violations(warned, terms, exempt, governed=False),
+        rules=_by_mode((*refusing, *warned), terms, exempt),
+    )
+
+
+def is_exempt(review: Review, terms: Terms) -> bool:
+    """True where who asks is among those whose objects are only warned of."""
+    return bool(terms.exempt) and (review.user in terms.exempt or not terms.exempt.isdisjoint(review.groups))
+
+
+def denied(namespace: str, standing: Standing) -> tuple[Violation, ...]:
+    """The violation of a pod whose namespace is over budget and wants new pods refused then."""
+    if standing.word != "OVER_BUDGET" or standing.on_exhausted != "deny":
+        return ()
+    until = "more is granted"
+    if standing.until_ms is not None:
+        moment = datetime.fromtimestamp(standing.until_ms // 1000, UTC)
+        until = f"{moment:%Y-%m-%d %H:%M} UTC, when its next period begins"
+    spent = (
+        "pods of the last seconds use up the rest of its GPU budget"
+        if standing.by_estimate
+        else ("its GPU budget is used up")
+    )
+    return (
+        Violation(
+            "budget-exhausted",
+            "metadata.namespace",
+            shown(namespace),
+            f"{spent}, and it refuses new GPU pods then",
+            f"pods without a GPU, until {until}",
+            "asking for more hours those who set the budgets",
+        ),
+    )
+
+
+def without_taken_names(violations: Iterable[Violation], terms: Terms) -> Terms:
+    """The terms to govern a pod with that is let through although it uses a name of the sidecar's: without
+    the sidecar, for the API server would refuse a second container of its name."""
+    taken = any(violation.rule in ("sidecar-name", "sidecar-volume") for violation in violations)
+    return replace(terms, sidecar=None) if taken else terms
 
 
 def recorded(review: Review, terms: Terms) -> StandingWord | None:
@@ -65,7 +145,8 @@ def recorded(review: Review, terms: Terms) -> StandingWord | None:
         return None
     word = _word(annotations_of(review.pod).get(names.STANDING))
     request = parse(review.pod).request
-    if request is None or any(_is_mark(each) for each in govern(review.pod, request, word, terms)):
+    governing = without_taken_names(named_as_ours(review.pod), terms)
+    if request is None or any(_is_mark(each) for each in govern(review.pod, request, word, governing)):
         return None
     return word
 
@@ -88,14 +169,26 @@ def newly_governed(review: Review, answer: Answer) -> GPURequest | None:
     return answer.request if marked and not review.dry_run else None
 
 
-def _refusal(violations: tuple[Violation, ...], terms: Terms) -> Answer:
-    broken = tuple(dict.fromkeys(violation.rule for violation in violations))
-    if terms.mode == "observe":
-        return Answer("observed", warnings=notices.observed(violations), rules=broken)
-    text = message(violations[:MOST_SHOWN])
-    if len(violations) > MOST_SHOWN:
-        text += f"\n  and {len(violations) - MOST_SHOWN} more"
-    return Answer("refused", refusal=text, rules=broken)
+def _answered(good: Answer, violations: Sequence[Violation], terms: Terms, exempt: bool) -> Answer:
+    """A refusal where one of the violations refuses, else the good answer with a warning for each that
+    warns."""
+    refusing, warned = sorted_by_mode(violations, terms, exempt)
+    if refusing:
+        return refused(violations, terms, exempt)
+    if not warned:
+        return good
+    observed = terms.mode == "observe" and good.request is None
+    warnings = notices.of_violations(warned, terms, exempt, governed=good.request is not None)
+    return replace(
+        good,
+        verdict="observed" if observed else good.verdict,
+        warnings=notices.fitting((*good.warnings, *warnings)),
+        rules=_by_mode(warned, terms, exempt),
+    )
+
+
+def _by_mode(violations: Iterable[Violation], terms: Terms, exempt: bool) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys((each.rule, answered(each.rule, terms, exempt)) for each in violations))
 
 
 def _governed(review: Review, request: GPURequest, standing: Standing, terms: Terms) -> Answer:
@@ -109,7 +202,8 @@ def _governed(review: Review, request: GPURequest, standing: Standing, terms: Te
     )
 
 
-def _not_governed(pod: Json, parsed: Parsed, terms: Terms) -> Iterable[Violation]:
+def undone(pod: Json, parsed: Parsed, terms: Terms) -> Iterator[Violation]:
+    """What is missing of what governing would have written, by the standing that the pod itself records."""
     if parsed.request is None:
         return
     word = annotations_of(pod).get(names.STANDING)
@@ -132,26 +226,18 @@ def _word(recorded: object) -> StandingWord:
 def _recorded(pod: Json, terms: Terms) -> Terms:
     """The terms to compare with: without this process's own flags, which differ while replicas are replaced,
     and, where it has heard no table yet, with what only a table could tell taken from the pod itself."""
-    terms = replace(terms, runtime_class="")
+    sidecar = terms.sidecar if injected.was_injected(pod) else None
+    if terms.runtime_class or sidecar is not terms.sidecar:
+        terms = replace(terms, runtime_class="", sidecar=sidecar)
     if terms.known:
         return terms
     spec = pod["spec"]
     own = PriorityClass(spec.get("priorityClassName") or "", spec.get("priority"))
-    injected = any(each["name"] == names.SIDECAR for each in sequence_of(spec.get("initContainers")))
-    return replace(
-        terms,
-        in_budget=own,
-        over_budget=own,
-        scheduler_name=spec.get("schedulerName") or "",
-        sidecar=terms.sidecar if injected else None,
-    )
+    return replace(terms, in_budget=own, over_budget=own, scheduler_name=spec.get("schedulerName") or "")
 
 
 def _is_refresh(pod: Json, operation: Operation) -> bool:
     """True for what only differs because this process holds a newer CA or address than the one that
     governed."""
-    places = enumerate(sequence_of(pod["spec"].get("initContainers")))
-    return any(
-        each["name"] == names.SIDECAR and operation["path"] == f"/spec/initContainers/{index}/env"
-        for index, each in places
-    )
+    present = injected.found(pod)
+    return present is not None and operation["path"] == f"{present[0]}/env"

@@ -6,8 +6,8 @@ they come, and only a whole request goes to the application. HTTP is parsed and 
 code. A request must tell its length, as the API server's do.
 """
 
+import io
 import os
-import re
 import selectors
 import socket
 import ssl
@@ -15,54 +15,23 @@ import time
 from functools import partial
 from typing import Any
 
-from gunicorn import http, util
-from gunicorn.http import wsgi
+from gunicorn import util
 from gunicorn.workers.base import Worker
 
+from webhook.connection import Connection, measure
+from webhook.heads import Heads, Response
+from webhook.seats import Seats
+
 MOST_CONNECTIONS = 1_000
-MOST_HEAD_BYTES = 64 * 1024
-MOST_BODY_BYTES = 8 * 1024 * 1024
 
 KEEP_ALIVE_S = 120.0  # longer than the 90 s for which an API server keeps an idle connection to use again
-FIRST_WORD_S = 10.0  # for a handshake and the first request
 WHOLE_REQUEST_S = 15.0  # for the rest of a request that has begun; an API server gives up sooner
 _LOOK_EVERY_S = 0.5
 LINGER_S = 2.0  # for what may be on its way on a connection that ends
+_YIELD_S = 0.005  # how long a new client is left to another worker
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
-_TAKE_BYTES = 256 * 1024
+_TAKE_BYTES = 16 * 1024  # a TLS record has no more
 TAKES_A_TURN = 64  # then the others have a turn, however fast this one sends
-
-
-class Connection:
-    """A client: what it has sent that is not answered yet, what it is still to be sent, and until when it may
-    take its time. gunicorn's responses write to it as to a socket; the worker sends it on."""
-
-    def __init__(self, sock: ssl.SSLSocket, client: Any, server: Any) -> None:
-        self.sock, self.client, self.server = sock, client, server
-        self.until = time.monotonic() + FIRST_WORD_S
-        self.greeted = False  # the handshake is through
-        self.ending = False  # nothing more is answered
-        self.said_all = False  # and the last answer is sent
-        self.inbox = bytearray()
-        self.outbox = bytearray()
-        self.awaited = 0  # bytes of the request that the inbox begins with, once its head is there
-        self.wants = selectors.EVENT_READ
-
-    def sendall(self, data: bytes) -> None:
-        """Takes what is to be sent."""
-        self.outbox += data
-
-    send = sendall
-
-    def gettimeout(self) -> float:
-        """Nothing written here ever waits."""
-        return 0.0
-
-    def allow(self, seconds: float) -> None:
-        """Until when the next thing must have happened."""
-        self.until = time.monotonic() + seconds
 
 
 class ReviewWorker(Worker):  # type: ignore[misc]
@@ -73,19 +42,26 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         """Serves until told to stop; then answers what is on its way, for LINGER_S at most."""
         self._poller = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
+        self._heads = Heads(self.cfg)
+        self._left_to_others: list[socket.socket] = []  # listeners, for a moment
+        self._seats: Seats = self.app.seats
+        self._seats.hold(self.age, 0)
         self._look_at = 0.0  # when the next look at the clock is due
         self._poller.register(self.PIPE[0], selectors.EVENT_READ, partial(self._woken, self.PIPE[0]))
         for listener in self.sockets:
             listener.setblocking(False)
-            self._poller.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+            self._poller.register(listener, selectors.EVENT_READ, partial(self._invite, listener))
         while self.alive and self.ppid == os.getppid():
             self._turn(_LOOK_EVERY_S)
         self._stop()
 
     def _stop(self) -> None:
+        self._seats.leave(self.age)
         for listener in self.sockets:
-            self._poller.unregister(listener)
+            if listener not in self._left_to_others:
+                self._poller.unregister(listener)
             listener.close()  # who comes now goes to another replica, and waits in no backlog of ours
+        self._left_to_others = []
         last = time.monotonic() + LINGER_S
         while self._connections and time.monotonic() < last:
             self._turn(0.1)
@@ -94,18 +70,30 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         self._poller.close()
 
     def _turn(self, most_s: float) -> None:
-        for key, _ in self._poller.select(most_s):
+        left, self._left_to_others = self._left_to_others, []
+        for key, _ in self._poller.select(_YIELD_S if left else most_s):
             key.data()
+        for listener in left:
+            self._poller.register(listener, selectors.EVENT_READ, partial(self._invite, listener))
+            self._accept(listener)  # whoever is still there
         now = time.monotonic()
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
         self.notify()
+        self.app.certificates()  # a renewed one is there before the next client is
         for connection in [each for each in self._connections if each.until <= now]:
             self._close(connection)
 
     def _woken(self, pipe: int) -> None:
         os.read(pipe, 4096)
+
+    def _invite(self, listener: socket.socket) -> None:
+        if self._seats.another_has_fewer(len(self._connections)):
+            self._poller.unregister(listener)
+            self._left_to_others.append(listener)
+        else:
+            self._accept(listener)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -127,10 +115,13 @@ class ReviewWorker(Worker):  # type: ignore[misc]
             self._close(min(self._connections, key=lambda each: each.until))
         connection = Connection(sock, client, listener.getsockname())
         self._connections.add(connection)
+        self._seats.hold(self.age, len(self._connections))
         self._poller.register(sock, selectors.EVENT_READ, partial(self._go_on, connection))
 
     def _close(self, connection: Connection) -> None:
         self._connections.remove(connection)
+        if self.alive:
+            self._seats.hold(self.age, len(self._connections))
         self._poller.unregister(connection.sock)
         connection.sock.close()
 
@@ -196,11 +187,11 @@ class ReviewWorker(Worker):  # type: ignore[misc]
                 return True
         if not connection.awaited or len(connection.inbox) < connection.awaited:
             return False
-        whole = bytes(connection.inbox[: connection.awaited])
+        body = bytes(memoryview(connection.inbox)[connection.head_bytes : connection.awaited])
         del connection.inbox[: connection.awaited]
         connection.awaited = 0
         connection.allow(WHOLE_REQUEST_S if connection.inbox else KEEP_ALIVE_S)
-        if not self._serve(connection, whole):
+        if not self._serve(connection, body):
             self._end(connection)
         return True
 
@@ -211,14 +202,18 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         connection.inbox.clear()
         connection.allow(LINGER_S)
 
-    def _serve(self, connection: Connection, whole: bytes) -> bool:
+    def _serve(self, connection: Connection, body: bytes) -> bool:
         """Has the application answer one whole request; False where the connection ends with it."""
         request = None
         try:
-            request = next(http.get_parser(self.cfg, [whole], connection.client))
-            response, environ = wsgi.create(
-                request, connection, connection.client, connection.server, self.cfg
-            )
+            request, environ = self._heads.of(connection)
+            environ = environ | {
+                "CONTENT_LENGTH": str(len(body)),
+                "REMOTE_ADDR": connection.client[0],
+                "REMOTE_PORT": str(connection.client[1]),
+                "wsgi.input": io.BytesIO(body),
+            }
+            response = Response(request, connection, self.cfg)
             if not self.alive:
                 response.force_close()
             self._respond(response, environ)
@@ -238,21 +233,3 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         finally:
             if hasattr(body, "close"):
                 body.close()
-
-
-def measure(connection: Connection) -> tuple[int, str, str] | None:
-    """Sets how long the request at the inbox's beginning is, once its head is there; gives the refusal (code,
-    reason, sentence) of one that cannot be taken."""
-    end = connection.inbox.find(b"\r\n\r\n")
-    if end < 0:
-        too_long = len(connection.inbox) > MOST_HEAD_BYTES
-        return (431, "Request Header Fields Too Large", "the head is too long") if too_long else None
-    head = bytes(connection.inbox[: end + 2])
-    if _CHUNKED.search(head):
-        return 411, "Length Required", "send the body with its Content-Length"
-    told = _LENGTH.search(head)
-    length = int(told[1]) if told else 0
-    if length > MOST_BODY_BYTES:
-        return 413, "Content Too Large", f"a body may have {MOST_BODY_BYTES} bytes"
-    connection.awaited = end + 4 + length
-    return None

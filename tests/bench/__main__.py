@@ -10,6 +10,7 @@ OUT = HERE.parent.parent / ".bench"
 
 # name of the JSON -> the script and its arguments
 BENCHMARKS = {
+    "admission-tls": ["admission_tls.py"],
     "admission": ["admission.py"],
     "extender-500": ["extender.py", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender.py", "--nodes", "5000", "--cards", "8", "--pods", "40000"],

@@ -1,164 +1,212 @@
-"""What the webhook adds to the creation of a GPU pod, through the real API server, and the memory of each
-process.
+"""What webhooks add to the creation of a GPU pod, through the real API server: ours beside a minimal one in
+Go.
 
-``python tests/bench/admission.py [--pods N] [--json FILE]``. In one run, on one control plane: creations of
-the same GPU pod without Bursar's webhook configurations and with them, by 1 and by 8 creators. The pods wait
-behind a scheduling gate of the benchmark's own, so that no scheduler takes part. Times are milliseconds of
-one POST as its client sees it.
+``python tests/bench/admission.py [--pods N] [--rounds N] [--json FILE]``. In one run, on one control plane:
+the same pod is created with no webhook, with the Go one registered as such a webhook is (mutating alone),
+with the Go one registered exactly as ours is (mutating with re-invocation, and validating), and with ours; by
+1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a localhost URL an API
+server may speak otherwise. The pods wait behind a scheduling gate of the benchmark's own. Times are
+milliseconds of one POST as its client sees it; the rows of all rounds are taken in turn, and the median of
+each is told.
 """
 
 import argparse
-import http.client
+import base64
 import json
-import ssl
+import statistics
 import sys
-import threading
-import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.stack import Stack
+from tests.bench import pods
+from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
+from tests.webhook.servers import ROOT, Timekeeper, Tls, wait_until
+from tests.webhook.worlds import standings
 
 Json = dict[str, Any]
-WARM_UP = 50
+
+MANIFESTS = ROOT / "deploy" / "manifests"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+KINDS = {
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+}
+SERVICES = {"Go": "bench-go", "Bursar": "bursar-webhook"}
+NAMESPACE, OURS = "bench", "bursar-system"
+WARM_UP = 100
+
+# what a run is: the size of its pods, and how many create them at once
+RUNS = (("10 KB", 1), ("10 KB", 8), ("10 KB", 32), ("84 KB", 1), ("100 containers", 1))
 
 
-def pod(namespace: str) -> Json:
-    """A half-card pod that no scheduler touches."""
-    limits = {"bursar.dev/gpu-percent": "50"}
-    return {
-        "metadata": {"generateName": "bench-", "namespace": namespace},
-        "spec": {
-            "schedulingGates": [{"name": "example.com/bench"}],
-            "containers": [{"name": "main", "image": "example/app:1", "resources": {"limits": limits}}],
-        },
-    }
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to create pods: its name in the table, the webhook that is asked, and which of its routes."""
+
+    name: str
+    webhook: str = ""
+    routes: tuple[str, ...] = ()
 
 
-class Creators:
-    """N connections that create pods until the count is reached; their times together."""
-
-    def __init__(self, cp: ControlPlane, namespace: str, creators: int) -> None:
-        self._cp, self._namespace, self._creators = cp, namespace, creators
-        self._times_ms: list[float] = []
-        self._lock = threading.Lock()
-
-    def run(self, count: int) -> Json:
-        """Creates ``count`` pods and returns count, seconds, creations per second, p50 and p99."""
-        began = time.perf_counter()
-        threads = [
-            threading.Thread(target=self._create, args=(count // self._creators,))
-            for _ in range(self._creators)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return self._figures(time.perf_counter() - began)
-
-    def _create(self, count: int) -> None:
-        host, port = self._cp.url.removeprefix("https://").split(":")
-        connection = http.client.HTTPSConnection(host, int(port), context=_trusting(self._cp))
-        headers = {"Authorization": f"Bearer {self._cp.admin_token}", "Content-Type": "application/json"}
-        body = json.dumps(pod(self._namespace))
-        for _ in range(count):
-            began = time.perf_counter()
-            connection.request("POST", f"/api/v1/namespaces/{self._namespace}/pods", body, headers)
-            response = connection.getresponse()
-            text = response.read()
-            took_ms = 1000 * (time.perf_counter() - began)
-            if response.status != 201:
-                raise SystemExit(f"a creation was answered with {response.status}: {text[:300]!r}")
-            with self._lock:
-                self._times_ms.append(took_ms)
-
-    def _figures(self, seconds: float) -> Json:
-        ordered = sorted(self._times_ms)
-        return {
-            "count": len(ordered),
-            "per_s": round(len(ordered) / seconds, 1),
-            "p50": round(ordered[len(ordered) // 2], 2),
-            "p99": round(ordered[int(len(ordered) * 0.99)], 2),
-        }
+WAYS = (
+    Way("no webhook"),
+    Way("Go, mutating", "Go", ("/mutate",)),
+    Way("Go, as ours", "Go", ("/mutate", "/validate")),
+    Way("Bursar", "Bursar", ("/mutate", "/validate")),
+)
 
 
-def _trusting(cp: ControlPlane) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(cp.ca_file))
+class Cluster:
+    """The control plane with our priority classes, and a Service for each webhook."""
+
+    def __init__(self, cp: ControlPlane, tls: Tls, contestants: Iterable[Contestant]) -> None:
+        self.cp, self.tls = cp, tls
+        self.contestants = {each.name: each for each in contestants}
+        for namespace in (NAMESPACE, OURS):
+            self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+        wait_until(lambda: cp.api.answers(account), "the account of the namespace")
+        self.cp.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
+        for name in SERVICES.values():
+            spec = {"type": "ExternalName", "externalName": "127.0.0.1"}
+            path = f"/api/v1/namespaces/{OURS}/services"
+            self.cp.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
+
+    def go(self, way: Way) -> None:
+        """Registers what the way needs, and waits until the API server asks it for each pod, and once."""
+        for resource in KINDS.values():
+            self.cp.api.call("DELETE", f"{CONFIGURATIONS}/{resource}")
+        for document in self._configurations(way):
+            self.cp.api.call("POST", f"{CONFIGURATIONS}/{KINDS[document['kind']]}", document)
+        label = {"Go": "bench.bursar.dev/seen", "Bursar": "bursar.dev/governed"}.get(way.webhook, "")
+
+        def is_acted_on() -> bool:
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+            made = self.cp.api.call("POST", path, pods.written(0, 1))
+            return {"app", label} - {""} == set(made["metadata"]["labels"])
+
+        wait_until(is_acted_on, f"{way.name} to be acted on")
+
+    def _configurations(self, way: Way) -> Iterable[Json]:
+        if not way.webhook:
+            return
+        contestant = self.contestants[way.webhook]
+        text = (MANIFESTS / "webhook-configurations.yaml").read_text()
+        for document in yaml.safe_load_all(text):
+            document["webhooks"] = [
+                each for each in document["webhooks"] if each["clientConfig"]["service"]["path"] in way.routes
+            ]
+            for each in document["webhooks"]:
+                service = each["clientConfig"]["service"]
+                service |= {"name": SERVICES[way.webhook], "namespace": OURS, "port": contestant.port}
+                each["clientConfig"]["caBundle"] = base64.b64encode(self.tls.ca.bundle).decode()
+                if len(way.routes) == 1:
+                    each["reinvocationPolicy"] = "Never"
+            if document["webhooks"]:
+                yield document
+
+    def clear(self) -> None:
+        """Deletes the pods."""
+        self.cp.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods")
 
 
-def measure(cp: ControlPlane, stack: Stack, pods: int) -> list[Json]:
-    """The rows: with and without, 1 and 8 creators; the configurations are taken away and put back in
-    between."""
-    rows: list[Json] = []
-    for creators in (1, 8):
-        for governed in (True, False, True, False):
-            namespace = f"bench-{creators}-{len(rows)}"
-            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            stack.wait(f"namespace {namespace}", lambda n=namespace: _has_account(stack, n))  # type: ignore[misc]
-            with_webhook(stack, governed)
-            Creators(cp, namespace, 1).run(WARM_UP)
-            rows.append(
-                {"webhook": governed, "creators": creators, **Creators(cp, namespace, creators).run(pods)}
-            )
-            cp.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods")
+def measured(cluster: Cluster, load: Load, folder: Path, count: int, rounds: int) -> list[Json]:
+    """A row for each run and way."""
+    bodies = {}
+    for name, shape in pods.SIZES.items():
+        bodies[name] = folder / f"pod-{name.replace(' ', '-')}.json"
+        bodies[name].write_text(json.dumps(pods.written(*shape)))
+    taken: dict[tuple[str, int, str], list[Json]] = {}
+    for _ in range(rounds):
+        for size, creators in RUNS:
+            for way in WAYS:
+                cluster.go(way)
+                taken.setdefault((size, creators, way.name), []).append(
+                    _one(cluster, load, way, bodies[size], creators, count if creators > 1 else count // 2)
+                )
+    return _rows(taken)
+
+
+def _one(cluster: Cluster, load: Load, way: Way, body: Path, creators: int, count: int) -> Json:
+    cp, contestant = cluster.cp, cluster.contestants.get(way.webhook)
+    url = f"{cp.url}/api/v1/namespaces/{NAMESPACE}/pods"
+    token = cp.admin_token
+    load.run(url, cp.ca_file, body, creators, WARM_UP, token, 201)
+    before = contestant.cpu_s() if contestant else 0.0
+    figures = load.run(url, cp.ca_file, body, creators, count, token, 201)
+    spent_s = contestant.cpu_s() - before if contestant else 0.0
+    cluster.clear()
+    return figures | {"cpu_us": 1e6 * spent_s / (count + creators)}
+
+
+def _rows(taken: dict[tuple[str, int, str], list[Json]]) -> list[Json]:
+    rows = []
+    for (size, creators, way), rounds in taken.items():
+        row: Json = {"size": size, "creators": creators, "way": way}
+        for name in ("per_s", "p50_ms", "p99_ms", "cpu_us"):
+            row[name] = round(statistics.median(each[name] for each in rounds), 2)
+        without = taken[size, creators, WAYS[0].name]
+        added = [one["p50_ms"] - other["p50_ms"] for one, other in zip(rounds, without, strict=True)]
+        rows.append(row | {"added_p50_ms": round(statistics.median(added), 2)})
     return rows
 
 
-def _has_account(stack: Stack, namespace: str) -> bool:
-    return stack.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-
-
-def with_webhook(stack: Stack, governed: bool) -> None:
-    """Installs or removes our webhook configurations and waits until the API server acts on it."""
-    if governed:
-        stack.install_webhooks()
-    else:
-        stack.remove_webhooks()
-
-    def acts() -> bool:
-        answer = stack.cp.api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("default"))
-        return ("bursar.dev/governed" in answer["metadata"].get("labels", {})) is governed
-
-    stack.wait("the webhook configurations to be acted on", acts)
-
-
-def memory_mib(stack: Stack) -> dict[str, float]:
-    """Proportional set size of each role with its children, MiB."""
-    return {
-        role: round(sum(map(_pss_kib, _family(process.pid))) / 1024, 1)
-        for role, process in stack.processes.items()
-    }
-
-
-def _family(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(member for child in children for member in _family(int(child)))]
-
-
-def _pss_kib(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+def show(rows: list[Json]) -> None:
+    """Prints the table."""
+    print(
+        f"{'pod':<16}{'creators':>8} {'webhook':<14}{'creates/s':>10}{'p50 ms':>8}{'p99 ms':>8}"
+        f"{'added p50':>11}{'CPU us':>8}"
+    )
+    for row in rows:
+        print(
+            f"{row['size']:<16}{row['creators']:>8} {row['way']:<14}{row['per_s']:>10.0f}"
+            f"{row['p50_ms']:>8.2f}{row['p99_ms']:>8.2f}{row['added_p50_ms']:>11.2f}{row['cpu_us']:>8.0f}"
+        )
 
 
 def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=800, help="creations a row (%(default)s)")
+    parser.add_argument("--pods", type=int, default=1_200, help="creations a row and round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    arguments = parser.parse_args()
-    with ControlPlane() as cp, Stack(cp) as stack:
-        rows = measure(cp, stack, arguments.pods)
-        memory = memory_mib(stack)
-    print(f"{'webhook':<9}{'creators':>9}{'creates/s':>11}{'p50 ms':>9}{'p99 ms':>9}")
-    for row in rows:
-        figures = f"{row['creators']:>9}{row['per_s']:>11}{row['p50']:>9}{row['p99']:>9}"
-        print(f"{'yes' if row['webhook'] else 'no':<9}{figures}")
-    print("memory (PSS, MiB): " + ", ".join(f"{role} {figure}" for role, figure in memory.items()))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows, "memory_mib": memory}, indent=1))
+    given = parser.parse_args()
+    with ControlPlane() as cp:
+        folder = cp.folder
+        load, program = compiled(folder)
+        tls = Tls(folder / "tls", names=tuple(f"{each}.{OURS}.svc" for each in SERVICES.values()))
+        timekeeper = Timekeeper(tls)
+        timekeeper.document = standings(seen())
+        with minimal_go(program, tls, folder) as go, ours(tls, timekeeper.url, folder) as bursar:
+            cluster = Cluster(cp, tls, (go, bursar))
+            rows = measured(cluster, load, folder, given.pods, given.rounds)
+            memory = {each.name: each.pss_mib() for each in (go, bursar)}
+        timekeeper.end()
+    show(rows)
+    print("memory (PSS, MiB): " + ", ".join(f"{name} {figures}" for name, figures in memory.items()))
+    if given.json:
+        given.json.write_text(json.dumps({"rows": rows, "pss_mib": memory}, indent=1))
+
+
+def seen() -> Json:
+    """What the timekeeper tells of the classes that the manifests make."""
+    return {
+        "priorityClasses": {
+            "inBudget": {
+                "name": "gpu-default-priority",
+                "value": 0,
+                "preemptionPolicy": "PreemptLowerPriority",
+            },
+            "overBudget": {"name": "gpu-lower-priority", "value": -5, "preemptionPolicy": "Never"},
+        }
+    }
 
 
 if __name__ == "__main__":

@@ -73,10 +73,11 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
 
 
 def live(stack: Stack) -> Json:
-    """A budget with a mistake in it, a pod that gets half a card, one that waits for the card and gets it; a
-    report; and certificates renewed. Gives the sample pod as it was bound."""
+    """A budget that another ConfigMap has set already, which no review of one object can see; a pod that gets
+    half a card, one that waits for the card and gets it; a report; and certificates renewed. Gives the sample
+    pod as it was bound."""
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
-    apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-x": "gpuHours: many\n"})))
+    apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
     stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
     stack.wait(
@@ -157,10 +158,17 @@ def renew(stack: Stack) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/secrets/bursar-ca"
     stack.cp.api.call("PATCH", path, broken, "application/merge-patch+json")
     kubeconfig = stack.cp.kubeconfig(stack.token(NAMESPACE, "bursar-certificates"), "renewing")
-    command = [sys.executable, "-m", "webhook", "certificates", "--once", f"--kubeconfig={kubeconfig}"]
-    done = subprocess.run(command, capture_output=True, text=True, env=stack.environment())
-
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "webhook", "certificates", "--every=1", f"--kubeconfig={kubeconfig}"]
+    with (stack.folder / "renewing.log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, env=stack.environment())
+    try:
+        stack.wait(
+            "every Secret to be written",
+            lambda: stack.log("renewing").count("event=stored secret=bursar-timekeeper-tls") == 1,
+        )
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0, stack.log("renewing")
 
 
 def test_nobody_is_refused_anything(lived: Lived) -> None:

@@ -30,7 +30,14 @@ NEEDED: dict[str, Reasons] = {
     "bursar-certificates": {
         "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},
         "to read and renew them": {
-            Right(verb, "secrets", "", NAMESPACE, name) for verb in ("get", "update") for name in _SECRETS
+            Right(verb, "secrets", "", NAMESPACE, name) for verb in ("get", "patch") for name in _SECRETS
+        },
+        "to lead, or to see who does": {
+            Right("create", "leases", "coordination.k8s.io", NAMESPACE),
+            *(
+                Right(verb, "leases", "coordination.k8s.io", NAMESPACE, "bursar-certificates")
+                for verb in ("get", "update")
+            ),
         },
         "to write caBundle": {
             Right(verb, kind, "admissionregistration.k8s.io", name="bursar")

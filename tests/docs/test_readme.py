@@ -93,7 +93,11 @@ def flags(role: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "role", ["webhook", "webhook certificates", "timekeeper", "scheduler_ext", "sidecar"]
+    "role",
+    [
+        *("webhook", "webhook certificates", "webhook review", "webhook audit"),
+        *("timekeeper", "scheduler_ext", "sidecar"),
+    ],
 )
 def test_every_flag_is_documented(role: str) -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -47,17 +47,17 @@ def runs(pid: int) -> bool:
 
 
 class Tls:
-    """A CA, and a folder with a leaf of it for loopback: tls.crt, tls.key, ca.crt."""
+    """A CA, and a folder with a leaf of it for loopback and other names: tls.crt, tls.key, ca.crt."""
 
-    def __init__(self, folder: Path, ca: Pair | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, ca: Pair | None = None, names: tuple[str, ...] = ()) -> None:
+        self.folder, self._names = folder, ("localhost", "127.0.0.1", *names)
         self.ca = ca or new_ca(b"", datetime.now(UTC))
         self.renew()
 
-    def renew(self) -> None:
+    def renew(self, life: timedelta = timedelta(days=30)) -> None:
         """Another leaf in place of the one that is there."""
-        leaf = Leaf("webhook", ("localhost", "127.0.0.1"))
-        files.write(self.folder, new_leaf(self.ca, leaf, datetime.now(UTC)))
+        leaf = Leaf("webhook", self._names)
+        files.write(self.folder, new_leaf(self.ca, leaf, datetime.now(UTC), life))
 
     def file(self, name: str) -> str:
         """The path of one of the files."""

@@ -1,5 +1,7 @@
 """The routes, through Flask's own client."""
 
+import logging
+import sys
 from typing import Any
 
 import orjson
@@ -11,7 +13,7 @@ from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, half, patch_o
 from tests.worlds import Json, container
 from webhook.admission import Admission
 from webhook.app import create_app
-from webhook.log import line
+from webhook.log import OneLine, line
 from webhook.metrics import Metrics, of_all_workers, of_this_process
 from webhook.terms import Terms
 
@@ -71,10 +73,10 @@ def test_a_refusal_is_logged_and_counted_by_its_rules() -> None:
     world.reviews("/mutate", raw, dryRun=True)
 
     assert "verdict=refused" in world.lines[0]
-    assert "rules=share-range,node-name dry_run=true" in world.lines[0]
+    assert "rules=share-range:enforce,node-name:enforce dry_run=true" in world.lines[0]
     text = world.client.get("/metrics").get_data(as_text=True)
-    assert 'bursar_webhook_violations_total{rule="share-range"} 1.0' in text
-    assert 'bursar_webhook_violations_total{rule="node-name"} 1.0' in text
+    assert 'bursar_webhook_violations_total{mode="enforce",rule="share-range"} 1.0' in text
+    assert 'bursar_webhook_violations_total{mode="enforce",rule="node-name"} 1.0' in text
     assert 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"} 1.0' in text
 
 
@@ -132,6 +134,23 @@ def test_a_log_value_stays_on_its_line_and_within_bounds() -> None:
     assert line("x", a="plain-1", b='two words "quoted"\n', c="long" * 1000, d="", e="ü") == (
         f'webhook event=x a=plain-1 b="two words ?quoted??" c="{"long" * 75}" d="" e="ü"'
     )
+
+
+def test_what_a_library_logs_is_one_line_with_its_traceback() -> None:
+    try:
+        raise ValueError("first\nwebhook event=forged")
+    except ValueError:
+        told = logging.makeLogRecord(
+            {"levelname": "ERROR", "msg": 'of "%s"\n', "args": ("x",), "exc_info": sys.exc_info()}
+        )
+
+    text = OneLine().format(told)
+
+    start, middle, end = text.partition(" trace=")
+    assert (start, middle) == ('webhook event=server level=error message="of ?x??"', " trace=")
+    assert end.startswith('"Traceback (most recent call last): | ')
+    assert end.endswith(' | ValueError: first | webhook event=forged"')
+    assert text.isprintable()
 
 
 def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.webhook.injector import CHANGES
 from tests.webhook.worlds import (
     OBSERVING,
+    PLAIN_SIDECAR,
     SIDECAR,
     TERMS,
     WITHOUT_SIDECAR,
@@ -26,7 +28,9 @@ from tests.webhook.worlds import (
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request import parse
 from webhook import rules
-from webhook.terms import PriorityClass
+from webhook.terms import PriorityClass, Terms
+
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 TENCENT = limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")
@@ -86,14 +90,14 @@ def test_a_governed_pod_whole() -> None:
                 "restartPolicy": "Always",
                 "env": [
                     {"name": "BURSAR_TIMEKEEPER_URL", "value": "https://timekeeper.example"},
-                    {"name": "BURSAR_TOKEN_FILE", "value": "/var/run/bursar/token/token"},
+                    {"name": "BURSAR_TOKEN_FILE", "value": f"{TOKEN_FOLDER}/token"},
                     {"name": "BURSAR_CA", "value": "-----BEGIN CERTIFICATE-----\n..."},
                     {"name": "BURSAR_SPOOL", "value": "/var/run/bursar/spool"},
                     visible("bursar-sidecar"),
                     {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
                 ],
                 "volumeMounts": [
-                    {"name": "bursar-token", "mountPath": "/var/run/bursar/token", "readOnly": True},
+                    {"name": "bursar-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
                     {"name": "bursar-spool", "mountPath": "/var/run/bursar/spool"},
                 ],
                 "securityContext": {
@@ -106,7 +110,7 @@ def test_a_governed_pod_whole() -> None:
                     "runAsUser": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"},
                 },
-                "resources": {"requests": {"cpu": "1m", "memory": "32Mi"}},
+                "resources": {},
             }
         ],
     }
@@ -227,6 +231,37 @@ def test_a_new_class_takes_the_numbers_of_the_old_one_away_where_they_are_presen
     assert removed == ["/spec/priority"]
 
 
+SEEN = replace(
+    TERMS,
+    in_budget=replace(TERMS.in_budget, preemption_policy="PreemptLowerPriority"),
+    over_budget=replace(TERMS.over_budget, preemption_policy="Never"),
+)
+
+
+def test_a_class_that_the_timekeeper_sees_is_written_with_its_numbers() -> None:
+    """So that the API server has nothing left to set, and asks for no second review."""
+    fresh, urgent = admitted(half()), with_class(admitted(half()), "urgent", 1_000)
+
+    numbers = {
+        (name, word): {
+            each["path"]: each["value"]
+            for each in operations(raw, word, SEEN)
+            if each["path"].startswith("/spec/pr")
+        }
+        for name, raw in (("fresh", fresh), ("urgent", urgent))
+        for word in ("IN_BUDGET", "OVER_BUDGET")
+    }
+
+    ours, lower = "gpu-default-priority", "gpu-lower-priority"
+    demoted = {"/spec/priorityClassName": lower, "/spec/priority": -5, "/spec/preemptionPolicy": "Never"}
+    assert numbers == {
+        ("fresh", "IN_BUDGET"): {"/spec/priorityClassName": ours},
+        ("fresh", "OVER_BUDGET"): demoted,
+        ("urgent", "IN_BUDGET"): {"/spec/priorityClassName": ours, "/spec/priority": 0},
+        ("urgent", "OVER_BUDGET"): demoted,
+    }
+
+
 def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
     terms = replace(TERMS, in_budget=PriorityClass("gpu-default-priority", None))
 
@@ -270,23 +305,16 @@ def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", **requests: str) 
     return {"name": name, "image": "x", "resources": {"limits": limits, "requests": limits | requests}}
 
 
+ALIKE = {"limits": {"cpu": "30m", "memory": "64Mi"}, "requests": {"cpu": "30m", "memory": "64Mi"}}
+ASKS_LITTLE = plain("little", resources={"requests": {"memory": "1Gi"}})
+
 RESOURCES: dict[str, tuple[Json, Json]] = {
-    "guaranteed": (
-        admitted(guaranteed("main")),
-        {"limits": {"cpu": "20m", "memory": "64Mi"}, "requests": {"cpu": "20m", "memory": "64Mi"}},
-    ),
-    "guaranteed, written two ways": (
-        admitted(guaranteed("main", memory="1Gi") | {}, init=[guaranteed("init", memory="1Gi")]),
-        {"limits": {"cpu": "20m", "memory": "64Mi"}, "requests": {"cpu": "20m", "memory": "64Mi"}},
-    ),
-    "burstable": (
-        admitted(guaranteed("main", cpu="2") | {"resources": {"limits": {"bursar.dev/gpu-percent": "50"}}}),
-        {"requests": {"cpu": "1m", "memory": "32Mi"}},
-    ),
-    "of one container only": (
-        admitted(guaranteed("main"), plain()),
-        {"requests": {"cpu": "1m", "memory": "32Mi"}},
-    ),
+    "guaranteed": (admitted(guaranteed("main")), ALIKE),
+    "guaranteed, with an init container": (admitted(guaranteed("main"), init=[guaranteed("init")]), ALIKE),
+    "burstable": (admitted(guaranteed("main", cpu="2", memory="1Gi"), plain()), ALIKE),
+    "burstable by one request": (admitted(half(), ASKS_LITTLE), ALIKE),
+    "burstable by an init container": (admitted(half(), init=[ASKS_LITTLE]), ALIKE),
+    "best effort": (admitted(half(), plain()), {}),
     "of a pod with resources as a whole": (
         admitted(half(), resources={"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}),
         {},
@@ -294,21 +322,181 @@ RESOURCES: dict[str, tuple[Json, Json]] = {
 }
 
 
+@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
 @pytest.mark.parametrize("case", RESOURCES)
-def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str) -> None:
+def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, terms: Terms) -> None:
     raw, expected = RESOURCES[case]
 
-    assert sidecar_of(governed(raw))["resources"] == expected
+    assert sidecar_of(governed(raw, terms=terms))["resources"] == expected
 
 
-def test_amounts_are_compared_as_amounts() -> None:
-    one = guaranteed("main")
-    one["resources"]["requests"]["memory"] = "1073741824"
-    less = copy.deepcopy(one)
-    less["resources"]["requests"]["memory"] = "1073741823"
+def test_the_sidecar_asks_what_the_settings_say() -> None:
+    terms = replace(TERMS, sidecar=replace(SIDECAR, cpu="100m", memory="128Mi"))
 
-    assert "limits" in sidecar_of(governed(admitted(one)))["resources"]
-    assert "limits" not in sidecar_of(governed(admitted(less)))["resources"]
+    after = governed(admitted(guaranteed("main")), terms=terms)
+
+    amounts = {"cpu": "100m", "memory": "128Mi"}
+    assert sidecar_of(after)["resources"] == {"limits": amounts, "requests": amounts}
+
+
+# a plain container where the cluster has no native sidecars
+
+
+def test_a_plain_sidecar_stands_last_among_the_containers_and_is_else_the_same() -> None:
+    raw = admitted(half(), plain(), init=[plain("setup")], restartPolicy="Never")
+
+    after, native = governed(raw, terms=PLAIN_SIDECAR), governed(raw)
+
+    assert [each["name"] for each in after["spec"]["containers"]] == ["main", "web", "bursar-sidecar"]
+    assert [each["name"] for each in after["spec"]["initContainers"]] == ["setup"]
+    ends = {"name": "BURSAR_ENDS", "value": "over"}
+    expected = copy.deepcopy(sidecar_of(native))
+    del expected["restartPolicy"]
+    expected["env"].insert(4, ends)
+    assert sidecar_of(after) == expected
+    assert after["spec"]["volumes"] == native["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("restart_policy", "ends"), [("Never", "over"), ("OnFailure", "over"), ("Always", None), (None, None)]
+)
+def test_a_plain_sidecar_ends_by_itself_only_in_a_pod_that_can_end(
+    restart_policy: str | None, ends: str | None
+) -> None:
+    fields = {} if restart_policy is None else {"restartPolicy": restart_policy}
+    after = governed(admitted(half(), **fields), terms=PLAIN_SIDECAR)
+
+    assert env(sidecar_of(after)).get("BURSAR_ENDS") == ends
+
+
+def test_a_native_sidecar_is_told_nothing_of_the_end() -> None:
+    assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
+
+
+@pytest.mark.parametrize("now", [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
+@pytest.mark.parametrize("then", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_become(
+    then: Terms, now: Terms
+) -> None:
+    before = governed(admitted(half(), restartPolicy="Never"), terms=then)
+
+    assert operations(before, terms=now) == []
+    assert rules.violations(before, now) == ()
+
+
+# a pod that another release of ours has governed
+
+
+def of_another_release(terms: Terms, **fields: Any) -> Json:
+    """A governed pod as release 0.1.0 left it, with the mount that the API server added to its sidecar."""
+    pod = governed(admitted(half(), **fields), terms=terms)
+    api = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-x"}
+    sidecar_of(pod).update(
+        image="example/sidecar:0",
+        imagePullPolicy="Always",
+        env=[
+            {"name": "BURSAR_SPOOL", "value": "/var/spool/bursar"},
+            {"name": "BURSAR_TOKEN_FILE", "value": "/var/run/bursar/token/token"},
+            {"name": "BURSAR_CA", "value": "older"},
+            {"name": "BURSAR_INTERVAL", "value": "5"},
+        ],
+        volumeMounts=[
+            api | {"readOnly": True},
+            {"name": "bursar-spool", "mountPath": "/var/spool/bursar"},
+            {"name": "bursar-token", "mountPath": "/var/run/bursar/token"},
+        ],
+        resources={"requests": {"cpu": "1m", "memory": "32Mi"}},
+        securityContext={"runAsUser": 1000},
+    )
+    for volume in pod["spec"]["volumes"]:
+        if volume["name"] == "bursar-spool":
+            volume["emptyDir"]["sizeLimit"] = "16Mi"
+        else:
+            volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] = 7200
+            volume["projected"]["defaultMode"] = 0o440
+    return pod
+
+
+@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+def test_a_sidecar_of_another_release_is_taken_for_ours_and_told_what_it_must_know(terms: Terms) -> None:
+    before = of_another_release(terms)
+
+    after = governed(before, terms=terms)
+
+    assert rules.violations(before, terms) == rules.violations(after, terms) == ()
+    assert operations(after, terms=terms) == []
+    expected = copy.deepcopy(before)
+    sidecar_of(expected)["env"] = [
+        {"name": "BURSAR_TIMEKEEPER_URL", "value": "https://timekeeper.example"},
+        {"name": "BURSAR_TOKEN_FILE", "value": "/var/run/bursar/token/token"},
+        {"name": "BURSAR_CA", "value": "-----BEGIN CERTIFICATE-----\n..."},
+        {"name": "BURSAR_SPOOL", "value": "/var/spool/bursar"},
+        visible("bursar-sidecar"),
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+        {"name": "BURSAR_INTERVAL", "value": "5"},
+    ]
+    assert after == expected
+
+
+def test_a_native_sidecar_that_is_told_to_end_by_itself_is_told_so_no_more() -> None:
+    before = governed(admitted(half()))
+    sidecar_of(before)["env"].append({"name": "BURSAR_ENDS", "value": "over"})
+
+    assert "BURSAR_ENDS" not in env(sidecar_of(governed(before)))
+
+
+NOT_OURS: dict[str, Json] = {
+    "another command": {"command": ["sh"]},
+    "arguments": {"args": ["--spool=/tmp"]},
+    "no token": {"volumeMounts": [{"name": "bursar-spool", "mountPath": "/spool"}]},
+    "no spool": {"volumeMounts": [{"name": "bursar-token", "mountPath": "/token"}]},
+    "a policy of the other place": {"restartPolicy": "OnFailure"},
+}
+
+
+@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("case", NOT_OURS)
+def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str, terms: Terms) -> None:
+    pod = governed(admitted(half()), terms=terms)
+    sidecar_of(pod).update(NOT_OURS[case])
+
+    assert [each.rule for each in rules.violations(pod, terms)] == ["sidecar-name"]
+
+
+def test_one_sidecar_in_each_place_is_one_too_many() -> None:
+    pod = governed(admitted(half()))
+    pod["spec"]["containers"].append(sidecar_of(governed(admitted(half()), terms=PLAIN_SIDECAR)))
+
+    assert [(each.rule, each.path) for each in rules.violations(pod, TERMS)] == [
+        ("sidecar-name", "spec.containers[1].name")
+    ]
+
+
+VOLUMES_OF_OTHERS: dict[str, Json] = {
+    "a spool on the node's disk": {"name": "bursar-spool", "emptyDir": {}},
+    "a spool of another kind": {"name": "bursar-spool", "configMap": {"name": "c"}},
+    "a token for another": {
+        "name": "bursar-token",
+        "projected": {"sources": [{"serviceAccountToken": {"audience": "vault", "path": "token"}}]},
+    },
+    "a secret beside the token": {
+        "name": "bursar-token",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"audience": "bursar", "path": "token"}},
+                {"secret": {"name": "s"}},
+            ]
+        },
+    },
+    "a secret": {"name": "bursar-token", "secret": {"secretName": "s"}},
+}
+
+
+@pytest.mark.parametrize("case", VOLUMES_OF_OTHERS)
+def test_a_volume_that_only_has_the_name_of_ours_is_refused(case: str) -> None:
+    pod = admitted(half(), volumes=[VOLUMES_OF_OTHERS[case]])
+
+    assert [each.rule for each in rules.violations(pod, TERMS)] == ["sidecar-volume"]
 
 
 def test_a_newer_ca_reaches_a_sidecar_that_is_there_already() -> None:
@@ -394,15 +582,16 @@ def pods(draw: st.DrawFn) -> Json:
 
 
 WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
-ALL_TERMS = st.sampled_from([TERMS, WITHOUT_SIDECAR, OBSERVING, replace(TERMS, runtime_class="nvidia")])
+EVERY_SIDECAR = [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR]
+ALL_TERMS = st.sampled_from([*EVERY_SIDECAR, OBSERVING, replace(TERMS, runtime_class="nvidia")])
 
 
-def asks(raw: Json) -> bool:
-    """True where the pod asks for a GPU."""
-    return parse(raw).request is not None
+def good(raw: Json) -> bool:
+    """True where the pod asks for a GPU and breaks no rule."""
+    return parse(raw).request is not None and rules.violations(raw, TERMS) == ()
 
 
-@given(pods().filter(asks), WORDS, ALL_TERMS)
+@given(pods().filter(good), WORDS, ALL_TERMS)
 def test_governing_twice_changes_nothing(raw: Json, word: Any, terms: Any) -> None:
     after = governed(raw, word, terms)
 
@@ -410,7 +599,7 @@ def test_governing_twice_changes_nothing(raw: Json, word: Any, terms: Any) -> No
     assert rules.violations(after, terms) == ()
 
 
-@given(pods().filter(asks), WORDS, ALL_TERMS)
+@given(pods().filter(good), WORDS, ALL_TERMS)
 def test_a_governed_pod_still_asks_what_it_asked_and_every_container_sees_what_it_should(
     raw: Json, word: Any, terms: Any
 ) -> None:
@@ -430,19 +619,88 @@ def test_a_governed_pod_still_asks_what_it_asked_and_every_container_sees_what_i
             assert seen == "void"
 
 
-@given(pods().filter(asks), WORDS, st.integers(0, 5), st.sampled_from(["initContainers", "containers"]))
-def test_another_webhook_before_or_after_us_leads_to_the_same_pod_but_for_the_order(
-    raw: Json, word: Any, index: int, place: str
+@given(pods().filter(good), WORDS, ALL_TERMS)
+def test_governing_changes_nothing_that_is_not_ours(raw: Json, word: Any, terms: Any) -> None:
+    assert without_ours(governed(raw, word, terms)) == without_ours(raw)
+
+
+def without_ours(raw: Json) -> Json:
+    """The pod without all that Bursar may write."""
+    changed = copy.deepcopy(raw)
+    metadata, spec = changed["metadata"], changed["spec"]
+    for name in ("labels", "annotations"):
+        kept = {key: value for key, value in (metadata.pop(name, None) or {}).items() if not of_ours(key)}
+        metadata |= {name: kept} if kept else {}
+    for name in ("priorityClassName", "priority", "preemptionPolicy", "schedulerName", "runtimeClassName"):
+        spec.pop(name, None)
+    volumes = [each for each in spec.pop("volumes", []) if not each["name"].startswith("bursar-")]
+    spec |= {"volumes": volumes} if volumes else {}
+    for field in ("initContainers", "containers"):
+        containers = [each for each in spec.pop(field, []) if each["name"] != "bursar-sidecar"]
+        spec |= {field: containers} if containers else {}
+        for one in containers:
+            variables = [each for each in one.pop("env", []) if not each["name"].startswith("NVIDIA_")]
+            one |= {"env": variables} if variables else {}
+    return changed
+
+
+def of_ours(key: str) -> bool:
+    """True for a label or an annotation that Bursar writes at admission."""
+    return key.startswith("bursar.dev/") or key == "tencent.com/vcuda-core-limit"
+
+
+OTHERS = st.lists(st.sampled_from(sorted(CHANGES)), max_size=4)
+
+
+@given(pods().filter(good), WORDS, OTHERS, OTHERS, st.booleans(), st.sampled_from(EVERY_SIDECAR))
+def test_other_webhooks_before_and_after_us_called_once_or_again_lead_to_one_good_pod(
+    raw: Json, word: Any, before: list[str], after: list[str], again: bool, terms: Terms
 ) -> None:
-    def injected(pod: Json) -> Json:
-        changed = copy.deepcopy(pod)
-        changed["spec"].setdefault(place, []).insert(index, copy.deepcopy(FOREIGN))
-        return changed
+    """As an API server calls them: all in the order of their names, and a second time those that want it."""
+    pod = raw
+    for _ in range(2 if again else 1):
+        for name in before:
+            pod = patched(pod, CHANGES[name](pod))
+        pod = governed(pod, word, terms)
+        for name in after:
+            pod = patched(pod, CHANGES[name](pod))
+    pod = governed(pod, word, terms)
 
-    before_us = governed(injected(raw), word)
-    after_us = governed(injected(governed(raw, word)), word)
+    assert operations(pod, word, terms) == []
+    assert rules.violations(pod, terms) == ()
+    asked, still_asked = parse(raw).request, parse(pod).request
+    assert asked is not None
+    assert still_asked is not None
+    assert set(still_asked.asks) == set(asked.asks)
+    containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    named = [each["name"] for each in containers]
+    assert named.count("bursar-sidecar") == (0 if terms.sidecar is None else 1)
+    assert len(named) == len(set(named))
+    for name in {"proxy", "native-proxy", "proxy-init"} & set(named):
+        assert env(containers[named.index(name)])["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert {each for name in (*before, *after) for each in ADDED.get(name, ())} <= set(named)
 
-    assert operations(after_us, word) == operations(before_us, word) == []
+
+ADDED = {
+    **{f"container-{place}": ("proxy",) for place in ("first", "last")},
+    **{f"native-{place}": ("native-proxy",) for place in ("first", "last")},
+    **{f"init-{place}": ("proxy-init",) for place in ("first", "last")},
+}
+
+
+@given(pods().filter(good), WORDS, OTHERS, st.sampled_from(EVERY_SIDECAR))
+def test_others_before_or_after_us_lead_to_the_same_pod_but_for_the_order(
+    raw: Json, word: Any, others: list[str], terms: Terms
+) -> None:
+    def changed(pod: Json) -> Json:
+        for name in others:
+            if name not in ("variables", "mounts", "mirrors"):  # what reaches a sidecar that is there already
+                pod = patched(pod, CHANGES[name](pod))
+        return pod
+
+    before_us = governed(changed(raw), word, terms)
+    after_us = governed(changed(governed(raw, word, terms)), word, terms)
+
     assert in_order(after_us) == in_order(before_us)
 
 
@@ -450,9 +708,10 @@ def in_order(raw: Json) -> Json:
     """The pod with its containers by name, and what the sidecar may ask left out: that follows from who was
     there when it was injected."""
     changed = copy.deepcopy(raw)
+    changed["spec"].get("volumes", []).sort(key=lambda each: each["name"])
     for field in ("initContainers", "containers"):
-        changed["spec"][field].sort(key=lambda each: each["name"])
-        for each in changed["spec"][field]:
+        changed["spec"].get(field, []).sort(key=lambda each: each["name"])
+        for each in changed["spec"].get(field, []):
             if each["name"] == "bursar-sidecar":
                 del each["resources"]
     return changed

@@ -1,5 +1,7 @@
 """The admission manifests against the code: expressions, routes, rules, who is left out."""
 
+import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.webhook.cases import WAYS
+from tests.webhook.worlds import TERMS, half
 from tests.worlds import Json
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
 from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
-from webhook import match
+from webhook import forbidden, match, rules
 from webhook.settings import read, read_certificates
 
 MANIFESTS = Path(__file__).parent.parent.parent / "deploy" / "manifests"
@@ -22,11 +26,13 @@ def documents(name: str) -> list[Json]:
 
 
 def webhooks() -> dict[str, Json]:
-    """The one webhook of each configuration, by kind."""
+    """The webhook for pods of each configuration, by kind."""
     found = {}
     for document in documents("webhook-configurations"):
         assert document["metadata"]["name"] == read_certificates([], {}).configuration
-        (found[document["kind"]],) = document["webhooks"]
+        (found[document["kind"]],) = (
+            each for each in document["webhooks"] if each["name"] in ("govern.bursar.dev", "check.bursar.dev")
+        )
     return found
 
 
@@ -35,15 +41,7 @@ def test_only_gpu_pods_come_and_no_system_namespace(kind: str) -> None:
     webhook = webhooks()[kind]
 
     assert webhook["matchConditions"] == [{"name": "gpu-pods", "expression": match.gpu_pods()}]
-    assert webhook["namespaceSelector"] == {
-        "matchExpressions": [
-            {
-                "key": "kubernetes.io/metadata.name",
-                "operator": "NotIn",
-                "values": list(match.SYSTEM_NAMESPACES),
-            }
-        ]
-    }
+    assert webhook["namespaceSelector"] == match.governed_namespaces()
     assert (
         webhook["failurePolicy"],
         webhook["sideEffects"],
@@ -63,7 +61,10 @@ def test_neither_updates_nor_deletions_of_pods_wait_for_us() -> None:
     def rules(webhook: Json) -> list[tuple[list[str], list[str]]]:
         return [(rule["operations"], rule["resources"]) for rule in webhook["rules"]]
 
-    assert rules(found["MutatingWebhookConfiguration"]) == [(["CREATE"], ["pods"])]
+    assert rules(found["MutatingWebhookConfiguration"]) == [
+        (["CREATE"], ["pods"]),
+        (["UPDATE"], ["pods/ephemeralcontainers"]),
+    ]
     assert rules(found["ValidatingWebhookConfiguration"]) == [
         (["CREATE"], ["pods"]),
         (["UPDATE"], ["pods/ephemeralcontainers", "pods/resize"]),
@@ -137,6 +138,112 @@ def test_the_policy_looks_at_every_way_to_update_a_pod_and_is_bound() -> None:
         each for each in documents("admission-policies") if each["kind"] == "ValidatingAdmissionPolicyBinding"
     )
     assert binding["spec"] == {"policyName": "bursar-written-once", "validationActions": ["Deny"]}
+
+
+POLICIES = {
+    each["metadata"]["name"]: each["spec"]
+    for file in sorted(MANIFESTS.glob("admission-*.yaml"))
+    for each in documents(file.stem)
+    if each["kind"] == "ValidatingAdmissionPolicy"
+}
+EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions"}
+
+
+def variable(policy: str, name: str) -> str:
+    """The expression of one of a policy's variables."""
+    (found,) = (each["expression"] for each in POLICIES[policy]["variables"] if each["name"] == name)
+    return str(found)
+
+
+def words(policy: str, name: str) -> tuple[str, ...]:
+    """The words of a variable that is a list of them."""
+    return tuple(re.findall(r"'(.*?)'", variable(policy, name)))
+
+
+def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None:
+    bindings = {
+        each["metadata"]["name"]: each["spec"]
+        for file in sorted(MANIFESTS.glob("admission-*.yaml"))
+        for each in documents(file.stem)
+        if each["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+
+    assert bindings == {
+        name: {
+            "policyName": name,
+            "validationActions": ["Warn", "Audit"] if name == "bursar-privileged" else ["Deny"],
+        }
+        for name in POLICIES
+    }
+    assert {each["failurePolicy"] for each in POLICIES.values()} == {"Fail"}
+    assert {each["matchConstraints"]["matchPolicy"] for each in POLICIES.values()} == {"Equivalent"}
+
+
+def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_guard_our_own_marks() -> None:
+    selectors = {name: each["matchConstraints"].get("namespaceSelector") for name, each in POLICIES.items()}
+
+    assert selectors == {
+        name: None if name in EVERYWHERE else match.governed_namespaces() for name in POLICIES
+    }
+
+
+def test_every_regular_expression_of_the_policies_follows_from_the_dialects() -> None:
+    text = "".join(file.read_text() for file in sorted(MANIFESTS.glob("admission-*.yaml")))
+
+    assert set(re.findall(r"matches\(r'(\^\(.*?)'\)", text)) == {
+        GPU_RESOURCE,
+        match.written_annotations(),
+        match.immutable_annotations(),
+        match.immutable_labels(),
+    }
+    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 5
+
+
+def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
+    assert words("bursar-ways-around", "guardedPaths") == forbidden.HOST_PATHS
+    assert words("bursar-ways-around", "guardedStems") == forbidden.HOST_STEMS
+    assert words("bursar-ways-around", "gpuRuntimeClasses") == forbidden.RUNTIME_CLASSES
+    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
+
+
+def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
+    text = (MANIFESTS.parent / "samples" / "void-for-everyone.yaml").read_text()
+    (spec,) = (each["spec"] for each in yaml.safe_load_all(text) if "mutations" in each["spec"])
+
+    assert spec["matchConstraints"]["namespaceSelector"] == match.governed_namespaces()
+    conditions = {each["name"]: each for each in POLICIES["bursar-ways-around"]["matchConditions"]}
+    assert spec["matchConditions"] == [conditions["not-a-mirror"], conditions["asks-for-no-gpu"]]
+
+
+def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
+    assert words("bursar-ranges", "spoken") == tuple(
+        each for dialect in DIALECTS for each in dialect.resources
+    )
+    assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
+        "floorMiB": native.MEMORY_FLOOR_MIB,
+        "mostMiB": native.MOST_MEMORY_MIB,
+        "mostCards": native.MOST_CARDS,
+    }
+
+
+def test_whom_the_policies_trust_there_is() -> None:
+    accounts = {each["metadata"]["name"] for each in documents("rbac") if each["kind"] == "ServiceAccount"}
+
+    trusted = set(re.findall(rf"system:serviceaccount:{NAMESPACE}:([a-z-]+)", json.dumps(POLICIES)))
+
+    assert trusted == {"bursar-scheduler", "bursar-timekeeper"}
+    assert trusted <= accounts
+
+
+@pytest.mark.parametrize(
+    "way", [way for way, case in WAYS.items() if case.rule not in ("runtime-class", "device-claim")]
+)
+def test_a_gpu_pod_that_goes_the_same_way_meets_the_same_rule_in_the_webhook(way: str) -> None:
+    """The policy passes over pods that ask for a GPU."""
+    pod = copy.deepcopy(WAYS[way].bad)
+    pod["spec"]["containers"].append(half("asks"))
+
+    assert [each.rule for each in rules.violations(pod, TERMS)].count(WAYS[way].rule) == 1
 
 
 def test_the_priority_classes_are_those_of_our_defaults() -> None:

@@ -1,6 +1,7 @@
 """The door: every body becomes a review or a sentence, and never anything else."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -8,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import TERMS, admitted, half, review_of
+from tests.webhook.worlds import OBSERVING, TERMS, admitted, governed, half, review_of
 from tests.worlds import Json
 from webhook.review import Answer, MalformedError, Review, encode, read
-from webhook.terms import Standing
-from webhook.verdict import mutate, validate
+from webhook.terms import WORDS, Standing, Terms
+from webhook.verdict import mutate, recorded, validate
 
 
 def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
@@ -20,7 +21,17 @@ def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
 
     review = read(orjson.dumps(review_of(raw, name="p", dryRun=True)))
 
-    assert review == Review("uid-1", "CREATE", "", "team-a", "p", True, raw, {})
+    assert review == Review(
+        "uid-1", "CREATE", "", "team-a", "p", True, raw, {}, "someone", ("system:authenticated",)
+    )
+
+
+def test_who_asks_is_read_with_the_groups_that_are_text() -> None:
+    whole = review_of(admitted(half()), userInfo={"username": "u", "groups": ["a", 7, {}, ["b"], "c"]})
+
+    review = read(orjson.dumps(whole))
+
+    assert (review.user, review.groups) == ("u", ("a", "c"))
 
 
 def changed(path: str, value: Any) -> Json:
@@ -99,6 +110,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
         changed("request.object.spec.volumes.0", {}),
         "request.object.spec.volumes[0].name: must be a string",
     ),
+    "a user whose name is no text": (changed("request.userInfo.username", 7), "username: must be a string"),
     "a priority that is no number": (
         changed("request.object.spec.priority", "0"),
         "request.object.spec.priority: must be a whole number",
@@ -173,7 +185,12 @@ PLACES = [
     "request.object.spec.containers.0.resources.requests",
     "request.object.spec.initContainers",
     "request.object.spec.initContainers.0.volumeMounts",
+    "request.object.spec.containers.0.envFrom",
+    "request.object.spec.containers.0.securityContext",
+    "request.object.spec.containers.0.volumeMounts",
     "request.object.spec.volumes",
+    "request.object.spec.volumes.0.hostPath",
+    "request.object.spec.hostPID",
     "request.object.spec.schedulingGates",
     "request.object.spec.priority",
     "request.object.spec.priorityClassName",
@@ -186,7 +203,13 @@ PLACES = [
     "request.subResource",
     "request.resource",
     "request.dryRun",
+    "request.userInfo",
+    "request.userInfo.groups",
 ]
+
+
+GOVERNED = governed(admitted(half(), init=[half("first")], volumes=[{"name": "v"}]))
+POD = admitted(half(), init=[half("first")], volumes=[{"name": "v"}])
 
 
 @given(
@@ -194,12 +217,13 @@ PLACES = [
     ANY,
     st.sampled_from(["CREATE", "UPDATE"]),
     st.sampled_from(["", "ephemeralcontainers"]),
+    st.sampled_from([POD, GOVERNED]),
+    st.sampled_from([TERMS, OBSERVING]),
 )
 def test_whatever_stands_somewhere_the_answer_is_a_verdict_or_a_sentence(
-    place: str, value: Any, operation: str, subresource: str
+    place: str, value: Any, operation: str, subresource: str, raw: Json, terms: Terms
 ) -> None:
-    whole = changed("request.subResource", subresource)
-    whole["request"]["operation"] = operation
+    whole = review_of(raw, subResource=subresource, operation=operation)
     replaced = json.loads(json.dumps(whole))
     *parents, last = place.split(".")
     at: Any = replaced
@@ -217,7 +241,9 @@ def test_whatever_stands_somewhere_the_answer_is_a_verdict_or_a_sentence(
         said = str(error)
         assert said
         return
-    for answer in (mutate(review, lambda _: Standing("IN_BUDGET"), TERMS), validate(review, TERMS)):
+    terms = replace(terms, exempt=frozenset(("someone",)))
+    assert recorded(review, terms) in (None, *WORDS)
+    for answer in (mutate(review, lambda _: Standing("IN_BUDGET"), terms), validate(review, terms)):
         response = orjson.loads(encode(review.uid, answer))["response"]
         assert response["uid"] == review.uid
         assert response["allowed"] is (answer.refusal == "")

@@ -1,14 +1,28 @@
 """What is refused at admission, each with its sentence; and what must not be."""
 
 import copy
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.webhook.rule_examples import PODS, examples
 from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, governed, half, plain, with_class
 from tests.worlds import Json, container, limits_of
+from timekeeper.core.rules import FIXED, SETTABLE
 from webhook import rules
+from webhook.rules.catalogue import CATALOGUE, mode_of
+
+# a pod that asks for none, and those of which only one can be in a pod
+TOGETHER = {
+    rule: raw
+    for rule, raw in PODS.items()
+    if rule not in ("sees-cards-without-asking", "constraint-not-built", "empty-constraint")
+}
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
@@ -102,7 +116,7 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "allowed: another name; for example name: my-container",
     ),
     "a volume of the sidecar's name": (
-        admitted(half(), volumes=[{"name": "bursar-token", "hostPath": {"path": "/etc"}}]),
+        admitted(half(), volumes=[{"name": "bursar-token", "emptyDir": {}}]),
         "sidecar-volume",
         'spec.volumes[0].name: this name is kept for the volume that Bursar adds, got "bursar-token"; '
         "allowed: another name; for example name: my-volume",
@@ -214,6 +228,70 @@ def test_a_second_sidecar_of_ours_is_refused() -> None:
     raw["spec"]["initContainers"].append(copy.deepcopy(raw["spec"]["initContainers"][0]))
 
     assert [each.path for each in rules.violations(raw, TERMS)] == ["spec.initContainers[1].name"]
+
+
+@pytest.mark.parametrize("rule", CATALOGUE)
+def test_each_rule_of_the_catalogue_has_an_object_that_breaks_it_and_no_other(rule: str) -> None:
+    found = rules.violations(PODS[rule], TERMS) if rule in PODS else (examples()[rule],)
+
+    assert [each.rule for each in found] == [rule]
+
+
+def test_every_rule_that_the_code_names_is_in_the_catalogue_and_in_the_core() -> None:
+    root = Path(__file__).parent.parent.parent
+    folders = (root / "webhook" / "rules", root / "timekeeper" / "core")
+    files = (root / "webhook" / "verdict.py", *(file for each in folders for file in each.rglob("*.py")))
+    code = "\n".join(file.read_text() for file in files)
+    named = set(re.findall(r'Violation\(\s*(?:rule=)?"([a-z-]+)"', code))
+
+    assert len(named) > 20
+    assert named <= set(CATALOGUE)
+    assert set(CATALOGUE) == {*SETTABLE, *FIXED}
+    assert not set(SETTABLE) & set(FIXED)
+
+
+@given(st.lists(st.sampled_from(sorted(TOGETHER)), unique=True, min_size=2))
+def test_a_violation_that_is_found_alone_is_found_beside_others(together: list[str]) -> None:
+    found = {each.rule for each in rules.violations(merged([TOGETHER[each] for each in together]), TERMS)}
+
+    assert found >= set(together)
+
+
+def merged(pods: list[Json]) -> Json:
+    """One pod with the containers, volumes, annotations and fields of them all; containers are renamed
+    apart, but those whose name is what is wrong."""
+    whole = admitted()
+    for place, raw in enumerate(copy.deepcopy(pods)):
+        for field in ("initContainers", "containers", "volumes", "schedulingGates"):
+            for each in raw["spec"].pop(field, None) or []:
+                if each["name"] in ("main", "setup", "web", "a", "b"):
+                    each["name"] += f"-{place}"
+                whole["spec"].setdefault(field, []).append(each)
+        for field in ("annotations", "labels"):
+            mine = raw["metadata"].get(field) or {}
+            whole["metadata"].setdefault(field, {}).update(mine)
+        whole["spec"] |= {
+            key: value for key, value in raw["spec"].items() if admitted()["spec"].get(key) != value
+        }
+    return whole
+
+
+@pytest.mark.parametrize("mode", ["enforce", "warn", "off"])
+@pytest.mark.parametrize("rule", SETTABLE)
+def test_a_rules_mode_is_what_was_settled(rule: str, mode: str) -> None:
+    assert mode_of(rule, replace(TERMS, rules={rule: mode})) == mode
+
+
+@pytest.mark.parametrize("rule", FIXED)
+def test_a_fixed_rule_is_enforced_whatever_a_table_says(rule: str) -> None:
+    for mode in ("warn", "off", "sometimes"):
+        assert mode_of(rule, replace(TERMS, rules={rule: mode})) == "enforce"
+
+
+def test_a_mode_that_is_none_leaves_the_default() -> None:
+    terms = replace(TERMS, rules={"host-pid": "sometimes", "env-from": ""})
+
+    assert (mode_of("host-pid", terms), mode_of("env-from", terms)) == ("enforce", "warn")
 
 
 def test_everything_wrong_is_told_at_once() -> None:

@@ -1,7 +1,8 @@
 """The webhook as it runs: processes, TLS, a timekeeper to ask, and clients of every kind."""
 
 import http.client
-import random
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from deploy.local.stack import free_port
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs, wait_until
 from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
 from tests.worlds import Json, container
+from webhook.certificates.issue import new_ca, new_leaf
+from webhook.certificates.plan import Leaf
+from webhook.reloaded import expiry
 from webhook.worker import TAKES_A_TURN
 
 GOOD = orjson.dumps(review_of(admitted(half())))
@@ -111,6 +117,74 @@ def test_many_kept_alive_connections_are_answered_at_once(webhook: Webhook) -> N
 
     with ThreadPoolExecutor(8) as pool:
         assert set().union(*pool.map(creator, range(8))) == {200}
+
+
+def test_a_head_that_is_known_is_still_each_requests_own(webhook: Webhook) -> None:
+    """Heads that differ in their length alone are parsed once; what they ask and bring is not mixed up."""
+
+    def asked(path: str, uid: str, padding: int, head: str = "") -> tuple[int, bytes]:
+        body = orjson.dumps(review_of(admitted(half()), uid=uid, padding="x" * padding))
+        connection.request("POST", path, body, {"X-Head": head})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+    connection = webhook.connection()
+    for round_ in range(3):
+        for path, verdict in (("/mutate", True), ("/validate", False), ("/mutate?timeout=1s", True)):
+            for padding in (0, 1, 5_000):
+                uid = f"{path}-{padding}-{round_}"
+                status, body = asked(path, uid, padding)
+                response = orjson.loads(body)["response"]
+                assert (status, response["uid"], response["allowed"]) == (200, uid, verdict)
+    for number in range(600):  # more than are remembered
+        assert asked("/mutate", "u", 0, f"{number}")[0] == 200
+    connection.close()
+
+
+def test_an_expectation_is_met_each_time(webhook: Webhook) -> None:
+    request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n%s"
+    with tls_socket(webhook) as client:
+        for _ in range(2):
+            client.sendall(request % (len(GOOD), GOOD))
+            received = b""
+            while not received.endswith(b"}"):
+                received += client.recv(65_536)
+
+            assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+
+def test_new_clients_go_to_the_worker_that_has_fewer(webhook: Webhook) -> None:
+    """They stay with the worker that took them: an API server's few connections must not all meet one."""
+    wait_until(lambda: len(webhook.workers()) == 2, "both workers")
+    busy, idle = webhook.workers()
+    before = sockets(idle)
+    with ExitStack() as stack:
+        os.kill(idle, signal.SIGSTOP)
+        try:
+            for _ in range(30):
+                connect(webhook, stack)
+        finally:
+            os.kill(idle, signal.SIGCONT)
+        assert sockets(busy) >= 30
+
+        for _ in range(30):
+            connect(webhook, stack)
+
+        assert sockets(idle) - before > 20  # by chance alone it were fifteen
+
+
+def connect(webhook: Webhook, stack: ExitStack) -> None:
+    """Opens a connection that stays open until the stack's end."""
+    connection = webhook.connection()
+    stack.callback(connection.close)
+    connection.request("GET", "/livez")
+    connection.getresponse().read()
+
+
+def sockets(pid: int) -> int:
+    """How many a process has open."""
+    listed = subprocess.run(["ls", "-l", f"/proc/{pid}/fd"], capture_output=True, text=True).stdout
+    return listed.count("socket:")
 
 
 def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
@@ -264,50 +338,9 @@ def test_http_2_is_not_offered(webhook: Webhook) -> None:
         assert client.selected_alpn_protocol() == "http/1.1"
 
 
-def test_no_body_makes_it_fail_or_loses_a_worker(webhook: Webhook) -> None:
-    seed = 20_261_120
-    chance, workers = random.Random(seed), sorted(webhook.workers())
-    connection = webhook.connection()
-    seen: dict[int, int] = {}
-    for _ in range(600):
-        connection.request("POST", chance.choice(["/mutate", "/validate"]), mangled(chance))
-        answer = connection.getresponse()
-        answer.read()
-        seen[answer.status] = seen.get(answer.status, 0) + 1
-    connection.close()
-
-    assert set(seen) == {200, 400}, f"seed {seed}: {seen}"
-    assert min(seen.values()) > 50, f"seed {seed}: {seen}"
-    assert sorted(webhook.workers()) == workers
-    assert "Traceback" not in webhook.log()
-
-
-def mangled(chance: random.Random) -> bytes:
-    """A review with something wrong in it: its bytes, or its values."""
-    raw = admitted(half(), plain("web", env=[{"name": "A", "value": "1"}]), init=[half("first")])
-    body = bytearray(orjson.dumps(replaced(review_of(raw), chance)))
-    if chance.random() < 0.5:
-        for _ in range(chance.randint(1, 4)):
-            body[chance.randrange(len(body))] = chance.randrange(256)
-    return bytes(body)
-
-
-def replaced(value: Any, chance: random.Random) -> Any:
-    """The value with some of its parts replaced by others."""
-    if chance.random() < 0.01:
-        return chance.choice([None, True, -1, 2**40, "", "all", [], {}, [None], {"a": []}, "\u0660", 0.5])
-    if isinstance(value, dict):
-        return {key: replaced(each, chance) for key, each in value.items()}
-    if isinstance(value, list):
-        return [replaced(each, chance) for each in value]
-    return value
-
-
 def test_the_metrics_are_those_of_all_workers(webhook: Webhook) -> None:
     def refused() -> float:
-        text = webhook.ask("GET", "/metrics")[1].decode()
-        name = 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"}'
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+        return figure(webhook, 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"}')
 
     before = refused()
     for _ in range(10):
@@ -316,7 +349,7 @@ def test_the_metrics_are_those_of_all_workers(webhook: Webhook) -> None:
     assert {refused() for _ in range(10)} == {before + 10}
     text = webhook.ask("GET", "/metrics")[1].decode()
     for name in (
-        'bursar_webhook_violations_total{rule="share-range"}',
+        'bursar_webhook_violations_total{mode="enforce",rule="share-range"}',
         'bursar_webhook_standings_polls_total{outcome="heard"}',
         "bursar_webhook_standings_age_seconds",
         "bursar_webhook_review_seconds_bucket",
@@ -355,6 +388,43 @@ def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, timek
         kept.request("GET", "/livez")
         assert kept.getresponse().read() == b"ok\n"
         kept.close()
+
+
+def test_the_metrics_tell_when_the_certificate_that_is_served_runs_out(
+    tmp_path: Path, timekeeper: Timekeeper
+) -> None:
+    own = Tls(tmp_path / "tls")
+    with Webhook(tmp_path, own, timekeeper.url) as webhook:
+
+        def told() -> float:
+            return figure(webhook, "bursar_webhook_certificate_expiration_timestamp_seconds")
+
+        first = expiry(tmp_path / "tls" / "tls.crt").timestamp()
+        wait_until(lambda: told() == first, "the certificate in both workers")
+
+        own.renew(timedelta(days=3))
+
+        later = expiry(tmp_path / "tls" / "tls.crt").timestamp()
+        assert later != first
+        wait_until(lambda: told() == later, "the renewed one in both workers")
+
+
+@pytest.mark.parametrize("year", [2049, 2050])  # from 2050 on certificates write the year in full
+def test_a_certificates_end_is_read_from_it(tmp_path: Path, year: int) -> None:
+    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
+    begin = datetime(year, 1, 1, tzinfo=UTC)
+    ca = new_ca(b"", begin, timedelta(days=5_000))
+    pair = new_leaf(ca, Leaf("webhook", ("localhost",)), begin, end - begin)
+    (tmp_path / "tls.crt").write_bytes(pair.certificate + ca.certificate)
+
+    assert expiry(tmp_path / "tls.crt") == end
+
+
+def test_what_is_no_certificate_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / "tls.crt").write_text("-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\n")
+
+    with pytest.raises(ValueError, match="no certificate"):
+        expiry(tmp_path / "tls.crt")
 
 
 def test_certificate_files_that_do_not_fit_together_leave_the_former_one(
@@ -503,6 +573,12 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         env=environment(),
         timeout=30,
     )
+
+
+def figure(webhook: Webhook, name: str) -> float:
+    """The sum of what the metrics tell under this name."""
+    text = webhook.ask("GET", "/metrics")[1].decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
 def serial(webhook: Webhook) -> bytes:

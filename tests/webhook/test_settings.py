@@ -51,6 +51,50 @@ def test_sidecars_report_where_they_are_told_and_may_be_left_out() -> None:
     assert read(["--sidecar", "off"], {}).terms.sidecar is None
 
 
+@pytest.mark.parametrize(("way", "native"), [("native", True), ("on", True), ("container", False)])
+def test_the_sidecar_is_native_or_a_plain_container(way: str, native: bool) -> None:
+    sidecar = read([], {"BURSAR_SIDECAR": way}).terms.sidecar
+
+    assert sidecar is not None
+    assert sidecar.native is native
+
+
+@pytest.mark.parametrize(
+    ("given", "cpu", "memory"),
+    [
+        ("cpu=100m,memory=128Mi", "100m", "128Mi"),
+        ("memory=33554432, cpu=1", "1", "33554432"),
+        ("cpu=10m,memory=0.5Gi", "10m", "0.5Gi"),
+    ],
+)
+def test_what_the_sidecar_asks_for_can_be_set(given: str, cpu: str, memory: str) -> None:
+    sidecar = read(["--sidecar-resources", given], {}).terms.sidecar
+
+    assert sidecar is not None
+    assert (sidecar.cpu, sidecar.memory) == (cpu, memory)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "cpu=100m", "memory=64Mi", "cpu=100m;memory=64Mi", "cpu=9m,memory=64Mi", "cpu=0,memory=64Mi"),
+        *("cpu=100m,memory=31Mi", "cpu=100m,memory=lots", "cpu=-1,memory=64Mi", "cpu=20m,memory=64Mi,gpu=1"),
+        *("cpu=\u0662\u0660m,memory=64Mi", "cpu=20m,memory=64000m", "cpu=NaN,memory=64Mi"),
+    ],
+)
+def test_amounts_that_no_sidecar_could_run_with_are_told_with_an_example(
+    given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read(["--sidecar-resources", given], {})
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"bursar-webhook: argument --sidecar-resources: {given!r} is not cpu=AMOUNT,memory=AMOUNT, from 10m"
+        " and 32Mi on, such as cpu=100m,memory=128Mi\n"
+    )
+
+
 WRONG = {
     ("--listen", "8443"): "argument --listen: '8443' is no HOST:PORT",
     ("--listen", "a:70000"): "argument --listen: 'a:70000' is no HOST:PORT",
@@ -59,6 +103,8 @@ WRONG = {
     ("--timekeeper-url", "http://a"): "argument --timekeeper-url: 'http://a' is no https:// URL",
     ("--in-budget-class", "a"): "argument --in-budget-class: 'a' is no NAME=VALUE",
     ("--mode", "strict"): "argument --mode: invalid choice: 'strict' (choose from 'enforce', 'observe')",
+    ("--sidecar", "yes"): "argument --sidecar: invalid choice: 'yes' "
+    "(choose from 'native', 'container', 'off', 'on')",
     ("--nonsense",): "unrecognized arguments: --nonsense",
 }
 
@@ -109,5 +155,5 @@ def test_the_certificate_process_takes_names_from_flags_and_environment() -> Non
     assert settings.folder == Path("/tmp/x")
     assert settings.kubeconfig == Path("/k")
     assert settings.extra_names == ("a.example", "b.example", "127.0.0.1", "localhost")
-    assert settings.every_s == 60
+    assert settings.every_s == 10
     assert read_certificates([], {}).kubeconfig is None

@@ -73,6 +73,16 @@ def heard_ms(world: World) -> int:
     return table.heard_ms
 
 
+def test_that_nobody_answered_is_an_answer_to_whether_anybody_was_asked(
+    world: World, timekeeper: Timekeeper
+) -> None:
+    timekeeper.end()
+    before = world.standings.asked()
+
+    assert world.poll() is None
+    assert (before, world.standings.asked()) == (False, True)
+
+
 def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: Timekeeper) -> None:
     assert world.poll(10) == "IN_BUDGET"
     assert world.poll(1_010) == "IN_BUDGET"

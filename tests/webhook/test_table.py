@@ -8,14 +8,25 @@ import jsonpatch
 import orjson
 import pytest
 
-from tests.webhook.worlds import TERMS, admitted, entry, governed, half, plain, review_of, standings
+from tests.webhook.worlds import (
+    PLAIN_SIDECAR,
+    TERMS,
+    WITHOUT_SIDECAR,
+    admitted,
+    entry,
+    governed,
+    half,
+    plain,
+    review_of,
+    standings,
+)
 from tests.worlds import Json, container
 from timekeeper.core.request import parse
 from webhook.admission import Admission, NotReadyError
 from webhook.estimate import Admitted, cost
 from webhook.review import Review, read
-from webhook.table import Table, UndecodableTableError, agreed, decode, standing, still_good
-from webhook.terms import PriorityClass, Standing
+from webhook.table import CLASSES_HOLD_MS, Table, UndecodableTableError, agreed, decode, standing, still_good
+from webhook.terms import PriorityClass, Sidecar, Standing, Terms
 
 STALE_AFTER_MS = 30_000
 GENERATED = 1_750_000_000_000
@@ -122,6 +133,109 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
     assert agreed(TERMS, None) == TERMS
 
 
+NATIVE, PLAIN = TERMS.sidecar, PLAIN_SIDECAR.sidecar
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "expected"),
+    [
+        (TERMS, {"sidecar": True}, NATIVE),  # of a timekeeper that knows no plain container yet
+        (TERMS, {"sidecar": True, "sidecarNative": True}, NATIVE),
+        (TERMS, {"sidecar": True, "sidecarNative": False}, PLAIN),
+        (PLAIN_SIDECAR, {"sidecar": True, "sidecarNative": True}, PLAIN),  # no native ones in this cluster
+        (PLAIN_SIDECAR, {"sidecar": False, "sidecarNative": True}, None),
+        (WITHOUT_SIDECAR, {"sidecar": True, "sidecarNative": False}, None),
+    ],
+)
+def test_the_table_turns_the_sidecar_only_further_than_the_flags(
+    flags: Terms, told: Json, expected: Sidecar | None
+) -> None:
+    assert agreed(flags, table(settings=told)).sidecar == expected
+
+
+def test_a_classs_numbers_are_written_only_while_the_timekeeper_has_confirmed_them_of_late() -> None:
+    seen = {
+        "inBudget": {"name": "gpu-default-priority", "value": 0, "preemptionPolicy": "PreemptLowerPriority"},
+        "overBudget": {"name": "gpu-lower-priority", "value": -5, "preemptionPolicy": "Never"},
+    }
+    world = World(table(settings={"priorityClasses": seen}, team_a=entry("OVER_BUDGET")))
+
+    def numbers() -> list[tuple[str, str]]:
+        operations = world.admission.mutate(review(admitted(half()))).operations
+        return [(each["op"], each["path"]) for each in operations if each["path"] in NUMBERS]
+
+    while_fresh = numbers()
+    world.now_ms = CLASSES_HOLD_MS
+    still = numbers()
+    world.now_ms = CLASSES_HOLD_MS + 1
+    later = numbers()
+    world.heard = None
+    unheard = numbers()
+
+    assert while_fresh == still == [("add", path) for path in NUMBERS]
+    assert later == unheard == [("remove", path) for path in NUMBERS]
+
+
+@pytest.mark.parametrize("policy", [None, "", "Sometimes", 1])
+def test_a_class_of_no_known_preemption_policy_has_no_numbers_to_write(policy: object) -> None:
+    classes = {
+        "inBudget": {"name": "a", "value": 7, "preemptionPolicy": policy},
+        "overBudget": {"name": "b", "value": None, "preemptionPolicy": "Never"},
+    }
+
+    settings = table(settings={"priorityClasses": classes}).settings
+
+    assert (settings.in_budget, settings.over_budget) == (PriorityClass("a", 7), PriorityClass("b", None))
+
+
+def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
+    cluster = {"mode": "observe", "rules": {"host-pid": "warn", "privileged": "off"}, "exempt": ["admins"]}
+    own = entry(mode="enforce", rules={"host-pid": "enforce", "env-from": "off"}, exempt=["ci"])
+    heard = table(settings=cluster, team_a=own)
+
+    theirs, others = (agreed(TERMS, heard, namespace=each) for each in ("team-a", "team-b"))
+
+    assert (theirs.mode, theirs.rules, theirs.exempt) == (
+        "enforce",
+        {"host-pid": "enforce", "privileged": "off", "env-from": "off"},
+        frozenset({"admins", "ci"}),
+    )
+    assert (others.mode, others.rules, others.exempt) == (
+        "observe",
+        {"host-pid": "warn", "privileged": "off"},
+        frozenset({"admins"}),
+    )
+
+
+def test_a_timekeeper_of_an_earlier_release_tells_no_rules() -> None:
+    whole = standings(team_a=entry())
+    del whole["namespaces"]["team-a"]["rules"], whole["namespaces"]["team-a"]["exempt"]
+
+    terms = agreed(TERMS, decode(orjson.dumps(whole), "", 0), namespace="team-a")
+
+    assert (terms.mode, terms.rules, terms.exempt) == ("enforce", {}, frozenset())
+
+
+def test_each_namespace_is_judged_by_its_own_terms() -> None:
+    own = entry(rules={"host-pid": "off"}, exempt=["system:serviceaccount:ci:runner"])
+    world = World(table(team_a=own, team_b=entry(mode="observe")))
+    raw = admitted(half(), hostPID=True)
+
+    answers = {
+        each: world.admission.mutate(review(raw, namespace=each)) for each in ("team-a", "team-b", "team-c")
+    }
+
+    assert {each: (answer.verdict, answer.rules) for each, answer in answers.items()} == {
+        "team-a": ("governed", ()),
+        "team-b": ("governed", (("host-pid", "observe"),)),
+        "team-c": ("refused", (("host-pid", "enforce"),)),
+    }
+    again = (world.admission.terms_for(each) for each in ("team-c", "team-d"))
+    assert len({id(terms) for terms in again}) == 1  # made once for all that have settled nothing
+    world.heard = table(team_a=entry())
+    assert world.admission.mutate(review(raw, namespace="team-a")).verdict == "refused"
+
+
 # the estimate
 
 
@@ -172,6 +286,7 @@ def review(raw: Json, **request: Any) -> Review:
     return read(orjson.dumps(review_of(raw, **request)))
 
 
+NUMBERS = ("/spec/priority", "/spec/preemptionPolicy")
 BURST = {"lookaheadMs": 600_000}
 LEFT = 500 * 600_000 * 3  # three pods of half a card, looked ahead
 
@@ -224,6 +339,31 @@ def test_a_pod_that_comes_back_is_not_demoted_by_what_it_cost_itself() -> None:
     assert [answer.operations for answer in back] == [(), ()]
 
 
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"volumeMounts": [{"name": "bursar-token"}]}, {"restartPolicy": "Always"}]
+)
+def test_a_forged_mark_beside_a_container_of_the_sidecars_name_breaks_nothing(
+    mode: str, field: str, fields: Json
+) -> None:
+    world = World(table(team_a=entry(mode=mode)))
+    forged = admitted(half())
+    forged["metadata"] |= {
+        "labels": {"bursar.dev/governed": "true"},
+        "annotations": {"bursar.dev/standing": "IN_BUDGET"},
+    }
+    forged["spec"].setdefault(field, []).append(plain("bursar-sidecar", **fields))
+
+    first = world.admission.mutate(review(forged))
+    after = jsonpatch.apply_patch(forged, list(first.operations))
+
+    assert first.verdict == ("refused" if mode == "enforce" else "governed")
+    assert any(rule == "sidecar-name" for rule, _ in first.rules)
+    assert world.admission.mutate(review(after)).verdict == ("refused" if mode == "enforce" else "unchanged")
+    assert world.admission.validate(review(after)).rules[0][0] == "sidecar-name"
+
+
 def test_a_pod_that_a_user_marked_halfway_counts_like_any_other() -> None:
     world = World(table(settings=BURST, team_a=entry("IN_BUDGET", remaining=1)))
     world.creates(admitted(half()))
@@ -248,6 +388,15 @@ def test_without_a_ca_nothing_is_governed() -> None:
     assert world.admission.unready() == "the CA bundle for sidecars has not been read yet"
     with pytest.raises(NotReadyError):
         world.admission.mutate(review(admitted(half())))
+
+
+def test_a_worker_is_not_ready_before_it_has_asked_for_the_standings_once() -> None:
+    asked = False
+    admission = Admission(TERMS, lambda: None, lambda: "ca", lambda: 0, STALE_AFTER_MS, lambda: asked)
+
+    assert admission.unready() == "the timekeeper has not been asked for the standings yet"
+    asked = True
+    assert admission.unready() == ""
 
 
 def test_an_absent_table_is_no_reason_to_be_unready() -> None:

@@ -10,7 +10,10 @@ import pytest
 from tests.webhook.worlds import (
     OBSERVING,
     OVER_BUDGET,
+    PLAIN_SIDECAR,
+    SIDECAR,
     TERMS,
+    WITHOUT_SIDECAR,
     admitted,
     governed,
     half,
@@ -18,6 +21,7 @@ from tests.webhook.worlds import (
     patched,
     plain,
     review_of,
+    with_annotations,
     with_class,
 )
 from tests.worlds import Json, container
@@ -66,7 +70,7 @@ def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
 
     assert answer.refusal.startswith("2 things to mend:\n  1. spec.containers[0]")
     assert "  2. spec.containers[1]" in answer.refusal
-    assert answer.rules == ("amount",)
+    assert answer.rules == (("amount", "enforce"),)
     assert validate(review(raw), TERMS).refusal == answer.refusal
 
 
@@ -113,7 +117,7 @@ def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:
         review(after, operation="UPDATE", subResource="ephemeralcontainers", oldObject=before), TERMS
     )
 
-    assert answer.rules == ("ephemeral-sees-cards",)
+    assert answer.rules == (("ephemeral-sees-cards", "enforce"),)
     assert answer.refusal.startswith("spec.ephemeralContainers[0].env[NVIDIA_VISIBLE_DEVICES]: ")
 
 
@@ -181,7 +185,7 @@ def test_what_another_webhook_took_away_is_refused(case: str) -> None:
 
     answer = validate(review(raw), TERMS)
 
-    assert answer.rules == ("not-governed",)
+    assert ("not-governed", "enforce") in answer.rules
     assert path in answer.refusal
 
 
@@ -191,7 +195,7 @@ def test_a_pod_is_measured_by_the_standing_that_was_recorded_in_it() -> None:
         assert validate(review(governed(admitted(half()), word)), TERMS).verdict == "valid"
     lifted = governed(admitted(half()), "OVER_BUDGET")
     lifted["spec"] |= {"priorityClassName": "gpu-default-priority", "priority": 0}
-    assert validate(review(lifted), TERMS).rules == ("not-governed",)
+    assert validate(review(lifted), TERMS).rules == (("not-governed", "enforce"),)
 
 
 def test_a_lower_class_of_the_users_own_is_valid() -> None:
@@ -208,6 +212,32 @@ def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -
     assert validate(review(governed(admitted(half()))), other).verdict == "valid"
 
 
+SIDECARS = {"native": TERMS, "plain": PLAIN_SIDECAR, "off": WITHOUT_SIDECAR}
+
+
+@pytest.mark.parametrize("now", SIDECARS)
+@pytest.mark.parametrize("then", SIDECARS)
+def test_replicas_that_differ_in_how_they_inject_find_each_others_pods_valid(then: str, now: str) -> None:
+    """Flags are changed replica by replica, and not all hear a changed setting in the same moment."""
+    raw = governed(admitted(half(), restartPolicy="Never"), terms=SIDECARS[then])
+    deaf = replace(SIDECARS[now], known=False)
+
+    assert validate(review(raw), SIDECARS[now]).verdict == "valid"
+    assert validate(review(raw), deaf).verdict == "valid"
+    newer = replace(SIDECARS[now], sidecar=replace(SIDECAR, ca="newer"))
+    assert validate(review(raw), newer).verdict == "valid"
+
+
+def test_a_plain_sidecar_that_another_webhook_took_away_is_missed() -> None:
+    raw = governed(admitted(half()), terms=PLAIN_SIDECAR)
+    raw["spec"]["containers"].pop()
+
+    answer = validate(review(raw), PLAIN_SIDECAR)
+
+    assert answer.rules == (("not-governed", "enforce"),)
+    assert "/spec/containers/-" in answer.refusal
+
+
 def test_a_worker_that_has_heard_no_table_trusts_what_one_that_has_did() -> None:
     told = replace(
         TERMS,
@@ -218,7 +248,7 @@ def test_a_worker_that_has_heard_no_table_trusts_what_one_that_has_did() -> None
     )
     deaf = replace(TERMS, known=False)
 
-    assert validate(review(governed(admitted(half()), "OVER_BUDGET", told)), deaf).verdict == "valid"
+    assert validate(review(governed(admitted(half()), "OVER_BUDGET", told)), deaf) == Answer("valid")
 
 
 # observing
@@ -230,10 +260,10 @@ def test_while_observing_a_malformed_pod_is_admitted_ungoverned_with_a_warning()
     answer = mutate(review(raw), no_standing, OBSERVING)
 
     assert (answer.refusal, answer.operations, answer.verdict) == ("", (), "observed")
-    assert answer.warnings[0].startswith(
+    assert answer.warnings[1].startswith(
         "would be refused: spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
     )
-    assert answer.rules == ("share-range",)
+    assert answer.rules == (("share-range", "observe"),)
     assert validate(review(raw), OBSERVING).refusal == ""
 
 
@@ -285,24 +315,53 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
     "another scheduler": (
         admitted(half(), schedulerName="volcano"),
         Standing("IN_BUDGET"),
-        ('schedulerName "volcano" replaced by bursar-scheduler, which gives out cards',),
+        ('spec.schedulerName: only bursar-scheduler gives out cards, got "volcano"; replaced',),
     ),
     "a higher class": (
         with_class(admitted(half()), "urgent", 7),
         Standing("IN_BUDGET"),
         (
-            'priority class "urgent" replaced by gpu-default-priority, '
+            'spec.priorityClassName: it stands above the class of pods in budget, got "urgent" of value 7; '
+            "replaced by the highest class that the namespace's budget gives",
+        ),
+    ),
+    "a class above the lower one": (
+        with_class(admitted(half()), "middle", -1),
+        Standing("OVER_BUDGET"),
+        (
+            "namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",
+            'priority class "middle" replaced by gpu-lower-priority, '
             "the highest that the namespace's budget gives",
         ),
+    ),
+    "a mode on exhaustion that is not built": (
+        admitted(half()),
+        Standing("OVER_BUDGET", on_exhausted="evict"),
+        (
+            "namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",
+            "namespace team-a: onExhausted: evict is not built yet and acts as deprioritize",
+        ),
+    ),
+    "a mode that is not built, while there is budget": (
+        admitted(half()),
+        Standing("IN_BUDGET", 799, 800, on_exhausted="evict"),
+        (),
+    ),
+    "a policy that is not built": (
+        with_annotations(admitted(half()), {"bursar.dev/policy": "load"}),
+        Standing("IN_BUDGET"),
+        ("bursar.dev/policy: load is not built yet and acts as binpack",),
     ),
     "cards by hand": (
         admitted(half(env=ALL), plain("web", env=ALL), plain("db", env=[{"name": "NVIDIA_VISIBLE_DEVICES"}])),
         Standing("IN_BUDGET"),
         (
-            "spec.containers[0] (main): NVIDIA_VISIBLE_DEVICES replaced; "
-            "a container sees the cards that it is given",
-            "spec.containers[1] (web): NVIDIA_VISIBLE_DEVICES replaced; "
-            "a container sees the cards that it is given",
+            *(
+                f"spec.containers[{index}].env[0]: which cards a container sees is decided when the pod is "
+                'placed, got NVIDIA_VISIBLE_DEVICES="all"; '
+                "replaced: a container sees the cards that it is given"
+                for index in (0, 1)
+            ),
         ),
     ),
 }

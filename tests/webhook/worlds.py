@@ -30,10 +30,14 @@ TERMS = Terms(
     runtime_class="",
     sidecar=SIDECAR,
 )
-OURS = ("NVIDIA_VISIBLE_DEVICES", "BURSAR_CA", "BURSAR_TIMEKEEPER_URL", "BURSAR_SPOOL", "BURSAR_TOKEN_FILE")
+OURS = (
+    *("NVIDIA_VISIBLE_DEVICES", "BURSAR_CA", "BURSAR_TIMEKEEPER_URL", "BURSAR_SPOOL", "BURSAR_TOKEN_FILE"),
+    "BURSAR_ENDS",
+)
 
 OBSERVING = replace(TERMS, mode="observe")
 WITHOUT_SIDECAR = replace(TERMS, sidecar=None)
+PLAIN_SIDECAR = replace(TERMS, sidecar=replace(SIDECAR, native=False))
 
 
 def half(name: str = "main", **fields: object) -> Json:
@@ -65,6 +69,13 @@ def with_class(raw: Json, name: str, value: int) -> Json:
     return changed
 
 
+def with_annotations(raw: Json, annotations: Json) -> Json:
+    """The pod with these annotations too."""
+    changed = copy.deepcopy(raw)
+    changed["metadata"].setdefault("annotations", {}).update(annotations)
+    return changed
+
+
 def operations(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) -> list[Any]:
     """What govern writes for a pod that asks for a GPU."""
     request = parse(raw).request
@@ -90,8 +101,9 @@ def governed(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) 
 
 
 def sidecar_of(raw: Json) -> Json:
-    """The injected container."""
-    (found,) = (each for each in raw["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    """The injected container, native or plain; there is exactly one."""
+    both = [*raw["spec"].get("initContainers", []), *raw["spec"]["containers"]]
+    (found,) = (each for each in both if each["name"] == "bursar-sidecar")
     assert isinstance(found, dict)
     return found
 
@@ -118,7 +130,7 @@ def review_of(raw: Json | None, **request: Any) -> Json:
             "resource": {"group": "", "version": "v1", "resource": "pods"},
             "namespace": "team-a",
             "operation": "CREATE",
-            "userInfo": {"username": "someone"},
+            "userInfo": {"username": "someone", "groups": ["system:authenticated"]},
             "object": raw,
             "oldObject": None,
             "dryRun": False,

@@ -1,6 +1,8 @@
 """The Secrets and the webhook configurations, as the certificate process reads and writes them."""
 
 import base64
+import binascii
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,24 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 
+from webhook.certificates.lease import Lease
 from webhook.certificates.plan import CA_SECRET, Pair
 
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_MERGE, _BY_NAMES = "application/merge-patch+json", "application/strategic-merge-patch+json"
+_TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
+_LABELS = {"app.kubernetes.io/part-of": "bursar"}
 _TIMEOUT_S = 10.0
 
 
 class UnreachableError(Exception):
     """The API server could not be asked, or refused; the text says what and why."""
+
+
+class AbsentError(UnreachableError):
+    """There is no such object."""
 
 
 class Cluster:
@@ -28,6 +39,7 @@ class Cluster:
 
     def __init__(self, kubeconfig: Path | None, namespace: str) -> None:
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
+        self._leases = _LEASES.format(namespace)
         self._namespace = namespace
         self._configuration = client.Configuration()
         try:
@@ -42,49 +54,89 @@ class Cluster:
         self._http = client.ApiClient(self._configuration).rest_client.pool_manager
 
     def secret(self, name: str) -> tuple[Pair | None, str]:
-        """A stored pair with its resourceVersion: the version empty where there is no Secret, the pair None
-        where there is none or it lacks a key."""
+        """A stored pair with its resourceVersion: the version empty and the pair None where there is no
+        Secret; a key that it lacks is empty."""
         status, found = self._call("GET", f"{self._secrets}/{name}")
         if status == 404:
             return None, ""
-        self._demand(status in (200,), f"read Secret {name}", found)
-        version = str(found["metadata"]["resourceVersion"])
-        return _pair(name, found.get("data") or {}), version
+        self._demand(status == 200, f"read Secret {name}", found)
+        return _pair(name, found), str(found["metadata"]["resourceVersion"])
 
     def store(self, name: str, pair: Pair, version: str) -> bool:
-        """Creates the Secret, or replaces the one of this version; False where someone else was faster."""
-        metadata: dict[str, Any] = {
-            "name": name,
-            "namespace": self._namespace,
-            "labels": {"app.kubernetes.io/part-of": "bursar"},
-        }
-        body = {"apiVersion": "v1", "kind": "Secret", "type": _type(name), "metadata": metadata}
-        body["data"] = {key: base64.b64encode(value).decode() for key, value in _data(name, pair).items()}
+        """Creates the Secret, or changes the one of this version, leaving what others have written into it;
+        False where someone else was faster."""
+        data = {key: base64.b64encode(value).decode() or None for key, value in _data(name, pair).items()}
+        metadata: dict[str, Any] = {"labels": _LABELS, "annotations": _annotations(name, pair)}
+        body: dict[str, Any]
         if version:
-            metadata["resourceVersion"] = version
-            status, found = self._call("PUT", f"{self._secrets}/{name}", body)
+            body = {"metadata": metadata | {"resourceVersion": version}, "data": data}
+            status, found = self._call("PATCH", f"{self._secrets}/{name}", body, _MERGE)
         else:
+            metadata |= {"name": name, "namespace": self._namespace}
+            metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v}
+            body = {"apiVersion": "v1", "kind": "Secret", "type": _type(name), "metadata": metadata}
+            body["data"] = {key: value for key, value in data.items() if value}
             status, found = self._call("POST", self._secrets, body)
         if status == 409 or (version and status == 404):
             return False
         self._demand(status in (200, 201), f"write Secret {name}", found)
         return True
 
+    def bundles(self, kind: str, name: str) -> dict[str, bytes]:
+        """The CA bundle of each webhook of a configuration, by the webhook's name; empty where it has none.
+        Raises AbsentError where there is no such configuration."""
+        found = self._configured(kind, name)
+        return {each["name"]: _decoded(each["clientConfig"].get("caBundle")) for each in found}
+
     def trust(self, kind: str, name: str, bundle: bytes) -> bool:
-        """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed."""
-        path = f"{_CONFIGURATIONS}/{kind}/{name}"
-        status, found = self._call("GET", path)
-        self._demand(status == 200, f"read {kind}/{name}", found)
+        """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed.
+        Raises AbsentError where there is no such configuration."""
         text = base64.b64encode(bundle).decode()
-        webhooks = found.get("webhooks") or []
+        webhooks = self._configured(kind, name)
         stale = [each["name"] for each in webhooks if each["clientConfig"].get("caBundle") != text]
         if not stale:
             return False
         # merged by the webhooks' names, so that nothing else in them is touched
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
-        status, found = self._call("PATCH", path, changes, "application/strategic-merge-patch+json")
+        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, _BY_NAMES)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
         return True
+
+    def lease(self, name: str) -> Lease | None:
+        """A Lease; None where there is none."""
+        status, found = self._call("GET", f"{self._leases}/{name}")
+        if status == 404:
+            return None
+        self._demand(status == 200, f"read Lease {name}", found)
+        spec = found.get("spec") or {}
+        holder, duration_s = spec.get("holderIdentity") or "", int(spec.get("leaseDurationSeconds") or 0)
+        return Lease(holder, duration_s, str(found["metadata"]["resourceVersion"]))
+
+    def hold(self, name: str, lease: Lease | None, holder: str, duration_s: int) -> bool:
+        """Writes oneself as the Lease's holder (an empty one gives it back), over this version of it or, with
+        None, as a new one; False where someone else was faster."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody reckons with it
+        metadata: dict[str, Any] = {"name": name, "namespace": self._namespace, "labels": _LABELS}
+        spec: dict[str, Any] = {"leaseDurationSeconds": duration_s, "renewTime": now}
+        if holder:
+            spec["holderIdentity"] = holder
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        if lease is None:
+            status, found = self._call("POST", self._leases, body)
+        else:
+            metadata["resourceVersion"] = lease.version
+            status, found = self._call("PUT", f"{self._leases}/{name}", body)
+        if status == 409 or (lease is not None and status == 404):
+            return False
+        self._demand(status in (200, 201), f"write Lease {name}", found)
+        return True
+
+    def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:
+        status, found = self._call("GET", f"{_CONFIGURATIONS}/{kind}/{name}")
+        if status == 404:
+            raise AbsentError(f"there is no {kind}/{name}")
+        self._demand(status == 200, f"read {kind}/{name}", found)
+        return list(found.get("webhooks") or [])
 
     def _call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
@@ -118,15 +170,37 @@ def _type(name: str) -> str:
 
 def _data(name: str, pair: Pair) -> dict[str, bytes]:
     if name == CA_SECRET:
-        return {"ca.crt": pair.bundle, "ca.key": pair.key}
+        return {"ca.crt": pair.bundle, "ca.key": pair.key, "former.key": pair.former_key}
     return {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pair.bundle}
 
 
-def _pair(name: str, data: dict[str, str]) -> Pair | None:
+def _annotations(name: str, pair: Pair) -> dict[str, str | None]:
+    if name != CA_SECRET:
+        return {}
+    return {_TRUSTED_SINCE: pair.trusted_since.isoformat() if pair.trusted_since else None}
+
+
+def _pair(name: str, secret: dict[str, Any]) -> Pair:
+    held = {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
+    bundle = held.get("ca.crt", b"")
+    if name != CA_SECRET:
+        return Pair(held.get("tls.crt", b""), held.get("tls.key", b""), bundle)
+    since = (secret["metadata"].get("annotations") or {}).get(_TRUSTED_SINCE, "")
+    return Pair(bundle, held.get("ca.key", b""), bundle, held.get("former.key", b""), _time(since))
+
+
+def _decoded(text: str | None) -> bytes:
+    """What base64 text says; nothing where it is none."""
     try:
-        of = {key: base64.b64decode(value, validate=True) for key, value in data.items()}
-        if name == CA_SECRET:
-            return Pair(of["ca.crt"], of["ca.key"], of["ca.crt"])
-        return Pair(of["tls.crt"], of["tls.key"], of["ca.crt"])
-    except (KeyError, ValueError):
+        return base64.b64decode(text or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _time(text: str) -> datetime | None:
+    """A time with its zone; None where the text is none."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
         return None
+    return read if read.tzinfo is not None else None

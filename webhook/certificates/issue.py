@@ -1,4 +1,4 @@
-"""Makes keys and certificates: ECDSA P-256, a CA for ten years, leaves for one."""
+"""Makes keys and certificates: ECDSA P-256."""
 
 from datetime import datetime, timedelta
 
@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from webhook.certificates.plan import Leaf, Pair, address_of
+from webhook.certificates.lives import Lives
+from webhook.certificates.plan import Leaf, Pair
+from webhook.certificates.reading import BACKDATED, address_of
 
-CA_LIFE = timedelta(days=3650)
-LEAF_LIFE = timedelta(days=365)
-SKEW = timedelta(hours=1)  # a peer whose clock is behind takes a new certificate at once
+CA_LIFE, LEAF_LIFE = Lives().ca, Lives().leaf
 
 
 def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Pair:
@@ -26,7 +26,7 @@ def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Pair:
     subject = _subject(f"bursar-ca-{now:%Y%m%d%H%M%S}")
     identity = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     builder = (
-        _builder(subject, subject, key.public_key(), now, life)
+        _builder(subject, subject, key.public_key(), now, now + life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_SIGNS_CERTIFICATES, critical=True)
         .add_extension(identity, critical=False)
@@ -36,15 +36,16 @@ def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Pair:
 
 
 def new_leaf(ca: Pair, leaf: Leaf, now: datetime, life: timedelta = LEAF_LIFE) -> Pair:
-    """A server's certificate, signed by the CA."""
+    """A server's certificate, signed by the CA, which it does not outlive."""
     authority = x509.load_pem_x509_certificate(ca.certificate)
     signer = load_pem_private_key(ca.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise TypeError("the CA's key is not one of ours")
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    end = min(now + life, authority.not_valid_after_utc)
     builder = (
-        _builder(_subject(leaf.names[0]), authority.subject, key.public_key(), now, life)
+        _builder(_subject(leaf.names[0]), authority.subject, key.public_key(), now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(name) for name in leaf.names]), critical=False)
@@ -68,7 +69,7 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -76,8 +77,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + life)
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(end)
     )
 
 

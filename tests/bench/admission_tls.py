@@ -1,0 +1,110 @@
+"""Reviews straight over TLS: our webhook beside a minimal one in Go, which does nothing of what an admission
+has to do but decode a review and answer with a small patch.
+
+``python tests/bench/admission_tls.py [--reviews N] [--rounds N] [--json FILE]``. Kept-alive HTTP/1.1
+connections; each waits for its answer before it posts again. The rows of all rounds are taken in turn, and
+the median of each is told. CPU is that of all the webhook's processes, by the review.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from tests.bench import pods
+from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
+from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.worlds import standings
+
+Json = dict[str, Any]
+CONNECTIONS = (1, 8)
+
+
+def main() -> None:
+    """Prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reviews", type=int, default=6_000, help="reviews a row and round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        load, program = compiled(folder)
+        tls = Tls(folder / "tls")
+        timekeeper = Timekeeper(tls)
+        timekeeper.document = standings()
+        with minimal_go(program, tls, folder) as go, ours(tls, timekeeper.url, folder) as bursar:
+            rows = measured(load, (go, bursar), tls, folder, given.reviews, given.rounds)
+            memory = {each.name: each.pss_mib() for each in (go, bursar)}
+        timekeeper.end()
+    show(rows)
+    print("memory (PSS, MiB): " + ", ".join(f"{name} {figures}" for name, figures in memory.items()))
+    if given.json:
+        given.json.write_text(json.dumps({"rows": rows, "pss_mib": memory}, indent=1))
+
+
+def measured(
+    load: Load, contestants: tuple[Contestant, ...], tls: Tls, folder: Path, reviews: int, rounds: int
+) -> list[Json]:
+    """A row for each size of pod, number of connections, and webhook."""
+    bodies = {
+        name: _file(folder, name, pods.review(pods.written(*size))) for name, size in pods.SIZES.items()
+    }
+    keys = [
+        (size, connections, each) for size in bodies for connections in CONNECTIONS for each in contestants
+    ]
+    taken: dict[tuple[str, int, str], list[Json]] = {}
+    for _ in range(rounds):
+        for size, connections, each in keys:
+            count = reviews if size == "10 KB" else reviews // 5
+            figures = _one(load, each, tls, bodies[size], connections, count)
+            taken.setdefault((size, connections, each.name), []).append(figures)
+    return [
+        {"size": size, "bytes": bodies[size].stat().st_size, "connections": connections, "webhook": each.name}
+        | _median(taken[size, connections, each.name])
+        for size, connections, each in keys
+    ]
+
+
+def _one(load: Load, each: Contestant, tls: Tls, body: Path, connections: int, count: int) -> Json:
+    url, ca = f"https://127.0.0.1:{each.port}/mutate", tls.folder / "ca.crt"
+    load.run(url, ca, body, connections, 20 * connections)
+    before = each.cpu_s()
+    figures = load.run(url, ca, body, connections, count)
+    spent_s = each.cpu_s() - before
+    return figures | {"cpu_us": 1e6 * spent_s / (count + connections)}
+
+
+def _median(rounds: list[Json]) -> Json:
+    return {
+        name: round(statistics.median(each[name] for each in rounds), 2)
+        for name in ("per_s", "p50_ms", "p99_ms", "cpu_us")
+    }
+
+
+def _file(folder: Path, name: str, body: bytes) -> Path:
+    file = folder / f"{name.replace(' ', '-')}.json"
+    file.write_bytes(body)
+    return file
+
+
+def show(rows: list[Json]) -> None:
+    """Prints the table."""
+    print(
+        f"{'review':<16}{'connections':>11} {'webhook':<8}"
+        f"{'reviews/s':>10}{'p50 ms':>8}{'p99 ms':>8}{'CPU us':>8}"
+    )
+    for row in rows:
+        print(
+            f"{row['size']:<16}{row['connections']:>11} {row['webhook']:<8}{row['per_s']:>10.0f}"
+            f"{row['p50_ms']:>8.2f}{row['p99_ms']:>8.2f}{row['cpu_us']:>8.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

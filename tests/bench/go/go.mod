@@ -1,0 +1,3 @@
+module bursar.dev/bench
+
+go 1.26

@@ -1,0 +1,15 @@
+"""The page on governed pods names figures that stand in the code."""
+
+from pathlib import Path
+
+from sidecar.heart import MOST_SILENCE_MS
+from webhook.terms import Sidecar
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "governed-pods.md").read_text()
+
+
+def test_the_sidecars_amounts_and_its_patience_are_those_of_the_code() -> None:
+    sidecar = Sidecar("", "", "")
+
+    assert f"requests **{sidecar.cpu}** cpu and **{sidecar.memory}** memory" in PAGE
+    assert f"has not answered for **{MOST_SILENCE_MS // 60_000} minutes**" in PAGE

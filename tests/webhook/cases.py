@@ -1,0 +1,333 @@
+"""Pods with what each of them breaks: one table for the rules in Python and for the policies in the API
+server, so that neither can drift from the other."""
+
+import copy
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.webhook.worlds import plain
+from tests.worlds import Json, container, limits_of
+from timekeeper.core.violation import Violation
+
+Broken = frozenset[tuple[str, str]]
+"""Rules with the paths at which they are broken; containers stand there by name."""
+
+LIMITS = "spec.containers[main].resources.limits"
+PERCENT, MEMORY = f"{LIMITS}[bursar.dev/gpu-percent]", f"{LIMITS}[bursar.dev/gpu-memory]"
+COUNT = f"{LIMITS}[bursar.dev/gpu-count]"
+CORE, VMEMORY = f"{LIMITS}[tencent.com/vcuda-core]", f"{LIMITS}[tencent.com/vcuda-memory]"
+GPU = f"{LIMITS}[nvidia.com/gpu]"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to a card past every request: the pod that takes it, the nearest that does not, and what is
+    said."""
+
+    bad: Json
+    good: Json
+    rule: str
+    path: str
+
+
+def a_pod(*containers: Json, init: Iterable[Json] = (), **spec: object) -> Json:
+    """A pod as a user sends it; ``annotations`` go into its metadata, other keywords into its spec."""
+    metadata: Json = {"name": "p"}
+    if "annotations" in spec:
+        metadata["annotations"] = spec.pop("annotations")
+    if init:
+        spec["initContainers"] = list(init)
+    body = {"containers": list(containers), **spec}
+    return copy.deepcopy({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
+
+
+def tencent(name: str = "main", **limits: str) -> Json:
+    """A container that asks in the tencent dialect: ``core``, ``memory``."""
+    return limits_of(name, **{f"tencent_com__vcuda_{key}": value for key, value in limits.items()})
+
+
+def nvidia(cards: str, name: str = "main") -> Json:
+    """A container that asks for whole cards."""
+    return limits_of(name, nvidia_com__gpu=cards)
+
+
+def by_name(pod: Json, path: str) -> str:
+    """The path with containers by name where it has their places."""
+    return re.sub(
+        r"^spec\.(containers|initContainers)\[(\d+)\]",
+        lambda found: f"spec.{found[1]}[{pod['spec'][found[1]][int(found[2])]['name']}]",
+        path,
+    )
+
+
+def broken_by(pod: Json, violations: Iterable[Violation]) -> Broken:
+    """What the rules in Python have found."""
+    return frozenset((each.rule, by_name(pod, each.path)) for each in violations)
+
+
+def told(message: str) -> Broken:
+    """What a policy of ours has found, from the message of its refusal; empty where none has spoken. Of one
+    that was too long to be told in full, what is there in full."""
+    said = re.search(r"denied request: (spec.*|metadata.*)", message)
+    sentences = said[1].split(" | ") if said else []
+    if message.endswith("..."):
+        sentences.pop()
+    found = [
+        re.fullmatch(r"(\S+): .*; allowed: .*; for example .* \[([a-z-]+)\]", each) for each in sentences
+    ]
+    assert all(found), f"no sentence with path, allowed, example and rule: {message}"
+    return frozenset((each[2], each[1]) for each in found if each)
+
+
+def _one(rule: str, *paths: str) -> Broken:
+    return frozenset((rule, path) for path in paths)
+
+
+NOTHING: Broken = frozenset()
+
+# What a GPU request may and may not be.
+RANGES: dict[str, tuple[Json, Broken]] = {
+    "half a card": (a_pod(container(gpu_percent="50")), NOTHING),
+    "one per cent": (a_pod(container(gpu_percent="1")), NOTHING),
+    "a whole card": (a_pod(container(gpu_percent="100")), NOTHING),
+    "two whole cards": (a_pod(container(gpu_percent="200")), NOTHING),
+    "as many cards as a node has": (a_pod(container(gpu_percent="6400")), NOTHING),
+    "a share and memory": (a_pod(container(gpu_percent="30", gpu_memory="8192")), NOTHING),
+    "the least memory": (a_pod(container(gpu_memory="64")), NOTHING),
+    "the most memory": (a_pod(container(gpu_memory="1048576")), NOTHING),
+    "cards counted": (a_pod(container(gpu_count="64")), NOTHING),
+    "half of each of two cards": (a_pod(container(gpu_count="2", gpu_percent="100")), NOTHING),
+    "all of each of two cards": (a_pod(container(gpu_count="2", gpu_percent="200")), NOTHING),
+    "memory on each of two cards": (a_pod(container(gpu_count="2", gpu_memory="128")), NOTHING),
+    "amounts as the API server respells them": (
+        a_pod(
+            container("a", gpu_memory="8k"), container("b", gpu_memory="4Ki"), container(gpu_percent="1e2")
+        ),
+        NOTHING,
+    ),
+    "a share with memory, tencent": (a_pod(tencent(core="50", memory="32")), NOTHING),
+    "whole cards, tencent": (a_pod(tencent(core="200")), NOTHING),
+    "whole cards with memory, tencent": (a_pod(tencent(core="100", memory="32")), NOTHING),
+    "whole cards, nvidia": (a_pod(nvidia("64")), NOTHING),
+    "cards for an init container": (
+        a_pod(container(gpu_percent="50"), init=[container("first", gpu_percent="100")]),
+        NOTHING,
+    ),
+    "containers without cards beside": (a_pod(plain(), container(gpu_percent="50")), NOTHING),
+    "a request that equals its limit": (
+        a_pod(container(requests={"bursar.dev/gpu-percent": "50"}, gpu_percent="50")),
+        NOTHING,
+    ),
+    "nothing of a card": (a_pod(container(gpu_percent="0")), _one("amount", PERCENT)),
+    "nothing of anything": (
+        a_pod(container(gpu_percent="0", gpu_memory="0", gpu_count="0")),
+        _one("amount", PERCENT, MEMORY, COUNT),
+    ),
+    "nothing, and too much beside it": (
+        a_pod(container(gpu_percent="150", gpu_memory="0")),
+        _one("amount", MEMORY),
+    ),
+    "more cards than any node has": (a_pod(container(gpu_count="65")), _one("amount", COUNT)),
+    "a little more than a card": (a_pod(container(gpu_percent="101")), _one("share-range", PERCENT)),
+    "a card and a half": (a_pod(container(gpu_percent="150")), _one("share-range", PERCENT)),
+    "65 cards in per cent": (a_pod(container(gpu_percent="6500")), _one("share-range", PERCENT)),
+    "a card and a half, with memory": (
+        a_pod(container(gpu_percent="150", gpu_memory="8192")),
+        _one("share-range", PERCENT) | _one("memory-with-whole-cards", MEMORY),
+    ),
+    "a whole card with memory": (
+        a_pod(container(gpu_percent="100", gpu_memory="8192")),
+        _one("memory-with-whole-cards", MEMORY),
+    ),
+    "two whole cards with memory": (
+        a_pod(container(gpu_percent="200", gpu_memory="8192")),
+        _one("memory-with-whole-cards", MEMORY),
+    ),
+    "two counted whole cards with memory": (
+        a_pod(container(gpu_count="2", gpu_percent="200", gpu_memory="8192")),
+        _one("memory-with-whole-cards", MEMORY),
+    ),
+    "a hundred over three": (
+        a_pod(container(gpu_count="3", gpu_percent="100")),
+        _one("count-divides", PERCENT),
+    ),
+    "more than two cards have": (
+        a_pod(container(gpu_count="2", gpu_percent="202")),
+        _one("count-divides", PERCENT),
+    ),
+    "less than a per cent of each": (
+        a_pod(container(gpu_count="2", gpu_percent="1")),
+        _one("count-divides", PERCENT),
+    ),
+    "memory over three": (
+        a_pod(container(gpu_count="3", gpu_memory="8192")),
+        _one("count-divides", MEMORY),
+    ),
+    "neither divides": (
+        a_pod(container(gpu_count="2", gpu_percent="3", gpu_memory="129")),
+        _one("count-divides", PERCENT, MEMORY),
+    ),
+    "less memory than a process needs": (a_pod(container(gpu_memory="63")), _one("memory-floor", MEMORY)),
+    "less on each of two cards": (
+        a_pod(container(gpu_count="2", gpu_memory="126")),
+        _one("memory-floor", MEMORY),
+    ),
+    "GiB written as MiB": (a_pod(container(gpu_memory="8")), _one("memory-floor", MEMORY)),
+    "bytes written as MiB": (a_pod(container(gpu_memory="8Gi")), _one("memory-range", MEMORY)),
+    "amounts of which the sum is beyond 64 bits": (
+        a_pod(container(gpu_count="1", gpu_percent="9E", gpu_memory="9E")),
+        _one("count-divides", PERCENT) | _one("memory-range", MEMORY),
+    ),
+    "a MiB more than the most": (a_pod(container(gpu_memory="1048577")), _one("memory-range", MEMORY)),
+    "a card and a half, tencent": (a_pod(tencent(core="150")), _one("share-range", CORE)),
+    "65 cards, tencent": (a_pod(tencent(core="6500")), _one("share-range", CORE)),
+    "a share without memory, tencent": (
+        a_pod(tencent(core="50")),
+        _one("share-without-memory", VMEMORY),
+    ),
+    "memory without a share, tencent": (a_pod(tencent(memory="32")), _one("share-without-memory", CORE)),
+    "nothing, tencent": (a_pod(tencent(core="0", memory="0")), _one("amount", CORE, VMEMORY)),
+    "no card, nvidia": (a_pod(nvidia("0")), _one("amount", GPU)),
+    "65 cards, nvidia": (a_pod(nvidia("65")), _one("whole-cards-only", GPU)),
+    "dialects that are not spoken": (
+        a_pod(limits_of("main", aliyun_com__gpu_mem="3", **{"nvidia_com__gpu.shared": "1"})),
+        _one("dialect-not-spoken", f"{LIMITS}[aliyun.com/gpu-mem]", f"{LIMITS}[nvidia.com/gpu.shared]"),
+    ),
+    "one that is spoken badly beside one that is not": (
+        a_pod(limits_of("main", bursar_dev__gpu_percent="150", amd_com__gpu="1")),
+        _one("dialect-not-spoken", f"{LIMITS}[amd.com/gpu]"),
+    ),
+    "a resource of ours that does not exist": (
+        a_pod(container(gpu_percents="50")),
+        _one("dialect-not-spoken", f"{LIMITS}[bursar.dev/gpu-percents]"),
+    ),
+    "two dialects in two containers": (
+        a_pod(container("a", gpu_percent="50"), nvidia("1")),
+        _one("several-dialects", "spec.containers"),
+    ),
+    "two dialects in one container": (
+        a_pod(limits_of("main", bursar_dev__gpu_percent="150", nvidia_com__gpu="1")),
+        _one("several-dialects", "spec.containers"),
+    ),
+    "two dialects, one in an init container": (
+        a_pod(tencent(core="50", memory="32"), init=[nvidia("1", "first")]),
+        _one("several-dialects", "spec.containers"),
+    ),
+    "all that is wrong at once": (
+        a_pod(
+            container("a", gpu_percent="150"),
+            container("b", gpu_memory="1"),
+            tencent("c", core="101"),
+            init=[nvidia("65", "first")],
+        ),
+        _one("share-range", "spec.containers[a].resources.limits[bursar.dev/gpu-percent]")
+        | _one("memory-floor", "spec.containers[b].resources.limits[bursar.dev/gpu-memory]")
+        | _one("share-range", "spec.containers[c].resources.limits[tencent.com/vcuda-core]")
+        | _one("whole-cards-only", "spec.initContainers[first].resources.limits[nvidia.com/gpu]")
+        | _one("several-dialects", "spec.containers"),
+    ),
+}
+
+
+def mounting(path: str, *, privileged: bool = False) -> Json:
+    """A pod that asks for no card, with a hostPath volume."""
+    context = {"securityContext": {"privileged": True}} if privileged else {}
+    volume = {"name": "v", "hostPath": {"path": path}}
+    return a_pod(plain("main", **context), volumes=[volume])
+
+
+def _mounted_at(path: str) -> Json:
+    mounts = [{"name": "v", "mountPath": path}]
+    return a_pod(plain("main", volumeMounts=mounts), volumes=[{"name": "v", "emptyDir": {}}])
+
+
+def _limited(resource: str) -> Json:
+    return a_pod({"name": "main", "image": "x", "resources": {"limits": {resource: "1"}}})
+
+
+HOST_PATH = "spec.volumes[v].hostPath.path"
+PRIVILEGED = "spec.containers[main].securityContext.privileged"
+
+
+def _path(bad: str, good: str) -> Way:
+    return Way(mounting(bad), mounting(good), "host-path", HOST_PATH)
+
+
+# Ways of a pod that asks for no card to reach one.
+WAYS: dict[str, Way] = {
+    "NVIDIA's device files": _path("/dev/nvidia0", "/dev/shm"),
+    "NVIDIA's control device": _path("/dev/nvidiactl", "/dev/null"),
+    "MIG's capabilities": _path("/dev/nvidia-caps/nvidia-cap1", "/dev/net/tun"),
+    "Intel's and AMD's device files": _path("/dev/dri", "/dev/kvm"),
+    "AMD's compute device": _path("/dev/kfd", "/dev/fuse"),
+    "devices by number": _path("/dev/char/195:0", "/dev/disk"),
+    "all devices": _path("/dev", "/data/dev"),
+    "the whole node": _path("/", "/srv"),
+    "processes, and through them every root": _path("/proc/1/root", "/sys"),
+    "the driver's root": _path("/run/nvidia/driver", "/run/udev"),
+    "the toolkit": _path("/usr/local/nvidia/toolkit", "/usr/local/share"),
+    "the toolkit's configuration": _path("/etc/nvidia-container-runtime", "/etc/ssl/certs"),
+    "CDI's specifications": _path("/etc/cdi", "/etc/localtime"),
+    "the kubelet's device plugins": _path("/var/lib/kubelet/device-plugins", "/var/lib/dbus"),
+    "the kubelet's PodResources": _path("/var/lib/kubelet/pod-resources/kubelet.sock", "/var/lib/data"),
+    "containerd's socket": _path("/run/containerd/containerd.sock", "/run/log"),
+    "Docker's socket, by the link": _path("/var/run/docker.sock", "/var/run/log"),
+    "CRI-O's socket": _path("/var/run/crio/crio.sock", "/var/run/udev"),
+    "static pods": _path("/etc/kubernetes/manifests", "/etc/hosts"),
+    "a folder that holds them": _path("/var", "/var/log"),
+    "a path that is written crookedly": _path("dev//./nvidia0/", "dev//./shm/"),
+    "privileged with a device": Way(
+        mounting("/dev/fuse", privileged=True), mounting("/dev/fuse"), "privileged", PRIVILEGED
+    ),
+    "privileged with a device, and another path": Way(
+        mounting("/dev/bus", privileged=True),
+        mounting("/srv", privileged=True),
+        "privileged",
+        PRIVILEGED,
+    ),
+    "a privileged init container with a device": Way(
+        a_pod(
+            plain("main"),
+            init=[plain("first", securityContext={"privileged": True})],
+            volumes=[{"name": "v", "hostPath": {"path": "/dev/fuse"}}],
+        ),
+        a_pod(
+            plain("main"),
+            init=[plain("first", securityContext={"privileged": False})],
+            volumes=[{"name": "v", "hostPath": {"path": "/dev/fuse"}}],
+        ),
+        "privileged",
+        "spec.initContainers[first].securityContext.privileged",
+    ),
+    "the processes of the node": Way(
+        a_pod(plain("main"), hostPID=True),
+        a_pod(plain("main"), shareProcessNamespace=True),
+        "host-pid",
+        "spec.hostPID",
+    ),
+    "a runtime class for GPUs": Way(
+        a_pod(plain("main"), runtimeClassName="nvidia"),
+        a_pod(plain("main"), runtimeClassName="gvisor"),
+        "runtime-class",
+        "spec.runtimeClassName",
+    ),
+    "an annotation that runtimes read": Way(
+        a_pod(plain("main"), annotations={"cdi.k8s.io/mine": "nvidia.com/gpu=all"}),
+        a_pod(plain("main"), annotations={"example.com/cdi.k8s.io": "nvidia.com/gpu=all"}),
+        "device-annotation",
+        "metadata.annotations[cdi.k8s.io/mine]",
+    ),
+    "a mount that the toolkit reads": Way(
+        _mounted_at("/var/run/nvidia-container-devices/all"),
+        _mounted_at("/var/run/nvidia-container"),
+        "device-mount",
+        "spec.containers[main].volumeMounts",
+    ),
+    "a device class as a limit": Way(
+        _limited("deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
+        _limited("deviceclass.resource.kubernetes.io/rdma.example.com"),
+        "device-claim",
+        "spec.containers[main].resources.limits",
+    ),
+}

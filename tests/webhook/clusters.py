@@ -1,0 +1,95 @@
+"""A real API server with the webhook of this checkout registered as the manifests have it."""
+
+import base64
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
+from tests.webhook.worlds import entry, standings
+from tests.worlds import Json
+
+MANIFESTS = ROOT / "deploy" / "manifests"
+
+
+class Cluster:
+    """A control plane with our namespaces and classes, and two of users."""
+
+    def __init__(self, cp: ControlPlane) -> None:
+        self.cp = cp
+        for namespace in ("bursar-system", "team-a", "team-b"):
+            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """kubectl's output; it must succeed."""
+        done = self.cp.kubectl(*arguments, input=input)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def said(self, *arguments: str, input: str | None = None) -> tuple[int, str]:
+        """kubectl's exit code and what it says on stderr."""
+        done = self.cp.kubectl(*arguments, input=input)
+        return done.returncode, str(done.stderr)
+
+    def apply(self, *objects: Json) -> tuple[int, str]:
+        """Applies objects to namespace team-a: exit code and stderr."""
+        return self.said("apply", "-n", "team-a", "-f", "-", input="\n---\n".join(map(json.dumps, objects)))
+
+    def get(self, path: str) -> Any:
+        """An object."""
+        return self.cp.api.call("GET", path)
+
+
+class Registered(Cluster):
+    """The webhook behind an API server, which its timekeeper has told ``document``. What is applied before it
+    is entered, is from before Bursar."""
+
+    def __init__(self, cp: ControlPlane, folder: Path, *flags: str, document: Json | None = None) -> None:
+        super().__init__(cp)
+        self.tls, self._folder, self._flags = Tls(folder), folder, flags
+        self._document = document or standings(team_a=entry("IN_BUDGET"))
+
+    def __enter__(self) -> Self:
+        self.timekeeper = Timekeeper(self.tls)
+        self.timekeeper.document = self._document
+        try:
+            self.webhook = Webhook(self._folder, self.tls, self.timekeeper.url, *self._flags, workers=1)
+            self.webhook.__enter__()
+            wait_until(lambda: "event=standings-heard" in self.webhook.log(), "the standings")
+            self.register()
+        except BaseException:
+            self.timekeeper.end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.webhook.__exit__(kind, error, trace)
+        self.timekeeper.end()
+
+    def register(self, *more: Json, at: str = "") -> None:
+        """Writes the configurations of the manifests, by URL, and further webhooks that only validate."""
+        documents = list(yaml.safe_load_all((MANIFESTS / "webhook-configurations.yaml").read_text()))
+        documents[1]["webhooks"] += more
+        bundle = base64.b64encode(self.tls.ca.bundle).decode()
+        for document in documents:
+            for each in document["webhooks"]:
+                path = each["clientConfig"]["service"]["path"]
+                each["clientConfig"] = {"url": (at or self.webhook.url) + path, "caBundle": bundle}
+        text = yaml.safe_dump_all(documents)
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
+
+    def unregister(self) -> None:
+        """Takes the configurations away, as in a cluster before Bursar."""
+        for kind in ("mutating", "validating"):
+            self.kubectl("delete", f"{kind}webhookconfiguration", "bursar")
+
+    def reviews(self, webhook: str) -> int:
+        """How many reviews one of the webhooks has answered."""
+        return self.webhook.log().count(f"event=review webhook={webhook} ")

@@ -1,0 +1,86 @@
+"""For each rule one object that breaks it and no other: for the tests of the rules, and for docs/rules.md."""
+
+from tests.webhook.worlds import TERMS, admitted, governed, half, plain, with_annotations, with_class
+from tests.worlds import Json, container, limits_of
+from timekeeper.core.request import parse
+from timekeeper.core.violation import Violation
+from webhook import rules
+from webhook.terms import Standing
+from webhook.verdict import denied, undone
+
+TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
+SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+SPENT = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)
+
+
+def labelled(raw: Json, name: str, value: str) -> Json:
+    """The pod with a label."""
+    raw["metadata"]["labels"] = {name: value}
+    return raw
+
+
+PODS: dict[str, Json] = {
+    "amount": admitted(container(gpu_percent="500m")),
+    "share-range": admitted(container(gpu_percent="150")),
+    "count-divides": admitted(container(gpu_count="3", gpu_percent="100")),
+    "memory-floor": admitted(container(gpu_memory="8")),
+    "memory-range": admitted(container(gpu_memory="8589934592")),
+    "memory-with-whole-cards": admitted(container(gpu_percent="100", gpu_memory="8k")),
+    "whole-cards-only": admitted(limits_of("main", nvidia_com__gpu="500m")),
+    "share-without-memory": admitted(limits_of("main", tencent_com__vcuda_core="50")),
+    "dialect-not-spoken": admitted(limits_of("main", aliyun_com__gpu_mem="3")),
+    "request-differs-from-limit": admitted(
+        container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")
+    ),
+    "several-dialects": admitted(half("a"), limits_of("b", nvidia_com__gpu="1")),
+    "unknown-policy": with_annotations(admitted(half()), {"bursar.dev/policy": "best"}),
+    "empty-constraint": with_annotations(admitted(half()), {"bursar.dev/gpu-models": " , "}),
+    "unknown-topology": with_annotations(admitted(half()), {"bursar.dev/topology": "rack"}),
+    "same-gpu-container": with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,bb"}),
+    "constraint-not-built": with_annotations(admitted(half()), {"bursar.dev/topology": "pair"}),
+    "forged-annotation": with_annotations(admitted(half()), {"visible-devices.bursar.dev/main": "GPU-7"}),
+    "unknown-annotation": with_annotations(admitted(half()), {"bursar.dev/gpu-model": "H100"}),
+    "forged-label": labelled(admitted(half()), "bursar.dev/governed", "false"),
+    "forged-gate": admitted(half(), schedulingGates=[{"name": "bursar.dev/hold"}]),
+    "sidecar-name": admitted(half(), plain("bursar-sidecar")),
+    "sidecar-volume": admitted(half(), volumes=[{"name": "bursar-token", "emptyDir": {}}]),
+    "node-name": admitted(half(), nodeName="n1"),
+    "sees-cards-without-asking": admitted(plain(env=SEES_ALL)),
+    "visible-devices": admitted(half(env=SEES_ALL)),
+    "isolation-variable": admitted(half(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])),
+    "env-from": admitted(half(envFrom=[{"configMapRef": {"name": "settings"}}])),
+    "privileged": admitted(half(securityContext={"privileged": True})),
+    "host-path": admitted(half(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
+    "device-annotation": with_annotations(admitted(half()), {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}),
+    "device-mount": admitted(
+        half(volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}])
+    ),
+    "host-pid": admitted(half(), hostPID=True),
+    "init-container": admitted(
+        limits_of("main", **TENCENT), init=[limits_of("setup", tencent_com__vcuda_core="100")]
+    ),
+    "foreign-scheduler": admitted(half(), schedulerName="volcano"),
+    "priority-class": with_class(admitted(half()), "urgent", 7),
+    "grace-period": admitted(half(), terminationGracePeriodSeconds=601),
+    "malformed-name": with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": "GPU-5a3c, 0"}),
+    "contradicting-constraint": with_annotations(
+        admitted(half()),
+        {"bursar.dev/gpu-models": "A100,H100", "bursar.dev/exclude-gpu-models": "H100,a100,T4"},
+    ),
+    "legacy-sidecar": admitted(half(), plain("gpu-sidecar")),
+}
+
+EPHEMERAL = admitted(half(), ephemeralContainers=[{"name": "debug", "image": "cuda", "env": SEES_ALL}])
+
+
+def examples() -> dict[str, Violation]:
+    """The violation of each rule."""
+    alone = {rule: rules.violations(raw, TERMS) for rule, raw in PODS.items()}
+    found = {rule: broken for rule, each in alone.items() for broken in each if broken.rule == rule}
+    (found["ephemeral-sees-cards"],) = rules.ephemeral_violations(EPHEMERAL, admitted(half()))
+    (found["budget-exhausted"],) = denied("team-a", SPENT)
+    changed = governed(admitted(half()))
+    changed["spec"]["schedulerName"] = "default-scheduler"
+    (found["not-governed"],) = undone(changed, parse(changed), TERMS)
+    return found

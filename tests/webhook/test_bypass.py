@@ -1,0 +1,618 @@
+"""Every way past a GPU request that docs/bypass.md tells, on a real API server with the policies and the
+webhook: that it is closed, and that the nearest harmless thing is not."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from tests.webhook.cases import WAYS, a_pod, mounting, told
+from tests.webhook.clusters import MANIFESTS, Registered
+from tests.webhook.servers import ROOT, wait_until
+from tests.webhook.worlds import env, half, plain
+from tests.worlds import Json
+from webhook.forbidden import names_devices, reaches_cards
+
+pytestmark = pytest.mark.cluster
+
+PAGE = ROOT / "docs" / "bypass.md"
+VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
+EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"
+RIGHTS = (
+    ("", "pods,bindings,pods/binding,namespaces", "get,create,update,patch"),
+    ("", "pods/status,pods/ephemeralcontainers,pods/resize", "get,update,patch"),
+    ("resource.k8s.io", "resourceclaims,resourceclaimtemplates", "create"),
+)
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    """The webhook registered, all policies in force, and a tenant named tess who may do far too much."""
+    with Registered(control_plane, tmp_path_factory.mktemp("world")) as made:
+        for name, labels in (("ops", {"bursar.dev/exempt": "true"}), ("gpu-operator", {})):
+            made.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        for name in ("team-a", "ops", "gpu-operator", "bursar-system"):
+            account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+            wait_until(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
+        for name in ("nvidia", "gvisor"):
+            kind = {"metadata": {"name": name}, "handler": name}
+            made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", kind)
+        allow(made, "tess", *RIGHTS)
+        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
+            made.kubectl("apply", "--server-side", "-f", str(file))
+        probes = [WAYS["the whole node"].bad, WAYS["a device class as a limit"].bad]
+        wait_until(
+            lambda: all("denied" in refusal(made, pod) for pod in probes), "the policies to be in force"
+        )
+        yield made
+
+
+def allow(world: Registered, user: str, *rights: tuple[str, str, str]) -> None:
+    """Gives a user rights on groups, resources and verbs, in the whole cluster."""
+    rules = [
+        {"apiGroups": [group], "resources": resources.split(","), "verbs": verbs.split(",")}
+        for group, resources, verbs in rights
+    ]
+    role: Json = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": rules}
+    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": user}}))
+    world.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
+
+
+def refusal(world: Registered, pod: Json, namespace: str = "team-a") -> str:
+    """What the creation of a pod is refused with, where nothing is stored; empty where it is not."""
+    try:
+        world.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def make(world: Registered, pod: Json, name: str, namespace: str = "team-a") -> None:
+    """Creates a pod of this name."""
+    named = copy.deepcopy(pod)
+    named["metadata"]["name"] = name
+    world.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", named)
+
+
+def stored(world: Registered, name: str, namespace: str = "team-a") -> Json:
+    """A pod as the API server has it."""
+    found: Json = world.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    return found
+
+
+# pods that ask for no card
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_to_a_card_without_a_request_is_refused_and_the_nearest_harmless_pod_is_not(
+    world: Registered, way: str
+) -> None:
+    case = WAYS[way]
+
+    said = refusal(world, case.bad)
+
+    assert said.startswith('403: pods "p" is forbidden: ValidatingAdmissionPolicy \'bursar-')
+    assert told(said) == {(case.rule, case.path)}
+    assert refusal(world, case.good) == ""
+
+
+def test_every_way_in_one_pod_is_told_at_once(world: Registered) -> None:
+    pod = a_pod(
+        plain("main", securityContext={"privileged": True}),
+        hostPID=True,
+        runtimeClassName="nvidia",
+        annotations={"cdi.k8s.io/mine": "nvidia.com/gpu=all"},
+        volumes=[{"name": "v", "hostPath": {"path": "/"}}],
+    )
+
+    assert {rule for rule, _ in told(refusal(world, pod))} == {
+        "host-path",
+        "privileged",
+        "host-pid",
+        "runtime-class",
+        "device-annotation",
+    }
+
+
+@pytest.mark.parametrize("namespace", ["ops", "kube-system", "gpu-operator", "bursar-system"])
+def test_what_runs_the_nodes_is_left_alone(world: Registered, namespace: str) -> None:
+    assert {way: refusal(world, case.bad, namespace) for way, case in WAYS.items()} == dict.fromkeys(WAYS, "")
+
+
+def test_a_pod_of_a_controller_is_refused_where_its_owner_can_read_it(world: Registered) -> None:
+    template = {"spec": a_pod(plain("main"), hostPID=True, restartPolicy="Never")["spec"]}
+    job = {"metadata": {"name": "peek"}, "spec": {"template": template}}
+    world.cp.api.call("POST", "/apis/batch/v1/namespaces/team-a/jobs", job)
+
+    def events() -> list[str]:
+        found = world.get("/api/v1/namespaces/team-a/events?fieldSelector=involvedObject.name%3Dpeek")
+        return [each["message"] for each in found["items"]]
+
+    wait_until(lambda: any("[host-pid]" in each for each in events()), "the controller to tell")
+    assert world.get("/api/v1/namespaces/team-a/pods?labelSelector=job-name%3Dpeek")["items"] == []
+
+
+def test_a_mirror_of_a_static_pod_is_shown_for_the_pod_runs_anyway(world: Registered) -> None:
+    pod = a_pod(plain("main"), hostPID=True, nodeName="n1") | {"metadata": {"name": "static-n1"}}
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    create = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
+    world.kubectl(
+        "create", "-f", "-", input='{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}'
+    )
+
+    kubelet = ("--as=system:node:n1", "--as-group=system:nodes", "--as-group=system:authenticated")
+    code, said = world.said(*create, *kubelet, input=json.dumps(pod))
+    assert (code, said) == (0, "")
+    code, said = world.said(*create, "--as=tess", input=json.dumps(pod))
+    assert code != 0
+    assert "[host-pid]" in said
+
+
+def test_a_path_with_a_line_break_is_refused_with_the_plain_sentence(world: Registered) -> None:
+    said = refusal(world, mounting("/dev/nvidia0\n"))
+
+    assert said.endswith(
+        "denied request: spec: it leads to GPUs that the pod does not ask for; "
+        "allowed: a GPU request in resources.limits"
+    )
+
+
+def test_a_long_path_is_told_in_short_and_nothing_is_left_out(world: Registered) -> None:
+    said = refusal(world, mounting("/dev/nvidia0/" + "é" * 2_000))
+
+    assert told(said) == {("host-path", "spec.volumes[v].hostPath.path")}
+    assert len(said) < 600
+
+
+def test_of_very_many_ways_the_first_are_told(world: Registered) -> None:
+    volumes = [{"name": f"v{n}", "hostPath": {"path": f"/dev/nvidia{n}"}} for n in range(200)]
+
+    said = refusal(world, a_pod(plain("main"), volumes=volumes))
+
+    assert "denied request: spec.volumes[v0].hostPath.path: this part of the node leads to its GPUs" in said
+    assert said.endswith("...")
+
+
+def test_privileged_alone_is_told_and_not_refused(world: Registered) -> None:
+    pod = a_pod(plain("main", securityContext={"privileged": True}))
+
+    code, said = world.said("create", "--dry-run=server", "-n", "team-a", "-f", "-", input=json.dumps(pod))
+
+    assert code == 0
+    assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-privileged'")
+    assert "spec.containers[main].securityContext.privileged: a privileged container opens every GPU" in said
+    code, said = world.said("create", "--dry-run=server", "-n", "ops", "-f", "-", input=json.dumps(pod))
+    assert (code, said) == (0, "")
+
+
+HOST_NAMES = """dev nvidia nvidia0 nvidia-caps dri shm proc run var lib kubelet pods device-plugins etc cdi
+    docker.sock kubernetes manifests containerd nvidia-container-devices usr local log nvi k3s 1 . /"""
+MOUNT_NAMES = "var run nvidia-container-devices nvidia-container-devices. all . /"
+
+
+def paths(names: str) -> st.SearchStrategy[str]:
+    """Paths of a few of these names, written in many ways."""
+    return st.builds(
+        lambda start, parts, end: start + "/".join(parts) + end,
+        st.sampled_from(["", "/", "//", "/./", "/var/run/", "/run/"]),
+        st.lists(st.sampled_from(names.split()), max_size=6),
+        st.sampled_from(["", "/", "/.", "all"]),
+    ).filter(bool)
+
+
+@settings(max_examples=250, deadline=None)
+@given(path=paths(HOST_NAMES))
+def test_random_host_paths_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
+    assert told(refusal(world, mounting(path))) == (
+        {("host-path", "spec.volumes[v].hostPath.path")} if reaches_cards(path) else set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/var/run/nvidia-container-devices/all", True),
+        ("/run/nvidia-container-devices", True),
+        ("//var/./run//./nvidia-container-devices/GPU-1", True),
+        ("./var//run/nvidia-container-devices", True),
+        ("/var/run/nvidia-container-devices.d", False),
+        ("/srv/var/run/nvidia-container-devices", False),
+    ],
+)
+def test_a_mount_is_known_however_it_is_written(world: Registered, path: str, names: bool) -> None:
+    mount = {"name": "v", "mountPath": path}
+    pod = a_pod(plain("main", volumeMounts=[mount]), volumes=[{"name": "v", "emptyDir": {}}])
+
+    assert (bool(refusal(world, pod)), names_devices(path)) == (names, names)
+
+
+@settings(max_examples=200, deadline=None)
+@given(path=paths(MOUNT_NAMES))
+def test_random_mounts_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
+    mount = {"name": "v", "mountPath": path}
+    pod = a_pod(plain("main", volumeMounts=[mount]), volumes=[{"name": "v", "emptyDir": {}}])
+
+    assert told(refusal(world, pod)) == (
+        {("device-mount", "spec.containers[main].volumeMounts")} if names_devices(path) else set()
+    )
+
+
+# variables
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_a_pod_that_asks_for_no_card_cannot_show_itself_all(world: Registered, field: str) -> None:
+    def showing(value: str) -> Json:
+        shown = plain("shows", env=[{"name": VISIBLE, "value": value}])
+        return a_pod(shown) if field == "containers" else a_pod(plain(), init=[shown])
+
+    for value in ("all", "0", "GPU-1"):
+        said = refusal(world, showing(value))
+        assert 'admission webhook "govern.bursar.dev" denied the request: ' in said
+        assert f"spec.{field}[0].env[0]: the pod asks for no GPU, so it may see none" in said
+    assert {value: refusal(world, showing(value)) for value in ("void", "none", "")} == {
+        "void": "",
+        "none": "",
+        "": "",
+    }
+
+
+def test_every_other_container_of_a_gpu_pod_is_told_to_see_none_also_past_what_its_config_map_says(
+    world: Registered,
+) -> None:
+    """What stands in `env` goes before `envFrom`, and both before the image's own."""
+    source = {"configMapRef": {"name": "says-all"}}
+    make(world, a_pod(half(), plain("proxy", envFrom=[source]), init=[plain("setup")]), "several")
+
+    spec = stored(world, "several")["spec"]
+
+    assert {
+        each["name"]: env(each).get(VISIBLE) for each in (*spec["initContainers"], *spec["containers"])
+    } == {
+        "bursar-sidecar": "metadata.annotations['visible-devices.bursar.dev/bursar-sidecar']",
+        "setup": "void",
+        "main": "metadata.annotations['visible-devices.bursar.dev/main']",
+        "proxy": "void",
+    }
+
+
+@pytest.fixture
+def void_for_everyone(world: Registered) -> Iterator[None]:
+    """The sample for nodes whose default runtime is NVIDIA's, in force; and a pod from before."""
+    make(world, a_pod(plain()), "older")
+    assert debug(world, "older", "earlier") == (0, "")
+    world.kubectl("apply", "--server-side", "-f", str(VOID_FOR_EVERYONE))
+    probe = a_pod(plain("probe"))
+
+    def acts() -> bool:
+        path = "/api/v1/namespaces/team-a/pods?dryRun=All"
+        pod = world.cp.api.call("POST", path, probe)
+        return env(pod["spec"]["containers"][0]) == {VISIBLE: "void"}
+
+    wait_until(acts, "the sample to act")
+    yield
+    world.kubectl("delete", "-f", str(VOID_FOR_EVERYONE))
+
+
+def test_with_the_sample_for_it_no_image_shows_itself_cards_either(
+    world: Registered, void_for_everyone: None
+) -> None:
+    variables = [{"name": "A", "value": "1"}, {"name": "A", "value": "$(B)"}]
+    own = [{"name": VISIBLE, "value": "none"}]
+    pod = a_pod(plain("bare"), plain("more", env=variables), plain("own", env=own), init=[plain("first")])
+    make(world, pod, "everyone")
+    for name in ("everyone", "older"):
+        assert debug(world, name, "later") == (0, "")
+    make(world, a_pod(half(), plain()), "asks")
+    make(world, a_pod(plain("bare")), "exempt", "ops")
+    crowd = a_pod(*(plain(f"c{number}", env=variables) for number in range(500)))
+    assert refusal(world, crowd) == ""
+
+    spec = stored(world, "everyone")["spec"]
+    assert [each.get("env") for each in spec["containers"]] == [
+        [{"name": VISIBLE, "value": "void"}],
+        [*variables, {"name": VISIBLE, "value": "void"}],
+        own,
+    ]
+    for each in (*spec["initContainers"], *spec["ephemeralContainers"]):
+        assert each["env"] == [{"name": VISIBLE, "value": "void"}]
+    later, earlier = stored(world, "older")["spec"]["ephemeralContainers"]
+    assert (env(later), env(earlier)) == ({VISIBLE: "void"}, {})
+    main, web = stored(world, "asks")["spec"]["containers"]
+    assert env(main)[VISIBLE] == "metadata.annotations['visible-devices.bursar.dev/main']"
+    assert env(web) == {VISIBLE: "void"}
+    assert "env" not in stored(world, "exempt", "ops")["spec"]["containers"][0]
+
+
+# device claims
+
+
+def claim(kind: str, *classes: str, first_of: tuple[str, ...] = ()) -> Json:
+    """A ResourceClaim, or a template of one, that names these device classes."""
+    requests: list[Json] = [
+        {"name": f"r{number}", "exactly": {"deviceClassName": each}} for number, each in enumerate(classes)
+    ]
+    if first_of:
+        several = [{"name": f"s{n}", "deviceClassName": each} for n, each in enumerate(first_of)]
+        requests.append({"name": "either", "firstAvailable": several})
+    spec: Json = {"devices": {"requests": requests}}
+    whole: Json = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": "c-"}}
+    return whole | {"spec": {"spec": spec} if kind == "ResourceClaimTemplate" else spec}
+
+
+def claimed(world: Registered, whole: Json, *flags: str) -> str:
+    """What kubectl says about the creation of a claim, where nothing is stored."""
+    create = ("create", "-n", "team-a", "--dry-run=server", "-f", "-", *flags)
+    return world.said(*create, input=json.dumps(whole))[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [("ResourceClaim", "spec.devices.requests"), ("ResourceClaimTemplate", "spec.spec.devices.requests")],
+)
+def test_claims_on_gpus_are_refused_until_they_are_charged(world: Registered, kind: str, at: str) -> None:
+    for name in ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "gpu.intel.com", "shared-gpu"):
+        assert told(claimed(world, claim(kind, "rdma.example.com", name))) == {("device-claim", f"{at}[r1]")}
+    either = claim(kind, first_of=("rdma.example.com", "gpu.amd.com"))
+    assert told(claimed(world, either)) == {("device-claim", f"{at}[either]")}
+    harmless = ("rdma.example.com", "nic-migration", "gpus", "fpga.example.com")
+    assert claimed(world, claim(kind, *harmless, first_of=harmless)) == ""
+
+
+def test_the_claim_that_the_scheduler_makes_for_a_limit_passes_and_no_one_elses(world: Registered) -> None:
+    made = claim("ResourceClaim", "gpu.nvidia.com")
+    marked = copy.deepcopy(made)
+    marked["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+    assert claimed(world, marked, "--as=system:kube-scheduler") == ""
+    assert told(claimed(world, made, "--as=system:kube-scheduler")) != set()
+    assert told(claimed(world, marked, "--as=tess")) != set()
+
+
+# ephemeral containers
+
+
+def debug(
+    world: Registered, pod: str, name: str, namespace: str = "team-a", **fields: Any
+) -> tuple[int, str]:
+    """Adds an ephemeral container, as `kubectl debug` does."""
+    container = {"name": name, "image": "registry.example/cuda:1"} | fields
+    patch = json.dumps({"spec": {"ephemeralContainers": [container]}})
+    where = ("patch", "pod", pod, "-n", namespace, "--subresource", "ephemeralcontainers")
+    return world.said(*where, "--type", "strategic", "-p", patch)
+
+
+def test_an_ephemeral_container_of_a_gpu_pod_sees_no_card_though_its_image_asks_for_all(
+    world: Registered,
+) -> None:
+    make(world, a_pod(half()), "debugged")
+
+    assert debug(world, "debugged", "bare") == (0, "")
+    assert debug(world, "debugged", "more", env=[{"name": "A", "value": "b"}]) == (0, "")
+
+    added = stored(world, "debugged")["spec"]["ephemeralContainers"]
+    assert {each["name"]: env(each) for each in added} == {
+        "bare": {"NVIDIA_VISIBLE_DEVICES": "void"},
+        "more": {"A": "b", "NVIDIA_VISIBLE_DEVICES": "void"},
+    }
+
+
+def test_an_ephemeral_container_of_a_gpu_pod_is_neither_privileged_nor_shown_cards(world: Registered) -> None:
+    make(world, a_pod(half()), "debugged-hard")
+    shown = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+    for name, fields, path in (
+        ("a", {"env": shown}, "spec.ephemeralContainers[0].env[NVIDIA_VISIBLE_DEVICES]: "),
+        (
+            "b",
+            {"securityContext": {"privileged": True}},
+            "spec.ephemeralContainers[0].securityContext.privileged: ",
+        ),
+    ):
+        code, said = debug(world, "debugged-hard", name, **fields)
+        assert code != 0
+        assert path in said
+
+    assert debug(world, "debugged-hard", "c", securityContext={"privileged": False}) == (0, "")
+
+
+def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted(world: Registered) -> None:
+    make(world, mounting("/dev/fuse"), "fuse")
+
+    code, said = debug(world, "fuse", "root", securityContext={"privileged": True})
+
+    assert code != 0
+    assert told(said) == {("privileged", "spec.ephemeralContainers[root].securityContext.privileged")}
+    assert debug(world, "fuse", "user") == (0, "")
+
+
+def test_what_was_there_before_keeps_nobody_from_debugging(world: Registered) -> None:
+    spaces = "/api/v1/namespaces"
+    labelled = {"metadata": {"name": "was-exempt", "labels": {"bursar.dev/exempt": "true"}}}
+    world.cp.api.call("POST", spaces, labelled)
+    account = f"{spaces}/was-exempt/serviceaccounts/default"
+    wait_until(lambda: world.cp.api.answers(account), "the account")
+    make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
+    assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == (0, "")
+    world.kubectl("label", "namespace", "was-exempt", "bursar.dev/exempt-")
+
+    def refused_now() -> bool:
+        code, _ = debug(world, "old", "again", "was-exempt", securityContext={"privileged": True})
+        return code != 0
+
+    wait_until(refused_now, "the namespace to be governed")
+    assert debug(world, "old", "plain", "was-exempt") == (0, "")
+    world.kubectl("annotate", "pod", "old", "-n", "was-exempt", "note=x")
+
+
+# what is there stays as it is
+
+
+def test_a_request_cannot_be_taken_away_or_changed(world: Registered) -> None:
+    limits = {"cpu": "1", "bursar.dev/gpu-percent": "50"}
+    make(world, a_pod({"name": "main", "image": "x", "resources": {"limits": limits}}), "keeps")
+
+    def patched(resources: Json, *flags: str) -> tuple[int, str]:
+        patch = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+        where = ("patch", "pod", "keeps", "-n", "team-a", "--type", "strategic")
+        return world.said(*where, *flags, "-p", json.dumps(patch))
+
+    for amount in (None, "10", "100"):
+        changed = {key: {"bursar.dev/gpu-percent": amount} for key in ("limits", "requests")}
+        for flags in ((), ("--subresource", "resize")):
+            code, said = patched(changed, *flags)
+            assert code != 0, (amount, flags)
+            assert "Forbidden" in said
+    assert patched({"limits": {"cpu": "2"}}, "--subresource", "resize") == (0, "")
+    kept = stored(world, "keeps")["spec"]["containers"][0]["resources"]["limits"]
+    assert kept == {"cpu": "2", "bursar.dev/gpu-percent": "50"}
+
+
+CHANGES: dict[str, Json] = {
+    "a standing": {"annotations": {"bursar.dev/standing": "UNLIMITED"}},
+    "a request": {"annotations": {"bursar.dev/request": "{}"}},
+    "cards": {"annotations": {"visible-devices.bursar.dev/main": "GPU-0,GPU-1"}},
+    "a placement": {"annotations": {"bursar.dev/devices": "{}"}},
+    "what gpu-manager reads": {"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}},
+    "the mark of a governed pod": {"labels": {"bursar.dev/governed": "false"}},
+}
+
+
+@pytest.mark.parametrize("subresource", ["", "status", "ephemeralcontainers", "resize"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_marks_stay_as_they_are_by_whichever_way_they_are_written(
+    world: Registered, change: str, subresource: str
+) -> None:
+    """Some subresources drop such a change in silence, the others are kept from it by the policy."""
+    name = f"marked-{subresource or 'whole'}"
+    if world.said("get", "pod", name, "-n", "team-a")[0]:
+        make(world, a_pod(half()), name)
+    before = stored(world, name)["metadata"]
+    flags = ("--subresource", subresource) if subresource else ()
+    patch = json.dumps({"metadata": CHANGES[change]})
+
+    code, said = world.said(
+        *("patch", "pod", name, "-n", "team-a", "--type=merge", *flags, "-p", patch, "--as=tess")
+    )
+
+    after = stored(world, name)["metadata"]
+    assert (after["annotations"], after["labels"]) == (before["annotations"], before["labels"])
+    if subresource in ("", "status"):
+        assert code != 0
+        assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
+
+
+# bindings
+
+
+def binding(pod: str, **metadata: Json) -> Json:
+    """A Binding to a node that does not exist."""
+    target = {"kind": "Node", "name": "nowhere"}
+    whole: Json = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod} | metadata,
+        "target": target,
+    }
+    return whole
+
+
+def bound(world: Registered, whole: Json, user: str, legacy: bool = False) -> str:
+    """Sends a Binding as a user, by its pod or the old way: what it is refused with, or nothing."""
+    pod = whole["metadata"]["name"]
+    path = "/api/v1/namespaces/team-a/" + ("bindings" if legacy else f"pods/{pod}/binding")
+    code, said = world.said("create", f"--raw={path}", "-f", "-", f"--as={user}", input=json.dumps(whole))
+    return said if code else ""
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["pods/binding", "bindings"])
+def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registered, legacy: bool) -> None:
+    suffix = "legacy" if legacy else "new"
+    if not world.cp.api.answers(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{EXTENDER}"):
+        allow(world, EXTENDER, ("", "bindings,pods/binding", "create"))
+    make(world, a_pod(half()), f"bound-{suffix}")
+    make(world, a_pod(half()), f"free-{suffix}")
+    cards = {"visible-devices.bursar.dev/main": "GPU-0", "bursar.dev/devices": "{}"}
+
+    for written, path, rule in (
+        ({"annotations": {"visible-devices.bursar.dev/main": "GPU-0"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"tencent.com/gpu-assigned": "true"}}, "annotations", "forged-annotation"),
+        ({"labels": {"bursar.dev/governed": "false"}}, "labels", "forged-label"),
+    ):
+        (key,) = next(iter(written.values()))
+        said = bound(world, binding(f"bound-{suffix}", **written), "tess", legacy)
+        assert told(said) == {(rule, f"metadata.{path}[{key}]")}
+
+    assert bound(world, binding(f"bound-{suffix}", annotations=cards), EXTENDER, legacy) == ""
+    assert stored(world, f"bound-{suffix}")["metadata"]["annotations"].items() >= cards.items()
+    assert bound(world, binding(f"free-{suffix}", annotations={"note": "x"}), "tess", legacy) == ""
+
+
+# exemption
+
+
+def test_only_who_has_the_right_takes_a_namespace_out(world: Registered) -> None:
+    world.kubectl("create", "namespace", "mine")
+    label = ("label", "namespace", "mine", "--overwrite")
+
+    code, said = world.said(*label, "bursar.dev/exempt=true", "--as=tess")
+
+    assert code != 0
+    assert (
+        "metadata.labels[bursar.dev/exempt]: whoever sets it takes the namespace out of GPU budgets" in said
+    )
+    exempt = json.dumps(
+        {"apiVersion": "v1", "kind": "Namespace"}
+        | {"metadata": {"name": "mine-too", "labels": {"bursar.dev/exempt": "true"}}}
+    )
+    assert world.said("create", "-f", "-", "--as=tess", input=exempt)[0] != 0
+    assert world.said(*label, "app=x", "bursar.dev/exempt=false", "--as=tess")[0] == 0
+    world.kubectl(*label, "bursar.dev/exempt=true")
+    assert world.said(*label, "app=y", "--as=tess")[0] == 0
+    allow(world, "olga", ("bursar.dev", "exemptions", "create"), ("", "namespaces", "get,create,patch"))
+    assert world.said("create", "-f", "-", "--as=olga", input=exempt) == (0, "")
+
+
+def test_an_exempt_namespace_meets_neither_webhook_nor_policy(world: Registered) -> None:
+    before = world.reviews("mutate")
+
+    make(world, a_pod(half()), "own-affair", "ops")
+
+    pod = stored(world, "own-affair", "ops")
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    assert "labels" not in pod["metadata"]
+    assert world.reviews("mutate") == before
+    assert (
+        refusal(world, a_pod(half() | {"resources": {"limits": {"bursar.dev/gpu-percent": "150"}}}), "ops")
+        == ""
+    )
+
+
+# the page
+
+
+def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> None:
+    page = PAGE.read_text()
+    documents = [
+        document
+        for file in sorted(MANIFESTS.glob("admission-*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+    ]
+    names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
+    text = (MANIFESTS / "admission-bypass.yaml").read_text()
+    rules = set(re.findall(r"[^:] \[([a-z-]+)\]['\n]", text))
+
+    assert set(re.findall(r"`(bursar-[a-z-]+)`", page)) & names == names
+    assert {rule for rule in rules if f"`{rule}`" not in page} == set()
+    assert rules == {case.rule for case in WAYS.values()} | {"forged-annotation", "forged-label", "exemption"}

@@ -1,0 +1,220 @@
+"""How often the API server asks us while it creates one pod: once to govern it and once to check it, for what
+we leave behind its own plugins find nothing to change in."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.stack import Stack
+from tests.webhook.servers import Injector, Tls, wait_until
+from tests.worlds import Json
+
+pytestmark = pytest.mark.cluster
+
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+class World:
+    """All of Bursar on a control plane: namespaces with and without GPU time, and a class above ours."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.api = stack, stack.cp.api
+        self.api.call("POST", _CLASSES, {"metadata": {"name": "urgent"}, "value": 1_000})
+        budgets = {"spent": "gpuHours: 0\nperiod: month\n"}
+        self.api.call(
+            "POST",
+            "/api/v1/namespaces/bursar-system/configmaps",
+            {"metadata": {"name": "bursar-budgets"}, "data": budgets},
+        )
+        for namespace in ("free", "spent", "limited"):
+            self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+            stack.wait(f"the account of {namespace}", lambda path=path: stack.exists(path))  # type: ignore[misc]
+        stack.wait("the class to be seen by admission", lambda: self._takes(priorityClassName="urgent"))
+        stack.wait("the budget to be heard", lambda: self._class_of("spent") == "gpu-lower-priority")
+
+    def creates(self, namespace: str, **spec: Any) -> tuple[Json, Json]:
+        """The pod as it is stored, and how often each webhook was asked for it."""
+        before = self.asked()
+        stored = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", pod(**spec))
+        after = self.asked()
+        return stored, {name: after[name] - before.get(name, 0) for name in ("mutate", "validate")}
+
+    def asked(self) -> dict[str, int]:
+        """The reviews answered so far, by webhook."""
+        with urllib.request.urlopen(
+            f"{self.stack.webhook_url}/metrics", context=self.stack.tls_context()
+        ) as answer:
+            lines = answer.read().decode()
+        found: dict[str, int] = {}
+        for name, count in re.findall(r'bursar_webhook_reviews_total\{.*webhook="(\w+)"\} ([0-9.]+)', lines):
+            found[name] = found.get(name, 0) + int(float(count))
+        return found
+
+    def tls(self) -> Tls:
+        """What the certificate process has written for the webhook."""
+        found = object.__new__(Tls)
+        found.folder = self.stack.tls / "webhook"
+        return found
+
+    def ca_bundle(self) -> str:
+        """The CA that the API server trusts our webhook by."""
+        configuration = self.api.call("GET", f"{_CONFIGURATIONS}/bursar")
+        return str(configuration["webhooks"][0]["clientConfig"]["caBundle"])
+
+    def _takes(self, **spec: Any) -> bool:
+        try:
+            self.api.call("POST", "/api/v1/namespaces/free/pods?dryRun=All", pod(**spec))
+        except ApiError:
+            return False
+        return True
+
+    def _class_of(self, namespace: str) -> str:
+        answer = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
+        return str(answer["spec"]["priorityClassName"])
+
+
+def pod(**spec: Any) -> Json:
+    """A half-card pod as a user writes it, which no scheduler touches."""
+    main = {"name": "main", "image": "x", "resources": {"limits": {"bursar.dev/gpu-percent": "50"}}}
+    gates = [{"name": "example.com/test"}]
+    return {
+        "metadata": {"generateName": "p-"},
+        "spec": {"containers": [main], "schedulingGates": gates, **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """One for all tests here."""
+    with ControlPlane() as cp, Stack(cp) as stack:
+        yield World(stack)
+
+
+ORDINARY: dict[str, tuple[str, Json, tuple[str, int, str]]] = {
+    "a pod": ("free", {}, ("gpu-default-priority", 0, "PreemptLowerPriority")),
+    "one that is demoted": ("spent", {}, ("gpu-lower-priority", -5, "Never")),
+    "one whose own class is too high": (
+        "free",
+        {"priorityClassName": "urgent"},
+        ("gpu-default-priority", 0, "PreemptLowerPriority"),
+    ),
+    "one whose own class is too high, demoted": (
+        "spent",
+        {"priorityClassName": "urgent"},
+        ("gpu-lower-priority", -5, "Never"),
+    ),
+    "one without a token of its own": (
+        "free",
+        {"automountServiceAccountToken": False},
+        ("gpu-default-priority", 0, "PreemptLowerPriority"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ORDINARY)
+def test_an_ordinary_pod_is_governed_once_and_checked_once(world: World, case: str) -> None:
+    namespace, spec, expected = ORDINARY[case]
+
+    stored, asked = world.creates(namespace, **spec)
+
+    assert asked == {"mutate": 1, "validate": 1}
+    found = stored["spec"]
+    assert (found["priorityClassName"], found["priority"], found["preemptionPolicy"]) == expected
+
+
+def test_the_sidecar_gets_no_token_but_ours(world: World) -> None:
+    stored, _ = world.creates("free")
+
+    (sidecar,) = (each for each in stored["spec"]["initContainers"] if each["name"] == "bursar-sidecar")
+    assert [each["name"] for each in sidecar["volumeMounts"]] == ["bursar-token", "bursar-spool"]
+    (main,) = stored["spec"]["containers"]
+    assert [each["name"].rpartition("-")[0] for each in main["volumeMounts"]] == ["kube-api-access"]
+
+
+def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: World) -> None:
+    injector = Injector(world.tls())
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    webhook = {
+        "name": "proxy.example.com",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"url": injector.url, "caBundle": world.ca_bundle()},
+        "rules": [rule],
+    }
+    world.api.call("POST", _CONFIGURATIONS, {"metadata": {"name": "zzz"}, "webhooks": [webhook]})
+
+    def is_called() -> bool:
+        world.creates("free")
+        return injector.calls > 0
+
+    wait_until(is_called, "the other webhook to be called")
+
+    stored, asked = world.creates("free")
+    world.api.call("DELETE", f"{_CONFIGURATIONS}/zzz")
+    injector.end()
+
+    assert asked == {"mutate": 2, "validate": 1}
+    proxy = stored["spec"]["containers"][0]
+    assert (proxy["name"], proxy["env"]) == ("proxy", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+
+
+def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: World) -> None:
+    default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
+    world.api.call(
+        "POST",
+        "/api/v1/namespaces/limited/limitranges",
+        {"metadata": {"name": "floor"}, "spec": {"limits": [default]}},
+    )
+
+    def is_acted_on() -> bool:
+        (main,) = world.creates("limited")[0]["spec"]["containers"]
+        return "ephemeral-storage" in main["resources"].get("requests", {})
+
+    wait_until(is_acted_on, "the limit range to be seen by admission")
+
+    assert world.creates("limited")[1] == {"mutate": 2, "validate": 1}
+
+
+def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_is_heard(world: World) -> None:
+    """Until then such pods are refused: with the value of the class that is no more, as without the class."""
+    lower = world.api.call("GET", f"{_CLASSES}/gpu-lower-priority")
+    world.api.call("DELETE", f"{_CLASSES}/gpu-lower-priority")
+    anew = {"metadata": {"name": "gpu-lower-priority"}, "value": -50, "preemptionPolicy": "Never"}
+    world.api.call("POST", _CLASSES, anew)
+    stored: list[Json] = []
+    refused: list[int] = []
+
+    def is_taken() -> bool:
+        try:
+            stored.append(world.creates("spent")[0])
+        except ApiError as error:
+            refused.append(error.status)
+        return bool(stored)
+
+    wait_until(is_taken, "the new value to be heard", within_s=8)
+
+    assert stored[0]["spec"]["priority"] == -50
+    assert set(refused) <= {403}
+    assert lower["value"] == -5
+
+
+def test_without_the_timekeeper_the_api_server_fills_in_the_numbers_and_asks_again(world: World) -> None:
+    world.stack.stop("timekeeper")
+    found: list[Json] = []
+
+    def is_asked_again() -> bool:
+        stored, asked = world.creates("free")
+        found.append(stored)
+        return asked == {"mutate": 2, "validate": 1}
+
+    wait_until(is_asked_again, "the classes' numbers to age")
+
+    spec = found[-1]["spec"]
+    assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")

@@ -1,0 +1,349 @@
+"""How a broken rule is answered: its mode, observing, exempt users, and a budget that refuses."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.webhook.rule_examples import PODS, SEES_ALL
+from tests.webhook.worlds import (
+    OBSERVING,
+    TERMS,
+    admitted,
+    governed,
+    half,
+    patched,
+    plain,
+    review_of,
+    with_class,
+)
+from tests.worlds import Json, container
+from timekeeper.core.request import parse
+from timekeeper.core.rules import FIXED, SETTABLE
+from webhook import rules
+from webhook.review import Answer, Review, read
+from webhook.rules.catalogue import answered
+from webhook.terms import Standing, Terms
+from webhook.verdict import mutate, sorted_by_mode, validate
+
+IN_BUDGET = Standing("IN_BUDGET")
+RUNNER = "system:serviceaccount:ci:runner"
+
+
+def review(raw: Json, **request: Any) -> Review:
+    """A review, read as it comes in."""
+    return read(orjson.dumps(review_of(raw, **request)))
+
+
+def mutated(raw: Json, terms: Terms = TERMS, standing: Standing = IN_BUDGET, **request: Any) -> Answer:
+    """The answer of /mutate."""
+    return mutate(review(raw, **request), lambda _: standing, terms)
+
+
+def by(user: str, *groups: str) -> dict[str, Any]:
+    """Who asks."""
+    return {"userInfo": {"username": user, "groups": list(groups)}}
+
+
+# modes
+
+ROOTED = admitted(half(securityContext={"privileged": True}), hostPID=True)
+
+
+def test_a_rule_that_warns_lets_the_pod_be_governed_and_says_why() -> None:
+    answer = mutated(ROOTED, replace(TERMS, rules={"privileged": "warn", "host-pid": "off"}))
+
+    assert (answer.verdict, answer.refusal) == ("governed", "")
+    assert answer.rules == (("privileged", "warn"),)
+    assert answer.warnings == (
+        "spec.containers[0].securityContext.privileged: a privileged container can open every card of its "
+        'node, got "true"; let through'.replace('"true"', "true"),
+    )
+
+
+def test_what_refuses_is_told_as_a_refusal_and_what_warns_as_a_warning() -> None:
+    answer = mutated(ROOTED, replace(TERMS, rules={"privileged": "warn"}))
+
+    assert (answer.verdict, answer.operations) == ("refused", ())
+    assert answer.refusal.startswith("spec.hostPID: ")
+    assert "privileged" not in answer.refusal
+    assert len(answer.warnings) == 1
+    assert answer.rules == (("host-pid", "enforce"), ("privileged", "warn"))
+
+
+def test_what_governing_would_have_replaced_is_not_said_to_be_replaced_in_a_refused_pod() -> None:
+    answer = mutated(admitted(half(), schedulerName="volcano", nodeName="n1"))
+
+    assert answer.warnings == (
+        'spec.schedulerName: only bursar-scheduler gives out cards, got "volcano"; would be replaced',
+    )
+
+
+def test_a_foreign_scheduler_and_a_high_class_can_be_refused() -> None:
+    strict = replace(TERMS, rules={"foreign-scheduler": "enforce", "priority-class": "enforce"})
+
+    answer = mutated(with_class(admitted(half(), schedulerName="volcano"), "urgent", 7), strict)
+
+    assert answer.rules == (("foreign-scheduler", "enforce"), ("priority-class", "enforce"))
+
+
+@pytest.mark.parametrize("rule", ["foreign-scheduler", "priority-class", "visible-devices"])
+def test_what_governing_replaces_it_replaces_in_silence_where_the_rule_is_off(rule: str) -> None:
+    raw = PODS[rule]
+
+    answer = mutated(raw, replace(TERMS, rules={rule: "off"}))
+
+    assert (answer.verdict, answer.warnings, answer.rules) == ("governed", (), ())
+    assert patched(raw, list(answer.operations))["spec"] == governed_spec(raw)
+
+
+def governed_spec(raw: Json) -> Json:
+    """The spec that governing leaves, before the API server resolves the class."""
+    spec = governed(raw)["spec"]
+    if raw["spec"].get("priorityClassName"):
+        spec = {key: value for key, value in spec.items() if key not in ("priority", "preemptionPolicy")}
+    return {key: value for key, value in spec.items() if key in patched_keys(raw)}
+
+
+def patched_keys(raw: Json) -> set[str]:
+    """The fields of the spec once it is patched."""
+    return set(patched(raw, list(mutated(raw).operations))["spec"])
+
+
+def test_both_webhooks_say_the_same_so_that_people_read_it_once() -> None:
+    """The API server drops a warning that it has shown already."""
+    raw = admitted(half(envFrom=[{"secretRef": {"name": "keys"}}]))
+
+    first = mutated(raw)
+    second = validate(review(patched(raw, list(first.operations))), TERMS)
+
+    assert first.warnings == second.warnings
+    assert first.warnings == (
+        "spec.containers[0].envFrom[0]: it may set variables that show cards or steer their isolation, got "
+        '"Secret keys"; let through: what it sets is not seen at admission',
+    )
+
+
+@given(
+    st.lists(st.sampled_from(sorted(PODS)), min_size=1, max_size=6),
+    st.dictionaries(st.sampled_from((*SETTABLE, *FIXED)), st.sampled_from(["enforce", "warn", "off"])),
+    st.sampled_from(["enforce", "observe"]),
+    st.booleans(),
+)
+def test_each_violation_refuses_or_warns_or_is_off_and_is_in_one_place_only(
+    broken: list[str], modes: dict[str, str], mode: Any, exempt: bool
+) -> None:
+    terms = replace(TERMS, rules=modes, mode=mode)
+    found = [each for rule in broken for each in rules.violations(PODS[rule], terms)]
+
+    refusing, warned = sorted_by_mode(found, terms, exempt)
+
+    how = {each.rule: answered(each.rule, terms, exempt) for each in found}
+    assert list(refusing) == [each for each in found if how[each.rule] == "enforce"]
+    assert list(warned) == [each for each in found if how[each.rule] in ("warn", "observe", "exempt")]
+    assert all(how[each.rule] != "off" or modes[each.rule] == "off" for each in found)
+    assert not (mode == "observe" and refusing)
+    assert not any(each.rule in SETTABLE for each in refusing if exempt)
+
+
+# who is exempt
+
+EXEMPTING = replace(TERMS, exempt=frozenset((RUNNER, "gpu-admins")))
+
+
+@pytest.mark.parametrize(
+    "who", [by(RUNNER), by("someone", "developers", "gpu-admins")], ids=["user", "group"]
+)
+def test_an_exempt_user_is_warned_and_the_pod_governed_like_any_other(who: dict[str, Any]) -> None:
+    answer = mutated(admitted(half(), hostPID=True), EXEMPTING, **who)
+
+    assert (answer.verdict, answer.rules) == ("governed", (("host-pid", "exempt"),))
+    assert answer.operations == mutated(admitted(half()), EXEMPTING).operations
+    assert answer.warnings == (
+        "spec.hostPID: it shows the processes of the other tenants of a card; let through "
+        "(you are exempt from this rule)",
+    )
+
+
+def test_others_are_not_exempt() -> None:
+    for who in (by("someone", "developers"), by("system:serviceaccount:ci:other"), {"userInfo": None}):
+        assert mutated(admitted(half(), hostPID=True), EXEMPTING, **who).verdict == "refused"
+
+
+@pytest.mark.parametrize("rule", sorted(set(PODS) & set(FIXED)))
+def test_nobody_is_exempt_from_what_keeps_the_accounts_right(rule: str) -> None:
+    answer = mutated(PODS[rule], EXEMPTING, **by(RUNNER))
+
+    assert (answer.verdict, answer.rules) == ("refused", ((rule, "enforce"),))
+
+
+def test_an_exempt_user_may_also_attach_a_debugger_that_sees_cards() -> None:
+    before = governed(admitted(half()))
+    after = copy.deepcopy(before)
+    after["spec"]["ephemeralContainers"] = [plain("debug", env=SEES_ALL)]
+    update: dict[str, Any] = {
+        "operation": "UPDATE",
+        "subResource": "ephemeralcontainers",
+        "oldObject": before,
+    }
+
+    answer = validate(review(after, **update, **by(RUNNER)), EXEMPTING)
+
+    assert (answer.refusal, answer.rules) == ("", (("ephemeral-sees-cards", "exempt"),))
+
+
+# observing
+
+
+@pytest.mark.parametrize("rule", sorted(PODS))
+def test_while_observing_nothing_is_refused_and_every_readable_request_is_governed(rule: str) -> None:
+    raw = PODS[rule]
+
+    answer = mutated(raw, OBSERVING)
+    after = patched(raw, list(answer.operations))
+
+    assert answer.refusal == ""
+    assert answer.rules
+    assert validate(review(after), OBSERVING).refusal == ""
+    if parse(raw).request is not None:
+        assert after["metadata"]["labels"]["bursar.dev/governed"] == "true"
+    else:
+        assert after == raw
+
+
+def test_while_observing_a_request_that_cannot_be_read_is_told_to_run_unmetered() -> None:
+    answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), OBSERVING)
+
+    assert answer.warnings[0] == (
+        "this pod's GPU request cannot be read, so it runs without being governed or metered"
+    )
+    assert answer.warnings[1].startswith("would be refused: spec.containers[0].resources.limits")
+    assert answer.warnings[2].endswith("; would be replaced")
+
+
+@pytest.mark.parametrize("rule", ["sidecar-name", "sidecar-volume"])
+def test_while_observing_a_pod_that_uses_the_sidecars_names_goes_without_it(rule: str) -> None:
+    """The API server would refuse a second container of its name, and then something was refused after
+    all."""
+    raw = PODS[rule]
+
+    answer = mutated(raw, OBSERVING)
+    after = patched(raw, list(answer.operations))
+    named = [
+        each["name"] for each in (*after["spec"].get("initContainers", ()), *after["spec"]["containers"])
+    ]
+
+    assert len(set(named)) == len(named)
+    assert after["spec"].get("volumes") == raw["spec"].get("volumes")
+    assert validate(review(after), OBSERVING).rules == answer.rules
+
+
+def test_while_observing_a_users_class_stays_and_it_is_told_what_would_become_of_it() -> None:
+    raw = with_class(admitted(half()), "urgent", 7)
+
+    answer = mutated(raw, OBSERVING)
+
+    assert patched(raw, list(answer.operations))["spec"]["priorityClassName"] == "urgent"
+    assert answer.warnings == (
+        'spec.priorityClassName: it stands above the class of pods in budget, got "urgent" of value 7; '
+        "would be replaced by the highest class that the namespace's budget gives",
+    )
+
+
+# a budget that refuses
+
+DENYING = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)
+
+
+def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> None:
+    answer = mutated(admitted(half()), standing=DENYING)
+
+    assert (answer.verdict, answer.rules, answer.operations) == (
+        "refused",
+        (("budget-exhausted", "enforce"),),
+        (),
+    )
+    assert answer.refusal == (
+        'metadata.namespace: its GPU budget is used up, and it refuses new GPU pods then, got "team-a"; '
+        "allowed: pods without a GPU, until 2026-12-01 00:00 UTC, when its next period begins; "
+        "for example asking for more hours those who set the budgets"
+    )
+
+
+def test_a_budget_without_a_next_period_refuses_until_more_is_granted() -> None:
+    answer = mutated(admitted(half()), standing=replace(DENYING, until_ms=None))
+
+    assert "pods without a GPU, until more is granted; " in answer.refusal
+
+
+def test_a_burst_cannot_run_past_a_budget_that_denies() -> None:
+    answer = mutated(admitted(half()), standing=replace(DENYING, by_estimate=True))
+
+    assert "pods of the last seconds use up the rest of its GPU budget" in answer.refusal
+
+
+@pytest.mark.parametrize("word", ["IN_BUDGET", "UNLIMITED", "UNKNOWN"])
+def test_a_budget_denies_only_what_is_over_it(word: Any) -> None:
+    assert mutated(admitted(half()), standing=replace(DENYING, word=word)).refusal == ""
+
+
+def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:
+    assert mutated(admitted(plain()), standing=DENYING) == Answer("passed")
+
+
+def test_while_observing_a_budget_denies_nobody_and_says_so() -> None:
+    answer = mutated(admitted(half()), OBSERVING, DENYING)
+
+    assert (answer.verdict, answer.rules) == ("governed", (("budget-exhausted", "observe"),))
+    assert any(each.startswith("would be refused: metadata.namespace: ") for each in answer.warnings)
+
+
+def test_not_even_an_exempt_user_runs_past_a_budget_that_denies() -> None:
+    assert mutated(admitted(half()), EXEMPTING, DENYING, **by(RUNNER)).verdict == "refused"
+
+
+# ephemeral containers
+
+
+def ephemeral(before: Json, *added: Json) -> dict[str, Any]:
+    """The review of an update that adds ephemeral containers, as arguments of `mutated`."""
+    after = copy.deepcopy(before)
+    after["spec"].setdefault("ephemeralContainers", []).extend(added)
+    return {"raw": after, "operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": before}
+
+
+def test_an_ephemeral_container_of_an_image_made_for_cuda_sees_no_card() -> None:
+    old = governed(admitted(half(), ephemeralContainers=[plain("earlier")]))
+    update = ephemeral(old, plain("debug"), plain("quiet", env=[{"name": "NVIDIA_VISIBLE_DEVICES"}]))
+
+    answer = mutated(**update)
+    after = patched(update["raw"], list(answer.operations))
+
+    assert [each.get("env") for each in after["spec"]["ephemeralContainers"]] == [
+        None,
+        [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        [{"name": "NVIDIA_VISIBLE_DEVICES"}],
+    ]
+    assert mutated(**(update | {"raw": after})) == Answer("passed")
+
+
+def test_what_an_ephemeral_container_says_itself_is_for_the_rule_to_judge() -> None:
+    update = ephemeral(governed(admitted(half())), plain("debug", env=SEES_ALL))
+
+    assert mutated(**update) == Answer("passed")
+    raw = update.pop("raw")
+    assert validate(review(raw, **update), TERMS).verdict == "refused"
+
+
+def test_a_privileged_debugger_is_refused_and_one_that_was_there_keeps_nobody_from_adding_another() -> None:
+    rooted = plain("root", securityContext={"privileged": True})
+    fresh = ephemeral(governed(admitted(half())), rooted)
+    later = ephemeral(governed(admitted(half(), ephemeralContainers=[rooted])), plain("other"))
+
+    answers = [validate(review(each.pop("raw"), **each), TERMS) for each in (fresh, later)]
+
+    assert [each.rules for each in answers] == [(("privileged", "enforce"),), ()]

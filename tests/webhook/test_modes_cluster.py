@@ -1,0 +1,138 @@
+"""Modes, exempt users and budgets that refuse, on a real API server: what people read in kubectl."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from tests.webhook.clusters import Registered
+from tests.webhook.servers import wait_until
+from tests.webhook.worlds import entry, half, plain, standings
+from tests.worlds import Json, container
+
+pytestmark = pytest.mark.cluster
+
+RUNNER = "system:serviceaccount:ci:runner"
+FROM_MAP = [{"configMapRef": {"name": "m", "optional": True}}]
+
+DOCUMENT = standings(
+    {"exempt": [RUNNER]},
+    team_a=entry(rules={"host-pid": "warn", "grace-period": "off"}),
+    team_b=entry("OVER_BUDGET", onExhausted="deny"),
+    watched=entry("OVER_BUDGET", mode="observe", onExhausted="deny"),
+)
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    """The webhook behind an API server, with namespaces that have settled different things."""
+    folder = tmp_path_factory.mktemp("modes")
+    with Registered(control_plane, folder, document=DOCUMENT) as running:
+        for namespace in ("watched", "unsettled"):
+            running.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        yield running
+
+
+def manifest(name: str, *containers: Json, **spec: Any) -> Json:
+    """A pod as a user writes it."""
+    fields = {"containers": list(containers), **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": fields}
+
+
+def created(world: Registered, namespace: str, raw: Json, *flags: str) -> tuple[int, list[str]]:
+    """kubectl's exit code, and the lines that it says."""
+    code, said = world.said("create", "-n", namespace, "-f", "-", *flags, input=json.dumps(raw))
+    return code, said.splitlines()
+
+
+def test_a_warning_of_both_webhooks_is_read_once(world: Registered) -> None:
+    code, said = created(world, "team-a", manifest("once", half(envFrom=FROM_MAP), hostPID=True))
+
+    assert (code, said) == (
+        0,
+        [
+            "Warning: spec.containers[0].envFrom[0]: it may set variables that show cards or steer their "
+            'isolation, got "ConfigMap m"; let through: what it sets is not seen at admission',
+            "Warning: spec.hostPID: it shows the processes of the other tenants of a card; let through",
+        ],
+    )
+    assert world.reviews("validate") > 0
+
+
+def test_the_same_pod_is_refused_where_the_namespace_has_settled_nothing(world: Registered) -> None:
+    raw = manifest("strict", half(), hostPID=True, terminationGracePeriodSeconds=9_999)
+
+    assert created(world, "team-a", raw)[0] == 0
+    code, said = created(world, "unsettled", raw)
+
+    assert code != 0
+    assert "denied the request: 2 things to mend:" in said[0]
+    assert [line.split(":")[0].strip() for line in said[1:]] == [
+        "1. spec.terminationGracePeriodSeconds",
+        "2. spec.hostPID",
+    ]
+
+
+def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
+    code, said = created(world, "team-b", manifest("denied", half()))
+
+    assert code != 0
+    assert said[0].endswith(
+        'metadata.namespace: its GPU budget is used up, and it refuses new GPU pods then, got "team-b"; '
+        "allowed: pods without a GPU, until more is granted; "
+        "for example asking for more hours those who set the budgets"
+    )
+    assert created(world, "team-b", manifest("without", plain())) == (0, [])
+
+
+def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be(world: Registered) -> None:
+    bad = manifest("bad", container(gpu_percent="150"), nodeSelector={"a": "b"})
+    code, said = created(world, "watched", bad)
+    good_code, told = created(world, "watched", manifest("good", half(), plain("bursar-sidecar")))
+
+    assert (code, good_code) == (0, 0), told
+    assert said[0] == (
+        "Warning: this pod's GPU request cannot be read, so it runs without being governed or metered"
+    )
+    assert said[1].startswith("Warning: would be refused: spec.containers[0].resources.limits[")
+    assert len(said) == 2
+    wanted = ("metadata.namespace: ", "spec.containers[1].name: ")
+    assert all(any(f"would be refused: {each}" in line for line in told) for each in wanted)
+    stored = world.get("/api/v1/namespaces/watched/pods/good")
+    assert stored["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert "initContainers" not in stored["spec"]
+
+
+def test_an_exempt_service_account_is_warned_and_its_pod_governed(world: Registered) -> None:
+    world.kubectl("create", "clusterrolebinding", "ci", "--clusterrole=edit", f"--user={RUNNER}")
+    raw = manifest("by-ci", half(), hostPID=True)
+    wait_until(
+        lambda: world.said("auth", "can-i", "create", "pods", "-n", "unsettled", f"--as={RUNNER}")[0] == 0,
+        "the right to create pods",
+    )
+
+    refused, _ = created(world, "unsettled", raw)
+    code, said = created(world, "unsettled", raw, f"--as={RUNNER}")
+
+    assert refused != 0
+    assert (code, said) == (
+        0,
+        [
+            "Warning: spec.hostPID: it shows the processes of the other tenants of a card; let through "
+            "(you are exempt from this rule)"
+        ],
+    )
+    stored = world.get("/api/v1/namespaces/unsettled/pods/by-ci")
+    assert stored["metadata"]["annotations"]["bursar.dev/standing"] == "UNLIMITED"
+
+
+def test_everything_that_can_be_wrong_at_once_stays_within_the_api_servers_limits(world: Registered) -> None:
+    wrong = [container(f"c{number}", gpu_percent="150") for number in range(40)]
+
+    code, said = created(world, "watched", manifest("everything", *wrong))
+
+    assert code == 0
+    assert len(said) > 10
+    assert all(line.startswith("Warning: ") and len(line.encode()) <= len("Warning: ") + 256 for line in said)

@@ -1,0 +1,190 @@
+"""Amounts, constraints, schedulers and classes: what is read, what is refused, what is replaced."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.webhook.worlds import OBSERVING, TERMS, admitted, half, plain, with_annotations, with_class
+from tests.worlds import Json, container, limits_of
+from timekeeper.core.request import parse
+from timekeeper.core.values import Ask
+from webhook import rules
+from webhook.terms import PriorityClass
+
+
+def broken(raw: Json) -> list[tuple[str, str]]:
+    """The rules that the pod breaks, with what it gave."""
+    return [(each.rule, each.got) for each in rules.violations(raw, TERMS)]
+
+
+@pytest.mark.parametrize("spelt", ["8000", "8k", "8e3", "8E3", "8000000m", "0.008M", 8000])
+def test_every_exact_spelling_of_a_whole_number_is_read(spelt: object) -> None:
+    raw = admitted(container(gpu_memory=spelt))
+
+    assert broken(raw) == []
+    request = parse(raw).request
+    assert request is not None
+    assert request.asks[0].ask == Ask(1, 0, 8000)
+
+
+def test_binary_suffixes_count_in_thousands_of_twenty_four() -> None:
+    request = parse(admitted(container(gpu_memory="4Ki"))).request
+
+    assert request is not None
+    assert request.asks[0].ask == Ask(1, 0, 4096)
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "0.5",
+        "500m",
+        "NaN",
+        "nan",
+        "inf",
+        "1e999999",
+        "1e30",
+        "\u0663",
+        "\uff15",
+        "1_0",
+        " 5",
+        "5 ",
+        "",
+        "0x10",
+        "1Mi ",
+        0.5,
+        True,
+        None,
+        ["5"],
+        {"a": 1},
+    ],
+    ids=repr,
+)
+def test_what_is_no_whole_number_is_refused_and_quoted(spelt: object) -> None:
+    (found,) = rules.violations(admitted(container(gpu_percent=spelt)), TERMS)
+
+    assert found.rule == "amount"
+    assert found.got.strip('"') == (spelt if isinstance(spelt, str) else repr(spelt))
+
+
+def test_a_request_spelt_differently_from_its_limit_is_the_same_amount() -> None:
+    for request, limit in (("8k", "8000"), ("8000", "8k"), ("8k", "8k")):
+        raw = admitted(container(requests={"bursar.dev/gpu-memory": request}, gpu_memory=limit))
+
+        assert broken(raw) == []
+
+
+def test_a_request_without_a_limit_is_refused() -> None:
+    raw = admitted(container(requests={"bursar.dev/gpu-percent": "50"}))
+
+    assert broken(raw) == [("request-differs-from-limit", 'request "50" and no limit')]
+
+
+def test_init_containers_and_native_sidecars_may_ask_in_our_own_dialect() -> None:
+    raw = admitted(half(), init=[half("setup"), half("side", restartPolicy="Always")])
+
+    assert broken(raw) == []
+
+
+@pytest.mark.parametrize("restart", [None, "Always"], ids=["init container", "native sidecar"])
+def test_gpu_manager_serves_no_init_container(restart: str | None) -> None:
+    asking = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "8"}
+    early = limits_of("early", **asking) | ({"restartPolicy": restart} if restart else {})
+
+    found = rules.violations(admitted(limits_of("main", **asking), init=[early]), TERMS)
+
+    assert [(each.rule, each.path) for each in found] == [
+        ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-core]"),
+        ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-memory]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["A100", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3, T4", "RTX 6000 Ada (24G)"]
+)
+def test_names_of_models_as_inventories_have_them_pass(name: str) -> None:
+    assert broken(with_annotations(admitted(half()), {"bursar.dev/gpu-models": name})) == []
+
+
+@pytest.mark.parametrize("name", ["A100;H100", "A100|H100", '"A100"', "Ä100", "-A100", "A" * 64])
+def test_names_that_no_inventory_can_hold_are_refused(name: str) -> None:
+    for annotation in ("bursar.dev/gpu-models", "bursar.dev/exclude-gpu-models"):
+        found = rules.violations(with_annotations(admitted(half()), {annotation: f"T4, {name}"}), TERMS)
+
+        assert [(each.rule, each.path) for each in found] == [
+            ("malformed-name", f"metadata.annotations[{annotation}]")
+        ]
+
+
+@pytest.mark.parametrize("uuid", ["0", "gpu-1", "GPU-", "GPU_1", "nvidia0"])
+def test_cards_are_named_by_uuid_and_never_by_index(uuid: str) -> None:
+    assert [
+        rule for rule, _ in broken(with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": uuid}))
+    ] == ["malformed-name"]
+
+
+@pytest.mark.parametrize(
+    "uuid", ["GPU-5d1f0000-0000-0000-0000-00000000aaaa", "MIG-GPU-5d1f/7/0", "GPU-a,GPU-b"]
+)
+def test_uuids_of_cards_and_of_their_instances_pass(uuid: str) -> None:
+    assert broken(with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": uuid})) == []
+
+
+def test_models_of_which_one_is_left_are_no_contradiction() -> None:
+    narrowed = {"bursar.dev/gpu-models": "A100,H100", "bursar.dev/exclude-gpu-models": "H100"}
+
+    assert broken(with_annotations(admitted(half()), narrowed)) == []
+
+
+def test_same_gpu_names_each_container_that_asks_for_nothing() -> None:
+    raw = with_annotations(admitted(half("a"), plain("web")), {"bursar.dev/same-gpu": "a, web, gone"})
+
+    assert broken(raw) == [("same-gpu-container", '"web"'), ("same-gpu-container", '"gone"')]
+
+
+def test_same_gpu_of_containers_that_ask_is_understood_and_not_built() -> None:
+    raw = with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,b"})
+
+    assert broken(raw) == [("constraint-not-built", '"a,b"')]
+
+
+def test_a_misspelt_constraint_is_told_with_the_nearest_that_exists() -> None:
+    for misspelt, nearest in (
+        ("bursar.dev/gpu-model", "bursar.dev/gpu-models"),
+        ("bursar.dev/exclude-models", "bursar.dev/exclude-gpu-models"),
+        ("bursar.dev/polcy", "bursar.dev/policy"),
+    ):
+        (found,) = rules.violations(with_annotations(admitted(half()), {misspelt: "x"}), TERMS)
+
+        assert (found.rule, found.example) == ("unknown-annotation", nearest)
+
+
+@pytest.mark.parametrize("scheduler", ["", "default-scheduler", "bursar-scheduler"])
+def test_our_scheduler_and_the_default_are_no_foreign_ones(scheduler: str) -> None:
+    assert broken(admitted(half(), schedulerName=scheduler)) == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "in_budget", "above"),
+    [
+        (with_class(admitted(half()), "urgent", 1), 0, True),
+        (with_class(admitted(half()), "equal", 0), 0, False),
+        (with_class(admitted(half()), "batch", -1), 0, False),
+        (with_class(admitted(half()), "gpu-default-priority", 9), 0, False),  # ours, whatever it is worth now
+        (with_class(admitted(half()), "gpu-lower-priority", 9), 0, False),
+        (with_class(admitted(half()), "urgent", 1), None, False),  # nobody knows what ours is worth
+        (with_class(admitted(half()), "urgent", 2_000_000), 1_000_000, True),
+        (admitted(half(), priority=5), 0, False),
+    ],
+)
+def test_a_class_stands_above_the_budget_by_its_value(raw: Json, in_budget: int | None, above: bool) -> None:
+    terms = replace(TERMS, in_budget=PriorityClass("gpu-default-priority", in_budget))
+
+    assert [each.rule for each in rules.violations(raw, terms)] == (["priority-class"] if above else [])
+
+
+def test_what_is_wrong_is_found_in_every_mode() -> None:
+    raw = admitted(half(), hostPID=True)
+
+    assert rules.violations(raw, OBSERVING) == rules.violations(raw, TERMS) != ()
+    assert rules.violations(raw, replace(TERMS, rules={"host-pid": "off"})) == rules.violations(raw, TERMS)

@@ -1,0 +1,274 @@
+"""The rules on a request inside the API server, against those in Python: one table of cases, and random
+pods."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
+from tests.webhook.servers import ROOT, environment, wait_until
+from tests.webhook.worlds import TERMS, plain
+from tests.worlds import Json, container
+from timekeeper.core.request import parse
+from webhook import rules
+
+pytestmark = pytest.mark.cluster
+
+MANIFESTS = ROOT / "deploy" / "manifests"
+PAGE = ROOT / "docs" / "bypass.md"
+
+# The policy's rules. That a request equals its limit the API server itself checks of every extended resource.
+COVERED = frozenset(
+    (
+        "amount",
+        "count-divides",
+        "dialect-not-spoken",
+        "memory-floor",
+        "memory-range",
+        "memory-with-whole-cards",
+        "several-dialects",
+        "share-range",
+        "share-without-memory",
+        "whole-cards-only",
+    )
+)
+
+
+class Policies:
+    """A cluster with our policies and nothing else of ours: no webhook is installed."""
+
+    def __init__(self, cp: ControlPlane) -> None:
+        self.cp = cp
+        for namespace in ("bursar-system", "team-a"):
+            self.namespace(namespace)
+        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
+            self.kubectl("apply", "--server-side", "-f", str(file))
+        bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
+        wait_until(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
+
+    def namespace(self, name: str, **labels: str) -> None:
+        """Makes a namespace that takes pods; labels are Bursar's."""
+        metadata = {"name": name, "labels": {f"bursar.dev/{key}": value for key, value in labels.items()}}
+        self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": metadata})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        wait_until(lambda: self.cp.api.answers(account), "the namespace's account")
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> "subprocess.CompletedProcess[str]":
+        """kubectl, which must succeed."""
+        done = self.cp.kubectl(*arguments, input=input)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def refusal(self, pod: Json, namespace: str = "team-a") -> str:
+        """What a creation that stores nothing is refused with; empty where it is not."""
+        try:
+            self.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def policies(control_plane: ControlPlane) -> Policies:
+    """The cluster, with the policies in force."""
+    return Policies(control_plane)
+
+
+@pytest.mark.parametrize("case", RANGES)
+def test_python_finds_what_the_table_says(case: str) -> None:
+    pod, broken = RANGES[case]
+
+    assert broken_by(pod, parse(pod).violations) == broken
+    assert broken_by(pod, (each for each in rules.violations(pod, TERMS) if each.rule in COVERED)) == broken
+
+
+@pytest.mark.parametrize("case", RANGES)
+def test_the_api_server_finds_what_the_table_says(policies: Policies, case: str) -> None:
+    pod, broken = RANGES[case]
+
+    refusal = policies.refusal(pod)
+
+    assert told(refusal) == broken
+    assert bool(refusal) is bool(broken)
+
+
+def test_the_table_knows_every_rule_that_the_policy_has() -> None:
+    text = (MANIFESTS / "admission-ranges.yaml").read_text()
+    in_table = {rule for _, broken in RANGES.values() for rule, _ in broken}
+
+    assert in_table == COVERED == set(re.findall(r"\[([a-z-]+)\]'", text))
+
+
+WRITTEN = """
+    0 1 2 3 31 32 50 63 64 65 99 100 101 126 128 150 200 202 300 6400 6401 6500 8192 1048576 1048577 2097152
+    1k 1e2 2E2 4Ki 64Ki 1Mi 2M 1Gi 9223372036854775807 9E 8Ei 1e18 1e30 2500m 1000m 0.5 1.0 100.00 -1 -0 500u
+    0.1k 1e-1 +50 050"""
+AMOUNTS = st.sampled_from(WRITTEN.split())
+# CEL counts no quantity of 19 digits, so it calls these no amount where Python finds them too large.
+UNCOUNTABLE = ("9223372036854775807", "8Ei", "1e30")
+NAMES = st.sampled_from(
+    [
+        *["bursar.dev/gpu-percent", "bursar.dev/gpu-memory", "bursar.dev/gpu-count"] * 4,
+        *["tencent.com/vcuda-core", "tencent.com/vcuda-memory"] * 2,
+        *("nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"),
+        *("aliyun.com/gpu-mem", "bursar.dev/other", "gpu.intel.com/i915"),
+    ]
+)
+LIMITS = st.dictionaries(NAMES, AMOUNTS, max_size=3)
+
+
+@st.composite
+def containers(draw: st.DrawFn, name: str) -> Json:
+    """A container with a few limits, now and then with requests that may differ from them."""
+    limits = draw(LIMITS)
+    resources: Json = {"limits": limits} if limits else {}
+    if limits and draw(st.integers(0, 4)) == 0:
+        resources["requests"] = draw(st.one_of(st.just(dict(limits)), LIMITS))
+    if draw(st.integers(0, 4)) == 0:
+        resources["limits"] = {**resources.get("limits", {}), "nvidia.com/hca": "1"}
+    return {"name": name, "image": "registry.example/app:1", "resources": resources}
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Json:
+    """One to three containers, and now and then one that comes before them."""
+    several = [draw(containers(name)) for name in ("a", "b", "c")[: draw(st.integers(1, 3))]]
+    first = [draw(containers("first"))] if draw(st.integers(0, 2)) == 0 else []
+    return a_pod(*several, init=first)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pod=pods())
+def test_random_pods_are_judged_alike(policies: Policies, pod: Json) -> None:
+    """What Python refuses the API server refuses, by the policy with the same rules at the same paths, or by
+    itself: amounts that are no integers, and requests that differ from limits."""
+    violations = parse(pod).violations
+
+    refusal = policies.refusal(pod)
+
+    assert bool(refusal) is bool(violations), refusal
+    if any(f'"{amount}"' in json.dumps(pod) for amount in UNCOUNTABLE):
+        return
+    if refusal.endswith("..."):
+        assert told(refusal) < broken_by(pod, violations)
+    elif "denied request" in refusal:
+        assert told(refusal) == broken_by(pod, violations)
+    elif refusal:
+        assert re.match(r'422: Pod "p" is invalid: \[?spec\.', refusal)
+
+
+def test_what_the_policy_leaves_to_the_api_server_it_refuses_itself(policies: Policies) -> None:
+    for pod in (
+        a_pod(container(gpu_percent="0.5")),
+        a_pod(container(gpu_percent="-1")),
+        a_pod(container(requests={"bursar.dev/gpu-percent": "50"})),
+        a_pod(container(requests={"bursar.dev/gpu-percent": "50"}, gpu_percent="60")),
+    ):
+        refusal = policies.refusal(pod)
+
+        assert re.match(r'422: Pod "p" is invalid: \[?spec\.containers\[0\]\.resources', refusal), pod
+        (violation,) = parse(pod).violations
+        assert by_name(pod, violation.path).startswith("spec.containers[main].resources")
+
+
+def crowded(count: int, **limits: str) -> Json:
+    """A pod of so many containers with 20 variables each."""
+    variables = [{"name": f"VARIABLE_{number}", "value": "x" * 20} for number in range(20)]
+    return a_pod(*(container(f"c{number}", None, **limits) | {"env": variables} for number in range(count)))
+
+
+@pytest.mark.parametrize("count", [100, 500])
+def test_a_pod_of_many_containers_and_variables_stays_within_the_cost_limit(
+    policies: Policies, count: int
+) -> None:
+    assert policies.refusal(crowded(count)) == ""
+    assert policies.refusal(crowded(count, gpu_percent="50", gpu_memory="4096")) == ""
+    volumes = [{"name": f"v{number}", "hostPath": {"path": f"/srv/data/{number}"}} for number in range(count)]
+    assert policies.refusal(a_pod(plain(), volumes=volumes)) == ""
+
+
+def test_of_very_many_mistakes_the_first_are_told(policies: Policies) -> None:
+    refusal = policies.refusal(crowded(100, gpu_percent="150"))
+
+    assert "spec.containers[c0].resources.limits[bursar.dev/gpu-percent]: " in refusal
+    assert refusal.endswith("...")
+    assert len(refusal) < 4096
+
+
+def test_no_expression_is_mistyped(policies: Policies) -> None:
+    """The API server checks the types of fields some time after a policy was written, and only tells."""
+
+    def checked() -> list[Any]:
+        path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+        return [each.get("status", {}) for each in policies.cp.api.call("GET", path)["items"]]
+
+    wait_until(lambda: all("typeChecking" in each for each in checked()), "the types to be checked")
+
+    assert [each["typeChecking"] for each in checked()] == [{}] * len(checked())
+
+
+def test_excluded_namespaces_are_left_alone(policies: Policies) -> None:
+    bad = a_pod(container(gpu_percent="150"))
+    policies.namespace("exempt", exempt="true")
+    policies.namespace("half-exempt", exempt="false")
+
+    left = ("bursar-system", "kube-system", "exempt")
+    assert {each: policies.refusal(bad, each) for each in left} == dict.fromkeys(left, "")
+    assert told(policies.refusal(bad, "half-exempt")) != NOTHING
+
+
+# the switch, as the page tells it
+
+
+def commands(heading: str) -> list[str]:
+    """The commands under a heading of the page."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [
+        line
+        for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+        for line in block.splitlines()
+    ]
+
+
+def run(cp: ControlPlane, folder: Path, command: str) -> None:
+    """One command of the page in a shell, with kubectl and its cluster at hand."""
+    variables = environment() | {"KUBECONFIG": str(cp.admin_kubeconfig), "HOME": str(cp.folder)}
+    variables["PATH"] = f"{cp.kubectl_path.parent}:{variables['PATH']}"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_told(tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS, tmp_path / "deploy" / "manifests")
+    watch_only, enforce_one = commands("The first days, and the switches")[:2]
+    bad, worse = a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True)
+
+    def created(cp: ControlPlane, pod: Json) -> tuple[int, str]:
+        done = cp.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+        return done.returncode, done.stderr
+
+    with ControlPlane(Options()) as cp:
+        run(cp, tmp_path, watch_only)
+        for file in sorted((tmp_path / "deploy" / "manifests").glob("admission-*.yaml")):
+            assert cp.kubectl("apply", "--server-side", "-f", str(file)).returncode == 0
+        wait_until(lambda: all(created(cp, each)[1] for each in (bad, worse)), "the policies to be in force")
+
+        for pod, rule in ((bad, "share-range"), (worse, "host-pid")):
+            code, said = created(cp, pod)
+            assert code == 0
+            assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-")
+            assert f"[{rule}]" in said
+
+        run(cp, tmp_path, enforce_one)
+        wait_until(lambda: created(cp, bad)[0] != 0, "the one policy to refuse")
+        assert created(cp, worse)[0] == 0

@@ -1,0 +1,171 @@
+"""Which variables, paths and sources reach past the isolation of cards, and which are left alone."""
+
+import posixpath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.webhook.worlds import TERMS, admitted, half, plain
+from tests.worlds import Json, container, limits_of
+from webhook import rules
+from webhook.forbidden import HOST_PATHS, HOST_STEMS, VARIABLES, may_steer, reaches_cards, steers_isolation
+
+
+def broken(raw: Json) -> list[tuple[str, str]]:
+    """The rules that the pod breaks, with the paths."""
+    return [(each.rule, each.path) for each in rules.violations(raw, TERMS)]
+
+
+REACHING = [
+    "/",
+    "/dev",
+    "/dev/",
+    "//dev//",
+    "/dev/.",
+    "/dev/nvidia0",
+    "/dev/nvidiactl",
+    "/dev/nvidia-caps/nvidia-cap1",
+    "/dev/dri/card0",
+    "/proc",
+    "/proc/driver/nvidia",
+    "/run",
+    "/var/run",
+    "/var/run/docker.sock",
+    "/run/containerd/containerd.sock",
+    "/var/lib/kubelet/device-plugins/kubelet.sock",
+    "/var/lib/kubelet",
+    "/var",
+    "/var/run/nvidia/driver",
+]
+HARMLESS = [
+    "/dev/shm",
+    "/dev/infiniband",
+    "/dev/hugepages",
+    "/dev/fuse",
+    "/data",
+    "/devices",
+    "/home",
+    "/mnt/nvidia",
+    "/process",
+    "/var/lib/docker-data",
+    "/var/runner",
+]
+
+
+@pytest.mark.parametrize("path", REACHING)
+def test_a_path_of_the_host_that_leads_to_cards_is_refused(path: str) -> None:
+    raw = admitted(
+        half(), volumes=[{"name": "data", "emptyDir": {}}, {"name": "h", "hostPath": {"path": path}}]
+    )
+
+    assert broken(raw) == [("host-path", "spec.volumes[1].hostPath.path")]
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_other_paths_of_the_host_pass(path: str) -> None:
+    assert broken(admitted(half(), volumes=[{"name": "h", "hostPath": {"path": path}}])) == []
+
+
+@given(st.sampled_from((*HOST_PATHS, *(f"{stem}0" for stem in HOST_STEMS))), st.data())
+def test_however_a_path_is_spelt_it_is_the_same_path(path: str, data: Any) -> None:
+    steps = path.split("/")[1:]
+    blanks = st.sampled_from(["/", "//", "/./", "///.//"])
+    spelt = "".join(data.draw(blanks) + step for step in steps) + data.draw(st.sampled_from(["", "/", "/."]))
+    cut = data.draw(st.integers(1, len(steps)))
+
+    assert reaches_cards(spelt)
+    assert reaches_cards(spelt + "/below")
+    assert reaches_cards("/" + "/".join(steps[:cut]))
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_path_that_reaches_or_does_not(path: str) -> None:
+    assert reaches_cards(path) == reaches_cards(posixpath.join("/", path, "."))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_DISABLE_CONTROL",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+    ],
+)
+def test_a_variable_that_steers_isolation_is_refused_wherever_its_value_comes_from(name: str) -> None:
+    from_map = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    for variable in ({"name": name, "value": "false"}, {"name": name, "valueFrom": from_map}):
+        raw = admitted(half(env=[{"name": "HOME", "value": "/"}, variable]))
+
+        assert broken(raw) == [("isolation-variable", "spec.containers[0].env[1]")]
+
+
+@pytest.mark.parametrize(
+    "name", ["CUDA_VISIBLE_DEVICES", "CUDA_DISABLE_CONTROLS", "CUDA_CACHE_PATH", "NVIDIA_DRIVER_CAPABILITIES"]
+)
+def test_variables_that_take_nothing_from_others_pass(name: str) -> None:
+    assert broken(admitted(half(env=[{"name": name, "value": "0"}]))) == []
+
+
+def test_containers_without_a_card_may_set_what_they_like() -> None:
+    steering = [{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]
+    aside = plain(env=steering, envFrom=[{"configMapRef": {"name": "m"}}])
+
+    assert broken(admitted(half(), aside)) == []
+
+
+NATIVE, WHOLE = container(gpu_percent="50"), limits_of("main", nvidia_com__gpu="1")
+
+
+@pytest.mark.parametrize(
+    ("asking", "source", "found"),
+    [
+        (NATIVE, {"configMapRef": {"name": "m"}}, True),
+        (NATIVE, {"secretRef": {"name": "s"}, "prefix": ""}, True),
+        (NATIVE, {"secretRef": {"name": "s"}, "prefix": "CUDA_"}, True),
+        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "APP_"}, False),
+        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_V"}, False),  # ours stands in env
+        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_V"}, True),  # here nothing goes before it
+        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "DB_"}, False),
+    ],
+)
+def test_env_from_is_told_where_it_could_set_such_a_variable(asking: Json, source: Json, found: bool) -> None:
+    expected = [("env-from", "spec.containers[0].envFrom[0]")] if found else []
+
+    assert broken(admitted(asking | {"envFrom": [source]})) == expected
+
+
+@given(st.text("ABCDEGILMNOPRSTUVY_", max_size=30), st.text("ABCDEGILMNOPRSTUVY_", max_size=10))
+def test_a_prefix_that_is_called_safe_sets_nothing_that_steers(prefix: str, rest: str) -> None:
+    assert may_steer(prefix) or not steers_isolation(prefix + rest)
+
+
+@pytest.mark.parametrize("pattern", VARIABLES)
+def test_every_beginning_of_such_a_variable_is_an_unsafe_prefix(pattern: str) -> None:
+    name = pattern.rstrip("*")
+
+    assert steers_isolation(name)
+    assert all(may_steer(name[:length]) for length in range(len(name) + 1))
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_no_container_of_a_gpu_pod_may_be_privileged(field: str) -> None:
+    raw = admitted(half())
+    rooted = plain("rooted", securityContext={"privileged": True})
+    raw["spec"].setdefault(field, []).append(rooted)
+    index = len(raw["spec"][field]) - 1
+
+    assert broken(raw) == [("privileged", f"spec.{field}[{index}].securityContext.privileged")]
+
+
+def test_what_is_not_privileged_passes() -> None:
+    for context in (None, {}, {"privileged": False}, {"capabilities": {"add": ["IPC_LOCK"]}}):
+        assert broken(admitted(half(securityContext=context), hostPID=False)) == []
+
+
+def test_a_pod_without_a_request_is_for_the_policies_in_the_api_server() -> None:
+    raw = admitted(plain(securityContext={"privileged": True}), hostPID=True)
+
+    assert broken(raw) == []

@@ -1,0 +1,26 @@
+"""docs/rules.md is the catalogue, and what it shows is read."""
+
+import re
+
+import yaml
+
+from tests.webhook.rules_page import MARK, PAGE, generated
+from timekeeper.core.budgets import read
+
+
+def test_the_page_is_the_catalogue_with_the_messages_that_are_given() -> None:
+    _, found, page = PAGE.read_text().partition(MARK)
+
+    assert found, "the mark is gone"
+    assert page.strip() == generated().strip(), "write it anew: python -m tests.webhook.rules_page"
+
+
+def test_the_settings_that_are_shown_are_read_without_an_error() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+    reading = read({"bursar-budgets": yaml.safe_load(shown)["data"]})
+
+    assert reading.errors == ()
+    assert set(reading.budgets) == {"team-a"}
+    assert reading.settings is not None
+    assert reading.settings.rules == (("host-path", "warn"), ("env-from", "off"))

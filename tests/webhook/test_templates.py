@@ -1,0 +1,502 @@
+"""Pod templates inside workloads: what is refused when they are written, and what never is."""
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local.cluster import ControlPlane
+from tests.webhook.clusters import MANIFESTS, Registered
+from tests.webhook.servers import wait_until
+from tests.webhook.worlds import OBSERVING, TERMS, entry, half, standings
+from tests.worlds import Json, container
+from webhook import match, templates
+from webhook.review import Answer, MalformedError
+from webhook.reviews_of_objects import ObjectReview, read
+from webhook.templates import BUILT_IN, BadPathError, TemplatePath, judge, read_path
+from webhook.terms import Terms
+
+PYTORCH = read_path("kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template")
+
+RESOURCES = {
+    "Deployment": "deployments",
+    "StatefulSet": "statefulsets",
+    "DaemonSet": "daemonsets",
+    "ReplicaSet": "replicasets",
+    "ReplicationController": "replicationcontrollers",
+    "Job": "jobs",
+    "CronJob": "cronjobs",
+}
+
+
+def template(*containers: Json, **spec: Any) -> Json:
+    """A pod template."""
+    return {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": list(containers), **spec}}
+
+
+def workload(kind: str, of: Json, name: str = "w") -> Json:
+    """A workload of this template, as a user writes it."""
+    group = next(each.group for each in BUILT_IN if each.kind == kind)
+    if kind in ("Job", "CronJob"):
+        of = {**of, "spec": {"restartPolicy": "Never", **of["spec"]}}
+    spec: Json = {"template": of}
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": spec}}
+    elif kind == "ReplicationController":
+        spec["selector"] = {"app": "x"}
+    elif kind != "Job":
+        spec["selector"] = {"matchLabels": {"app": "x"}}
+    if kind == "StatefulSet":
+        spec["serviceName"] = "x"
+    version = f"{group}/v1" if group else "v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def at(kind: str) -> str:
+    """Where a built-in kind has its template."""
+    return ".".join(next(each.steps for each in BUILT_IN if each.kind == kind))
+
+
+BAD = template(container(gpu_percent="150"))
+GOOD = template(half())
+
+
+def asked(written: Json, old: Json | None = None, **request: Any) -> ObjectReview:
+    """The review of a workload's creation, or with an old one of its update."""
+    group, _, _ = str(written["apiVersion"]).rpartition("/")
+    body = {
+        "uid": "uid-1",
+        "operation": "UPDATE" if old else "CREATE",
+        "kind": {"group": group, "version": "v1", "kind": written["kind"]},
+        "namespace": "team-a",
+        "object": written,
+        "oldObject": old,
+    } | request
+    whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
+    return read(orjson.dumps(whole))
+
+
+def sentence(path: str) -> str:
+    """The refusal of a share of 150 %."""
+    return (
+        f"{path}.spec.containers[0].resources.limits[bursar.dev/gpu-percent]: more than one card, but not "
+        'whole cards, got "150"; allowed: 1 to 100 for a share of one card, or a multiple of 100 for whole '
+        'cards; for example bursar.dev/gpu-percent: "200"'
+    )
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_a_template_that_can_never_start_is_refused_with_the_path_inside_the_workload(kind: str) -> None:
+    answer = judge(asked(workload(kind, BAD)), TERMS)
+
+    assert answer == Answer("refused", refusal=sentence(at(kind)), rules=(("share-range", "enforce"),))
+    assert judge(asked(workload(kind, GOOD)), TERMS) == Answer("valid")
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    answer = judge(asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), TERMS)
+
+    assert answer.refusal.startswith("2 things to mend:\n  1. spec.template.spec.containers[0]")
+    assert "\n  2. spec.template.spec.nodeName: " in answer.refusal
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_an_old_template_that_is_unchanged_is_never_judged(kind: str) -> None:
+    old = workload(kind, BAD)
+    new = copy.deepcopy(old)
+    new["spec"]["replicas"] = new["spec"]["suspend"] = 3
+    new["metadata"]["labels"] = {"a": "b"}
+
+    assert judge(asked(new, old), TERMS) == Answer("passed")
+
+
+def test_a_template_that_is_changed_is_judged_whole() -> None:
+    old = workload("Deployment", BAD)
+    new = copy.deepcopy(old)
+    new["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/app:2"
+
+    assert judge(asked(new, old), TERMS).verdict == "refused"
+    assert judge(asked(workload("Deployment", GOOD), old), TERMS) == Answer("valid")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"operation": "DELETE", "object": None, "oldObject": workload("Job", BAD)},
+        {"operation": "CONNECT"},
+        {"subResource": "status"},
+        {"subResource": "scale"},
+        {"object": workload("Job", BAD) | {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}},
+    ],
+    ids=["deletion", "connect", "status", "scale", "finalizers"],
+)
+def test_neither_deletion_nor_finalizers_nor_status_are_judged(request_: Json) -> None:
+    assert judge(asked(workload("Job", BAD), **request_), TERMS) == Answer("passed")
+
+
+def test_while_observing_a_bad_template_is_only_warned_of() -> None:
+    answer = judge(asked(workload("Job", BAD)), OBSERVING)
+
+    assert (answer.verdict, answer.refusal, answer.rules) == ("observed", "", (("share-range", "observe"),))
+    assert answer.warnings[0].startswith("would be refused: spec.template.spec.containers[0].resources")
+
+
+def test_a_rules_mode_holds_for_templates_too() -> None:
+    slow = workload("Job", template(half(), terminationGracePeriodSeconds=7200))
+
+    enforced, warned, off = (
+        judge(asked(slow), replace(TERMS, rules={"grace-period": mode}))
+        for mode in ("enforce", "warn", "off")
+    )
+
+    assert (enforced.verdict, enforced.rules) == ("refused", (("grace-period", "enforce"),))
+    assert (warned.verdict, warned.rules) == ("valid", (("grace-period", "warn"),))
+    assert warned.warnings[0].startswith("spec.template.spec.terminationGracePeriodSeconds: ")
+    assert off == Answer("valid")
+
+
+@pytest.mark.parametrize(
+    ("exempt", "kind", "word"),
+    [
+        ("system:serviceaccount:kube-system:job-controller", "Job", "valid"),
+        ("system:serviceaccount:kube-system:job-controller", "CronJob", "valid"),
+        ("system:serviceaccounts:kube-system", "Deployment", "valid"),
+        ("system:serviceaccount:kube-system:job-controller", "Deployment", "refused"),
+        ("someone", "Job", "refused"),
+    ],
+)
+def test_exempt_is_who_makes_the_pods_not_who_writes_the_workload(exempt: str, kind: str, word: str) -> None:
+    slow = workload(kind, template(half(), terminationGracePeriodSeconds=7200))
+    terms = replace(TERMS, exempt=frozenset((exempt,)))
+
+    assert judge(asked(slow, userInfo={"username": "someone"}), terms).verdict == word
+
+
+def test_kinds_of_ones_own_are_judged_where_their_templates_stand() -> None:
+    replicas = {"Master": {"template": GOOD}, "Worker": {"replicas": 2, "template": BAD}}
+    written: Json = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p"},
+        "spec": {"pytorchReplicaSpecs": replicas},
+    }
+
+    answer = judge(asked(written), TERMS, (PYTORCH,))
+
+    assert answer.refusal == sentence("spec.pytorchReplicaSpecs.Worker.template")
+    assert judge(asked(written), TERMS) == Answer("passed")
+    moved = copy.deepcopy(written)
+    moved["spec"]["pytorchReplicaSpecs"] = {"Worker-2": replicas["Worker"], "Master": {"template": GOOD}}
+    assert judge(asked(moved, written), TERMS, (PYTORCH,)) == Answer("passed")
+
+
+def test_a_list_of_templates_is_followed_with_its_indexes() -> None:
+    path = read_path("batch.volcano.sh/Job=spec.tasks.*.template")
+    written = {
+        "apiVersion": "batch.volcano.sh/v1",
+        "kind": "Job",
+        "metadata": {"name": "v"},
+        "spec": {"tasks": [{"template": GOOD}, {"template": BAD}, {"template": None}, 7]},
+    }
+
+    assert judge(asked(written), TERMS, (path,)).refusal == sentence("spec.tasks[1].template")
+
+
+def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -> None:
+    """No API server has spelt these alike: a custom kind is stored as it was written."""
+    limits, requests = {"bursar.dev/gpu-percent": 50.0}, {"bursar.dev/gpu-percent": "50000m"}
+    spelt = template({"name": "a", "image": "x", "resources": {"limits": limits, "requests": requests}})
+    written = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"template": spelt}}},
+    }
+
+    assert judge(asked(written), TERMS, (PYTORCH,)) == Answer("valid")
+
+
+def test_what_is_no_pod_template_is_told_and_let_through() -> None:
+    written = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"template": template("no container")}}},  # type: ignore[arg-type]
+    }
+
+    answer = judge(asked(written), TERMS, (PYTORCH,))
+
+    assert (answer.verdict, answer.refusal) == ("valid", "")
+    assert answer.warnings == (
+        "this pod template is not reviewed: spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]: "
+        "must be an object",
+    )
+
+
+def test_wildcards_cannot_multiply_the_work() -> None:
+    path = read_path("x.example/Many=spec.*.*.template")
+    many = {str(i): {str(j): {"template": BAD} for j in range(100)} for i in range(100)}
+    written = {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": many}
+
+    assert len(templates.found(written, (path,))) == templates.MOST_TEMPLATES
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("PyTorchJob=spec.template", "is no GROUP/KIND=PATH"),
+        ("kubeflow.org/PyTorchJob", "is no GROUP/KIND=PATH"),
+        ("kubeflow.org/pytorchjobs=spec.template", "is no GROUP/KIND=PATH"),
+        ("kubeflow.org/PyTorchJob=spec..template", "is no path of names divided by dots"),
+        ("kubeflow.org/PyTorchJob=spec.tasks[0].template", "is no path of names divided by dots"),
+        ("apps/Deployment=spec.template", "is known already"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_told(text: str, problem: str) -> None:
+    with pytest.raises(BadPathError, match=re.escape(problem)):
+        read_path(text)
+
+
+def test_a_path_is_read() -> None:
+    assert read_path("jobset.x-k8s.io/JobSet=spec.replicatedJobs.*.template.spec.template") == TemplatePath(
+        "jobset.x-k8s.io", "JobSet", ("spec", "replicatedJobs", "*", "template", "spec", "template")
+    )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-10, 10) | st.text(max_size=5) | st.sampled_from(["50", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "spec",
+                    "template",
+                    "metadata",
+                    "containers",
+                    "name",
+                    "resources",
+                    "limits",
+                    "requests",
+                    "env",
+                ]
+            )
+            | st.sampled_from(
+                ["bursar.dev/gpu-percent", "annotations", "labels", "value", "envFrom", "volumes"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(json_values, json_values, st.sampled_from([TERMS, OBSERVING]))
+def test_no_template_whatever_it_holds_makes_the_webhook_fail(new: Any, old: Any, terms: Terms) -> None:
+    paths = (read_path("x.example/Thing=spec.*"), read_path("x.example/Thing=*.template"))
+    review = asked(
+        {"apiVersion": "x.example/v1", "kind": "Thing"},
+        operation="UPDATE",
+        object={"spec": new, "x": new},
+        oldObject={"spec": old},
+    )
+
+    assert judge(review, terms, paths).verdict in ("passed", "valid", "refused", "observed")
+
+
+def nested() -> Json:
+    """A workload that goes down further than Python would follow it."""
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = [deep]
+    return {"spec": {"template": {"spec": {"containers": [], "deep": deep}}}}
+
+
+def test_an_object_that_is_nested_without_end_is_malformed_and_no_crash() -> None:
+    review = ObjectReview("u", "UPDATE", "", "apps", "Deployment", "team-a", "n", False, nested(), nested())
+
+    with pytest.raises(MalformedError, match="nested too deeply"):
+        judge(review, TERMS)
+
+
+def registered() -> dict[str, Json]:
+    """The validating webhooks of the manifest by name."""
+    documents = yaml.safe_load_all((MANIFESTS / "webhook-configurations.yaml").read_text())
+    return {each["name"]: each for document in documents for each in document["webhooks"]}
+
+
+def test_the_manifest_is_what_the_code_generates() -> None:
+    found, pods = registered()["templates.bursar.dev"], registered()["check.bursar.dev"]
+
+    assert found["matchConditions"] == [
+        {"name": "gpu-templates", "expression": templates.gpu_templates()},
+        {"name": "changed-templates", "expression": templates.changed_templates()},
+    ]
+    assert found["namespaceSelector"] == pods["namespaceSelector"] == match.governed_namespaces()
+    assert {each for rule in found["rules"] for each in rule["resources"]} == set(RESOURCES.values())
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in found["rules"])
+    assert (found["failurePolicy"], found["sideEffects"], found["timeoutSeconds"]) == ("Ignore", "None", 5)
+    assert found["clientConfig"]["service"]["path"] == "/templates"
+
+
+# on a real API server
+
+TRAINING = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "trainings.example.org"},
+    "spec": {
+        "group": "example.org",
+        "names": {"kind": "Training", "plural": "trainings", "singular": "training"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    """The webhook in a cluster that knew a broken workload of each kind before it."""
+    folder: Path = tmp_path_factory.mktemp("templates")
+    flags = ("--template-path", "example.org/Training=spec.workers.*.template")
+    document = standings(team_a=entry("IN_BUDGET"), team_b=entry("IN_BUDGET", mode="observe"))
+    made = Registered(control_plane, folder, *flags, document=document)
+    old = [workload(kind, BAD, name=f"old-{kind.lower()}") for kind in RESOURCES]
+    for each in old:
+        if "replicas" not in each["spec"] and each["kind"] not in ("Job", "CronJob", "DaemonSet"):
+            each["spec"]["replicas"] = 0
+        if each["kind"] in ("Job", "CronJob"):
+            each["spec"]["suspend"] = True
+    assert made.apply(*old) == (0, "")
+    with made:
+        yield made
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_kubectl_apply_of_a_bad_template_is_refused(world: Registered, kind: str) -> None:
+    code, said = world.apply(workload(kind, BAD, name="new"))
+
+    assert code == 1
+    assert f'admission webhook "templates.bursar.dev" denied the request: {sentence(at(kind))}' in said
+    assert world.apply(workload(kind, GOOD, name="fine")) == (0, "")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_an_old_bad_workload_can_be_scaled_labelled_and_deleted(world: Registered, kind: str) -> None:
+    name, before = f"old-{kind.lower()}", world.reviews("templates")
+    field = {"DaemonSet": "minReadySeconds", "Job": "backoffLimit", "CronJob": "successfulJobsHistoryLimit"}
+    patch = orjson.dumps({"spec": {field.get(kind, "replicas"): 3}}).decode()
+
+    world.kubectl("label", "-n", "team-a", RESOURCES[kind], name, "some=label")
+    world.kubectl("patch", "-n", "team-a", RESOURCES[kind], name, "--type", "merge", "-p", patch)
+    if kind in ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"):
+        world.kubectl("scale", "-n", "team-a", RESOURCES[kind], name, "--replicas", "2")
+        world.kubectl("scale", "-n", "team-a", RESOURCES[kind], name, "--replicas", "0")
+    world.kubectl("delete", "-n", "team-a", RESOURCES[kind], name, "--wait=false")
+
+    of_this_name = [
+        line for line in world.webhook.log().splitlines() if "webhook=templates" in line and name in line
+    ]
+    assert of_this_name == []
+    assert world.reviews("templates") >= before
+
+
+@pytest.mark.cluster
+def test_changing_an_old_bad_template_is_refused_until_it_is_good(world: Registered) -> None:
+    world.unregister()
+    try:
+        old = workload("Deployment", BAD, name="rolled")
+        old["spec"]["replicas"] = 0
+        assert world.apply(old) == (0, "")
+    finally:
+        world.register()
+    wait_until(lambda: world.apply(workload("Job", BAD, name="probe"))[0] == 1, "the webhook to be asked")
+
+    code, said = world.said(
+        "set", "image", "-n", "team-a", "deployment/rolled", "main=registry.example/app:2"
+    )
+
+    assert code == 1
+    assert sentence("spec.template") in said
+    assert world.apply(workload("Deployment", GOOD, name="rolled"))[0] == 0
+
+
+@pytest.mark.cluster
+def test_workloads_without_gpus_do_not_come_to_us(world: Registered) -> None:
+    before = world.reviews("templates")
+
+    for kind in RESOURCES:
+        assert world.apply(workload(kind, template({"name": "web", "image": "x"}), name="plain")) == (0, "")
+
+    of_plain = [line for line in world.webhook.log().splitlines() if "name=plain" in line]
+    assert of_plain == []
+    assert world.reviews("templates") >= before
+
+
+@pytest.mark.cluster
+def test_an_observed_namespace_is_only_warned(world: Registered) -> None:
+    done = world.said("apply", "-n", "team-b", "-f", "-", input=orjson.dumps(workload("Job", BAD)).decode())
+
+    assert done[0] == 0
+    assert "Warning: would be refused: spec.template.spec.containers[0].resources.limits" in done[1]
+
+
+@pytest.mark.cluster
+def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(world: Registered) -> None:
+    world.kubectl("apply", "-f", "-", input=orjson.dumps(TRAINING).decode())
+    world.kubectl("wait", "--for=condition=Established", "crd/trainings.example.org", "--timeout=30s")
+    own = copy.deepcopy(registered()["templates.bursar.dev"]) | {
+        "name": "trainings.bursar.dev",
+        "rules": [
+            {
+                "apiGroups": ["example.org"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["trainings"],
+                "scope": "Namespaced",
+            }
+        ],
+        "matchConditions": [],
+    }
+    world.register(own)
+    written = {
+        "apiVersion": "example.org/v1",
+        "kind": "Training",
+        "metadata": {"name": "t"},
+        "spec": {"workers": [{"template": GOOD}, {"template": BAD}]},
+    }
+    wait_until(lambda: world.apply(written)[0] == 1, "the further webhook to be asked")
+
+    _, said = world.apply(written)
+
+    assert sentence("spec.workers[1].template") in said
+
+
+@pytest.mark.cluster
+def test_while_the_webhook_is_down_workloads_are_written_all_the_same(world: Registered) -> None:
+    world.register(at="https://127.0.0.1:1")
+    try:
+        wait_until(lambda: world.apply(workload("Job", BAD, name="unseen"))[0] == 0, "the new configuration")
+    finally:
+        world.register()
+    world.kubectl("delete", "-n", "team-a", "job", "unseen", "--wait=false")

@@ -1,0 +1,259 @@
+"""Manifests and amounts, read as kubectl and the API server read them."""
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local.cluster import ControlPlane
+from webhook import as_stored
+from webhook.trial import manifests
+from webhook.trial.manifests import DEEPEST, Document, Problem, line_of, read
+
+# fmt: off
+WORDS = [
+    "yes", "1e3", "0o17", "017", "08", "2001-01-01", "1:30", "y", "n", "N", "Y", "1_000", "0x1F", "0b101",
+    "+5", ".5", "5.", "~", "-0", "1e400", "On", "<<", "0.1", "1E-3", "1_0.5", "_1", "0x1_F", "-0b11", "0b",
+    "1e21",
+    "1e20", "0.", "1__0", "12e03", "0o8", "-017", "+.5", "00", "0b2", "2001-01-01T00:00:00Z", "-0o17", "0x",
+    "1e", "1.e3", "+0x1F", "1.", ".e3", "NULL", "Null", "nUll", "1_", "0_7", "0o_7", "0.0", "-0.0", "1e-7",
+    "123456789.125", "1e+3", "0b1_1", "-08", "+017", "=", "1,000", "12:30:45", ".1_0", "0X1f", "0B1", "0O7",
+    "-0x10", "-.5e3", "1e999", "0777", "off", "OFF", "No", "9223372036854775807", "-9223372036854775808",
+    "99999999999999999999",
+]
+# fmt: on
+
+OTHER_VALUES = [
+    '"5"',
+    "'yes'",
+    "!!str 5",
+    '!!int "5"',
+    "!!bool yes",
+    "|\n    a\n    b",
+    ">-\n    a\n    b",
+    "{a: 1, b: [x, {c: ~}]}",
+    "[]",
+    '"a\\u00e9\\n"',
+]
+
+
+def only(text: str) -> Document:
+    """The one document of a text that can be read."""
+    (document,), problem = read(text)
+    assert (document.problem, problem) == (None, None)
+    return document
+
+
+def kubectls(control_plane: ControlPlane, spec: str) -> Any:
+    """What kubectl makes of the value of a field."""
+    done = subprocess.run(
+        [str(control_plane.kubectl_path), "annotate", "--local", "-f", "-", "x=y", "-o", "json"],
+        input=f"apiVersion: x/v1\nkind: Foo\nmetadata: {{name: a}}\nspec:\n  {spec}\n",
+        capture_output=True,
+        text=True,
+        env={},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["spec"]
+
+
+@pytest.mark.cluster
+def test_scalars_are_what_kubectl_makes_of_them(control_plane: ControlPlane) -> None:
+    fields = [f"f{index}: {value}" for index, value in enumerate([*WORDS, *OTHER_VALUES])]
+
+    theirs = kubectls(control_plane, "\n  ".join(fields))
+    ours = only("spec:\n  " + "\n  ".join(fields)).value["spec"]
+
+    assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
+    assert len(ours) == len(WORDS) + len(OTHER_VALUES)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "1: a\n  true: b\n  2.5: c\n  no: d\n  0x10: e",
+        "<<: {a: 1, b: 2}\n  b: 3",
+        "x: &x {a: 1, b: 2}\n  y: &y {a: 5, c: 3}\n  z: {<<: [*x, *y], b: 7}\n  w: *x",
+        "x: &x 5\n  y: [*x, *x]",
+    ],
+    ids=["keys", "merge", "several merges", "aliases"],
+)
+def test_keys_merges_and_aliases_are_what_kubectl_makes_of_them(
+    control_plane: ControlPlane, spec: str
+) -> None:
+    assert only(f"spec:\n  {spec}").value["spec"] == kubectls(control_plane, spec)
+
+
+QUANTITIES = [
+    *(8000, 0, 50.0, 0.5, 100000000000, "8k", "8000", "8e3", "1e3", "12e6", "1.5Gi", "1024Ki", "4Ki", "1023"),
+    *("1536Mi", "0.5Ki", "500m", "1.5", "1000m", "0.1", ".5", "100n", "0.1n", "1e-3", "12E", "1000k", "0Ki"),
+    *("2Ei", "123456789012345678", "0.000000001", "1500u", "9e18", "0008000", "8000.000", "+8000", "80e2"),
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("amount", QUANTITIES, ids=str)
+def test_amounts_are_spelt_as_the_api_server_spells_them(control_plane: ControlPlane, amount: object) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.memory": amount}}}
+
+    stored = control_plane.api.call("POST", "/api/v1/namespaces/default/resourcequotas?dryRun=All", quota)
+
+    assert as_stored.quantity(amount) == stored["spec"]["hard"]["limits.memory"]
+
+
+@pytest.mark.parametrize("value", ["", "x", "5 ", "\u0665", "NaN", "1e", "1kk", None, True, [], {}])
+def test_what_is_no_amount_stays_for_the_api_server_to_refuse(value: object) -> None:
+    assert as_stored.quantity(value) == value
+
+
+def test_a_pod_gets_the_defaults_that_rules_look_at_and_what_was_given_is_not_touched() -> None:
+    limits = {"bursar.dev/gpu-memory": 8000}
+    raw = {
+        "metadata": None,
+        "spec": {
+            "containers": [{"name": "a", "env": None, "resources": {"limits": limits, "requests": None}}],
+            "priorityClassName": None,
+        },
+    }
+
+    assert as_stored.pod(raw) == {
+        "metadata": {},
+        "spec": {
+            "schedulerName": "default-scheduler",
+            "terminationGracePeriodSeconds": 30,
+            "containers": [
+                {
+                    "name": "a",
+                    "resources": {
+                        "limits": {"bursar.dev/gpu-memory": "8k"},
+                        "requests": {"bursar.dev/gpu-memory": "8k"},
+                    },
+                }
+            ],
+        },
+    }
+    assert limits == {"bursar.dev/gpu-memory": 8000}
+
+
+def test_each_documents_fields_know_their_lines() -> None:
+    text = "# first\na: 1\nb:\n  - c: |\n      x\n      y\n    d: {e: 2}\n---\n\nf: 3\n"
+
+    (first, second), problem = read(text)
+
+    assert problem is None
+    assert (first.line, second.line) == (2, 10)
+    assert (line_of(first, "a"), line_of(first, "b[0].c"), line_of(first, "b[0].d.e")) == (2, 5, 7)
+    assert line_of(second, "f") == 10
+
+
+def test_a_field_that_is_not_there_has_the_line_of_what_is_around_it() -> None:
+    document = only(
+        "spec:\n  containers:\n    - name: a\n      resources:\n        limits:\n          x.y/z: 1\n"
+    )
+
+    assert line_of(document, "spec.containers[0].resources.limits[x.y/z]") == 6
+    assert line_of(document, "spec.containers[0].env[0].value") == 3
+    assert line_of(document, "metadata.annotations[a]") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        ("a: [1", 1, "not YAML: did not find expected ',' or ']'"),
+        ("a: 1\nb: \x07", 2, "the character U+0007 does not belong in a manifest"),
+        ("a:\n- " + "[" * DEEPEST, 2, f"nested too deeply: at most {DEEPEST} levels are read"),
+        ("a:\n  ? [b]\n  : c", 2, "a key must be a single value"),
+        ('{"a": 1}\n{"a": 1, "a": 2}', 2, "the key a stands twice"),
+        ('{"a": NaN}', 1, "NaN is no number of JSON"),
+        (
+            '{"a": ' + "[" * 5000 + "]" * 5000 + "}",
+            1,
+            f"nested too deeply: at most {DEEPEST} levels are read",
+        ),
+    ],
+    ids=["syntax", "control", "deep", "key", "json twice", "nan", "deep json"],
+)
+def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentence: str) -> None:
+    assert read(text)[1] == Problem(line, sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        ("a: 1\nb: 2\na: 3", 3, "the key a stands twice"),
+        ("a: &x [*x]", 1, "the alias *x contains itself"),
+        ("a: 1\nb: *y", 2, "the alias *y names no anchor"),
+        ("a: !!binary aGk=", 1, "the tag tag:yaml.org,2002:binary is not known"),
+        ("a: .nan", 1, ".nan is no number that Kubernetes knows"),
+        ("<<: 5", 1, "<< takes mappings alone"),
+    ],
+)
+def test_what_is_wrong_in_one_document_spoils_no_other(text: str, line: int, sentence: str) -> None:
+    (bad, good), problem = read(f"{text}\n---\nc: 1\n")
+
+    assert (problem, bad.problem) == (None, Problem(line, sentence))
+    assert (good.value, good.problem) == ({"c": 1}, None)
+
+
+def test_documents_before_a_mistake_are_read() -> None:
+    documents, problem = read("a: 1\n---\nb: [")
+
+    assert [each.value for each in documents] == [{"a": 1}]
+    assert problem is not None
+    assert problem.line == 3
+
+
+@pytest.mark.parametrize("form", ["flow", "block"])
+def test_aliases_that_explode_are_refused_at_once(form: str) -> None:
+    levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 30)]
+    text = "\n".join(["l0: &l0 [x]", *levels])
+    if form == "flow":
+        text = "{" + ", ".join(text.splitlines()) + "}"
+    started = time.process_time()
+
+    documents, problem = read(text)
+
+    read_after_all = len(documents)  # shown in full they would fill the memory
+    assert read_after_all == 0
+    assert problem is not None
+    assert problem.sentence == f"too large: at most {manifests.MOST_VALUES} values are read, aliases counted"
+    assert time.process_time() - started < 5
+
+
+def test_a_text_that_is_too_long_is_refused_unread() -> None:
+    assert read(" " * (manifests.MOST_CHARACTERS + 1))[1] == Problem(
+        1, f"too long: at most {manifests.MOST_CHARACTERS} characters are read"
+    )
+
+
+@given(st.text() | st.lists(st.sampled_from(list("{}[]:,-?&*!|>'\"#%@`\n\t ab1~<.="))).map("".join))
+def test_no_text_whatever_it_holds_makes_the_reader_fail(text: str) -> None:
+    documents, problem = read(text)
+
+    for document in documents:
+        json.dumps(document.value)
+        assert 1 <= document.line <= text.count("\n") + 2
+    assert problem is None or problem.sentence
+
+
+plain_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn", "Co")), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("abc/.", min_size=1), inner, max_size=4)
+    ),
+)
+
+
+@given(st.dictionaries(st.text("abcd", min_size=1), plain_json, min_size=1))
+def test_what_is_written_as_json_or_yaml_is_read_as_it_was(value: Mapping[str, Any]) -> None:
+    assert only(json.dumps(value)).value == value
+    assert only("# as YAML\n" + json.dumps(value, ensure_ascii=False)).value == value

@@ -1,0 +1,1 @@
+"""``python -m webhook audit``: what runs already, judged by today's rules."""

@@ -1,0 +1,170 @@
+"""What today's rules say to what is there already. Pure: stored objects in, findings out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from timekeeper.core import names
+from timekeeper.core.dialects import UNSPOKEN
+from timekeeper.core.request import Json, annotations_of, canonical, containers, mapping, parse
+from timekeeper.core.violation import Violation
+from webhook import injected, rules, templates, visible
+from webhook.review import CONTAINER_LISTS, MalformedError, sequence_of
+from webhook.rules.catalogue import answered
+from webhook.templates import TemplatePath
+from webhook.terms import Terms
+from webhook.ways import ways_around
+
+Word = Literal["would-be-refused", "would-be-warned", "ungoverned"]
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about one object. ``owner``: the controller that made a pod, as ``Kind/name``; ``node``:
+    where a pod runs."""
+
+    namespace: str
+    kind: str
+    name: str
+    finding: Word
+    violations: tuple[Violation, ...] = ()
+    owner: str = ""
+    node: str = ""
+
+
+def of_pod(pod: Json, terms: Terms) -> tuple[Finding, ...]:
+    """What there is to say of a stored pod that has not ended: whether it would be refused, by webhook or
+    policies, or warned of if it were created today, and whether it holds GPUs ungoverned."""
+    if mapping(pod.get("status")).get("phase") in _ENDED:
+        return ()
+    written = as_written(pod)
+    parsed = parse(written)
+    violations = (*rules.judged(written, parsed, terms), *rules.ephemeral_violations(pod, {}))
+    past = ways_around(written, parsed)
+    owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
+    metadata = mapping(pod.get("metadata"))
+    place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
+    found = [Finding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, terms)]
+    if past:  # whatever the mode is: policies know none
+        found.append(Finding(*place, "would-be-refused", past, owner, node))
+    if node and asks_for_gpus(pod) and not is_governed(pod):
+        found.append(Finding(*place, "ungoverned", (), owner, node))
+    return tuple(found)
+
+
+def of_workload(
+    workload: Json, kind: str, paths: Sequence[TemplatePath], terms: Terms
+) -> tuple[Finding, ...]:
+    """What there is to say of the pod templates of a stored workload that is not another's and has not
+    ended."""
+    if _owner(workload) or _has_ended(workload):
+        return ()
+    violations: list[Violation] = []
+    for at, template in templates.found(workload, paths):
+        try:
+            violations += templates.violations_of(template, at, terms)
+        except MalformedError:
+            continue  # of a custom kind, and no pod template; admission passes it too
+    metadata = mapping(workload.get("metadata"))
+    place = str(metadata.get("namespace", "")), kind, str(metadata.get("name", ""))
+    group = str(workload.get("apiVersion", "")).rpartition("/")[0]
+    exempt = templates.makers_are_exempt(group, kind, terms)
+    return tuple(Finding(*place, word, broken) for word, broken in sorted_out(violations, terms, exempt))
+
+
+def sorted_out(
+    violations: Iterable[Violation], terms: Terms, exempt: bool = False
+) -> list[tuple[Word, tuple[Violation, ...]]]:
+    """The violations that would refuse, also while observing, and those that would only warn."""
+    how: dict[str, list[Violation]] = {"would-be-refused": [], "would-be-warned": []}
+    for violation in violations:
+        answer = answered(violation.rule, terms, exempt)
+        if answer in ("enforce", "observe"):
+            how["would-be-refused"].append(violation)
+        elif answer != "off":
+            how["would-be-warned"].append(violation)
+    words: tuple[Word, ...] = ("would-be-refused", "would-be-warned")
+    return [(word, tuple(how[word])) for word in words if how[word]]
+
+
+def asks_for_gpus(pod: Json) -> bool:
+    """True where a container asks for a GPU in any dialect, also in one that is not spoken here."""
+    return any(
+        UNSPOKEN.match(str(name))
+        for container in containers(pod)
+        for amounts in ("limits", "requests")
+        for name in mapping(mapping(container.raw.get("resources")).get(amounts))
+    )
+
+
+def is_governed(pod: Json) -> bool:
+    """True for a pod that carries what admission writes; the policies in the API server let nobody else
+    write it."""
+    request = parse(pod).request
+    label = mapping(mapping(pod.get("metadata")).get("labels")).get(names.GOVERNED)
+    return (
+        request is not None
+        and label == "true"
+        and annotations_of(pod).get(names.REQUEST) == canonical(request)
+    )
+
+
+def as_written(pod: Json) -> dict[str, Any]:
+    """The pod as its user wrote it: without what the scheduler, the node's plugins and, where it is governed,
+    Bursar have written into it since."""
+    metadata, spec = dict(mapping(pod.get("metadata"))), dict(mapping(pod.get("spec")))
+    bound = bool(spec.pop("nodeName", None))
+    governed = is_governed(pod)
+    metadata["annotations"] = {
+        name: value
+        for name, value in annotations_of(pod).items()
+        if not (governed and _is_ours(name)) and not (bound and rules.is_owned(name))
+    }
+    if governed:
+        labels = mapping(metadata.get("labels"))
+        metadata["labels"] = {name: value for name, value in labels.items() if not _is_ours(name)}
+        spec |= _without_ours(spec)
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
+def _without_ours(spec: Json) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        field: [
+            _with_own_variables(each)
+            for each in sequence_of(spec.get(field))
+            if each["name"] != names.SIDECAR
+        ]
+        for field in CONTAINER_LISTS
+        if spec.get(field)
+    }
+    ours = {each["name"] for each in injected.VOLUMES}
+    fields["volumes"] = [each for each in sequence_of(spec.get("volumes")) if each["name"] not in ours]
+    gates = sequence_of(spec.get("schedulingGates"))
+    fields["schedulingGates"] = [each for each in gates if not _is_ours(each["name"])]
+    return fields
+
+
+def _with_own_variables(container: Json) -> Mapping[str, Any]:
+    """A governed container without the one variable that governing settles."""
+    own = [each for each in sequence_of(container.get("env")) if each["name"] != visible.VISIBLE_DEVICES]
+    return {**container, "env": own}
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(rules.OURS) and name not in names.USER_ANNOTATIONS
+
+
+def _owner(whole: Json) -> str:
+    for each in sequence_of(mapping(whole.get("metadata")).get("ownerReferences")):
+        if each.get("controller"):
+            return f"{each.get('kind', '')}/{each.get('name', '')}"
+    return ""
+
+
+def _has_ended(workload: Json) -> bool:
+    conditions = sequence_of(mapping(workload.get("status")).get("conditions"))
+    return workload.get("kind") == "Job" and any(
+        each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions
+    )

@@ -1,0 +1,167 @@
+"""The command ``audit``: reads the cluster, prints what was found, and says it in the exit code too."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from webhook import match, templates
+from webhook.audit import findings
+from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
+from webhook.audit.findings import Finding
+from webhook.templates import TemplatePath
+from webhook.trial import inputs
+from webhook.trial.flags import AuditSettings
+from webhook.trial.reports import printable
+from webhook.trial.world import World
+
+# the resource of each built-in kind
+_RESOURCES = {
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "ReplicationController": ("/api/v1", "replicationcontrollers"),
+    "Job": ("/apis/batch/v1", "jobs"),
+    "CronJob": ("/apis/batch/v1", "cronjobs"),
+}
+
+
+def run(settings: AuditSettings, stdin: BinaryIO) -> int:
+    """Prints the findings: 0 for none, 1 for some, 2 where anything could not be read. Raises
+    CannotReviewError where the budgets cannot be gone by."""
+    world = inputs.world(settings.given, stdin)
+    try:
+        found, troubles = _all(Cluster(settings.kubeconfig), settings.namespace, world)
+    except UnreachableError as error:
+        found, troubles = [], [str(error)]
+    else:
+        sys.stdout.write(_as_json(found) if settings.output == "json" else "".join(_as_text(found)))
+        sys.stdout.flush()
+    for each in troubles:
+        _say(each)
+    return 2 if troubles else 1 if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where to look: the one namespace, or all of them with ``""``, but for those that admission leaves
+    out."""
+
+    namespace: str
+    left_out: frozenset[str]
+
+
+def _all(cluster: Cluster, namespace: str, world: World) -> tuple[list[Finding], list[str]]:
+    """The findings on every kind, and what kept some from being looked at. Raises UnreachableError."""
+    found: list[Finding] = []
+    troubles: list[str] = []
+    scope = _Scope(namespace, _left_out(cluster))
+    for kind, paths in _kinds(world):
+        try:
+            found += _of_kind(cluster, scope, kind, paths, world)
+        except AbsentError:
+            troubles += [f"the cluster has no kind {kind}"] if kind not in _RESOURCES else []
+        except RefusedError as error:
+            troubles.append(str(error))
+    return found, troubles
+
+
+def _left_out(cluster: Cluster) -> frozenset[str]:
+    """The namespaces that admission leaves out, by name and by label; says so where the labels may not be
+    read. Raises UnreachableError."""
+    labelled: list[str] = []
+    try:
+        exempt = cluster.objects("/api/v1/namespaces", f"{match.EXEMPT}=true")
+        labelled += [each["metadata"]["name"] for each in exempt]
+    except RefusedError as error:
+        _say(f"namespaces exempt by label are looked into too: {error}")
+    return frozenset((*match.SYSTEM_NAMESPACES, *labelled))
+
+
+def _say(sentence: str) -> None:
+    print(printable(f"bursar-webhook audit: {sentence}"), file=sys.stderr)
+
+
+def _kinds(world: World) -> Iterator[tuple[str, tuple[TemplatePath, ...]]]:
+    """Pods first, which have no template, then each kind with where its templates stand."""
+    yield "Pod", ()
+    paths = (*templates.BUILT_IN, *world.template_paths)
+    for group, kind in dict.fromkeys((each.group, each.kind) for each in paths):
+        yield kind, templates.of_kind(group, kind, paths)
+
+
+def _of_kind(
+    cluster: Cluster, scope: _Scope, kind: str, paths: tuple[TemplatePath, ...], world: World
+) -> list[Finding]:
+    if not paths:
+        root, resource = "/api/v1", "pods"
+    elif paths[0] in templates.BUILT_IN:
+        root, resource = _RESOURCES[kind]
+    else:
+        root, resource = cluster.resource(paths[0].group, kind)
+    inside = f"/namespaces/{scope.namespace}" if scope.namespace else ""
+    found: list[Finding] = []
+    for each in cluster.objects(f"{root}{inside}/{resource}"):
+        where = each["metadata"].get("namespace", "")
+        if where in scope.left_out:
+            continue
+        terms = world.terms_for(where)
+        found += findings.of_workload(each, kind, paths, terms) if paths else findings.of_pod(each, terms)
+    return found
+
+
+def _as_json(found: Sequence[Finding]) -> str:
+    return json.dumps([_one(each) for each in found], indent=2) + "\n"
+
+
+def _one(each: Finding) -> dict[str, object]:
+    return {
+        "namespace": each.namespace,
+        "kind": each.kind,
+        "name": each.name,
+        "finding": each.finding,
+        "owner": each.owner,
+        "node": each.node,
+        "violations": [
+            {
+                "rule": one.rule,
+                "path": one.path,
+                "got": one.got,
+                "allowed": one.allowed,
+                "example": one.example,
+            }
+            for one in each.violations
+        ],
+    }
+
+
+_SAID = {
+    "would-be-refused": "would be refused",
+    "would-be-warned": "would be warned of",
+    "ungoverned": "holds GPUs ungoverned: nobody pays for them",
+}
+
+
+def _as_text(found: Sequence[Finding]) -> Iterator[str]:
+    """Pods that one controller made and that are alike are told once."""
+    alike: dict[object, list[Finding]] = {}
+    for each in found:
+        key = (each.namespace, each.owner, each.finding, each.violations) if each.owner else (each,)
+        alike.setdefault(key, []).append(each)
+    for group in alike.values():
+        first, others = group[0], len(group) - 1
+        more = (
+            f" and {others} more of {first.owner}" if others else f" of {first.owner}" if first.owner else ""
+        )
+        where = f" on {first.node}" if first.node and not others else ""
+        yield (
+            printable(f"{first.namespace} {first.kind} {first.name}{more}{where}: {_SAID[first.finding]}")
+            + "\n"
+        )
+        for violation in first.violations:
+            yield printable(f"  {violation.sentence()} ({violation.rule})") + "\n"
+    counts = [(sum(each.finding == word for each in found), said) for word, said in _SAID.items()]
+    told = ", ".join(f"{number} {said.partition(':')[0]}" for number, said in counts if number)
+    yield (told or "nothing was found") + "\n"

@@ -1,0 +1,94 @@
+"""What only Bursar and the nodes' plugins may write, and names that are kept for what Bursar injects."""
+
+import difflib
+from collections.abc import Iterator
+
+from timekeeper.core import names
+from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.request import Json, annotations_of, mapping
+from timekeeper.core.values import GPURequest
+from timekeeper.core.violation import Violation, shown
+from webhook import govern, injected
+from webhook.review import CONTAINER_LISTS, sequence_of
+from webhook.terms import WORDS
+
+OURS = (f"{names.DOMAIN}/", names.VISIBLE)
+OWNED = tuple(owned for dialect in DIALECTS for owned in dialect.owned)
+
+_WRITTEN = (names.REQUEST, names.STANDING, names.DEVICES, names.INVENTORY, names.HOLDERS, names.GOVERNED)
+
+
+def is_owned(annotation: str) -> bool:
+    """True for an annotation that a dialect's node plugin reads as the scheduler's word."""
+    return any(annotation.startswith(owned) if owned[-1] in "-/" else annotation == owned for owned in OWNED)
+
+
+def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
+    """Annotations, labels and gates that are not the user's to write, and unknown ones under our domain."""
+    for name, value in annotations_of(pod).items():
+        if _is_forged_annotation(name, value, request):
+            yield _annotation(name, value)
+    for name, value in mapping(mapping(pod.get("metadata")).get("labels")).items():
+        if name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value):
+            yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
+    for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
+        if gate["name"].startswith(OURS):
+            yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
+
+
+def named_as_ours(pod: Json) -> Iterator[Violation]:
+    """Containers and volumes of the names that Bursar's own have, which are others."""
+    spec = pod["spec"]
+    seen = 0
+    for field in CONTAINER_LISTS:
+        for index, container in enumerate(sequence_of(spec.get(field))):
+            if container["name"] != names.SIDECAR:
+                continue
+            seen += 1
+            if seen > 1 or not injected.is_ours(container, native=field == "initContainers"):
+                yield _reserved("sidecar-name", f"spec.{field}[{index}].name", names.SIDECAR, "container")
+    ours = {each["name"] for each in injected.VOLUMES}
+    for index, volume in enumerate(sequence_of(spec.get("volumes"))):
+        if volume["name"] in ours and not injected.is_our_volume(volume):
+            yield _reserved("sidecar-volume", f"spec.volumes[{index}].name", volume["name"], "volume")
+
+
+def _is_forged_annotation(name: str, value: str, request: GPURequest | None) -> bool:
+    if name in names.USER_ANNOTATIONS or not (name.startswith(OURS) or is_owned(name)):
+        return False
+    if request is None:
+        return True
+    if name == names.STANDING:
+        return value not in WORDS  # govern writes it anew, whichever it is
+    return govern.annotations(request, "UNKNOWN").get(name) != value
+
+
+def _annotation(name: str, value: str) -> Violation:
+    path = f"metadata.annotations[{name}]"
+    if name in _WRITTEN or not name.startswith(f"{names.DOMAIN}/"):
+        return _only_bursar_writes("forged-annotation", path, value)
+    (nearest,) = difflib.get_close_matches(name, names.USER_ANNOTATIONS, 1, cutoff=0.0)
+    return Violation(
+        "unknown-annotation",
+        path,
+        shown(value),
+        "Bursar knows no such annotation",
+        ", ".join(names.USER_ANNOTATIONS),
+        nearest,
+    )
+
+
+def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
+    problem = "only Bursar and the nodes' plugins write this"
+    return Violation(rule, path, shown(value), problem, "the pod without it", "removing it")
+
+
+def _reserved(rule: str, path: str, name: str, kind: str) -> Violation:
+    return Violation(
+        rule,
+        path,
+        shown(name),
+        f"this name is kept for the {kind} that Bursar adds",
+        "another name",
+        f"name: my-{kind}",
+    )

@@ -1,0 +1,144 @@
+"""Where a GPU pod goes, and how long it stays: node, scheduler, priority, grace period, constraints."""
+
+import re
+from collections.abc import Iterator
+
+from timekeeper.core import names
+from timekeeper.core.dialects import tencent
+from timekeeper.core.request import Json, annotations_of, listed, mapping
+from timekeeper.core.violation import Violation, shown
+from webhook.review import sequence_of
+from webhook.terms import Terms
+
+DEFAULT_SCHEDULERS = ("", "default-scheduler")
+LEGACY_SIDECAR = "gpu-sidecar"
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
+_LISTS = (
+    (names.MODELS, _MODEL, "a model's name as the inventory has it, or words of it", "H100,A100"),
+    (names.EXCLUDE_MODELS, _MODEL, "a model's name as the inventory has it, or words of it", "T4"),
+    (names.UUIDS, _UUID, "UUIDs of cards", "GPU-5a3c0e8f-0000-0000-0000-000000000000"),
+)
+
+
+def placed(pod: Json, terms: Terms) -> Iterator[Violation]:
+    """For a pod that asks for a GPU: what keeps it from being placed, or from leaving in time."""
+    spec = pod["spec"]
+    yield from _by_hand(spec)
+    yield from _constraints(annotations_of(pod))
+    yield from _init_containers(spec)
+    yield from _scheduler(spec, terms)
+    yield from _priority_class(spec, terms)
+    yield from _grace_period(spec, terms)
+    yield from _legacy_sidecar(spec)
+
+
+def _by_hand(spec: Json) -> Iterator[Violation]:
+    node = spec.get("nodeName")
+    if node:
+        yield Violation(
+            "node-name",
+            "spec.nodeName",
+            shown(node),
+            "a GPU pod that names its node passes by the scheduler that gives out cards",
+            "spec.nodeSelector or affinity",
+            "spec.nodeSelector: {kubernetes.io/hostname: node-a}",
+        )
+
+
+def _constraints(annotations: Json) -> Iterator[Violation]:
+    for name, pattern, allowed, example in _LISTS:
+        for each in listed(annotations, name):
+            if not pattern.fullmatch(each):
+                problem = "no inventory can hold this name"
+                path = f"metadata.annotations[{name}]"
+                yield Violation("malformed-name", path, shown(each), problem, allowed, f"{name}: {example}")
+    models = listed(annotations, names.MODELS)
+    excluded = {each.casefold() for each in listed(annotations, names.EXCLUDE_MODELS)}
+    if models and all(each.casefold() in excluded for each in models):
+        yield Violation(
+            "contradicting-constraint",
+            f"metadata.annotations[{names.EXCLUDE_MODELS}]",
+            shown(annotations[names.EXCLUDE_MODELS]),
+            f"it excludes every model that {names.MODELS} allows",
+            "one of the two annotations, or a model that only the first names",
+            f"removing {names.EXCLUDE_MODELS}",
+        )
+
+
+def _init_containers(spec: Json) -> Iterator[Violation]:
+    """Native sidecars too: gpu-manager counts the pod's ordinary containers alone."""
+    for index, container in enumerate(sequence_of(spec.get("initContainers"))):
+        limits = mapping(mapping(container.get("resources")).get("limits"))
+        for resource in tencent.DIALECT.resources:
+            if resource in limits:
+                yield Violation(
+                    "init-container",
+                    f"spec.initContainers[{index}].resources.limits[{resource}]",
+                    shown(limits[resource]),
+                    "gpu-manager gives cards to ordinary containers alone",
+                    "the limit in spec.containers, or a dialect whose nodes serve init containers",
+                    f'{names.GPU_PERCENT}: "50"',
+                )
+
+
+def _scheduler(spec: Json, terms: Terms) -> Iterator[Violation]:
+    scheduler = spec.get("schedulerName") or ""
+    if scheduler not in (*DEFAULT_SCHEDULERS, terms.scheduler_name):
+        yield Violation(
+            "foreign-scheduler",
+            "spec.schedulerName",
+            shown(scheduler),
+            f"only {terms.scheduler_name} gives out cards",
+            f"{terms.scheduler_name}, or leaving it out",
+            f"schedulerName: {terms.scheduler_name}",
+        )
+
+
+def stands_above_budget(spec: Json, terms: Terms) -> bool:
+    """True for a class of the user's above the one of pods in budget, by the values that the API server has
+    resolved before any webhook runs; false where it has not, or where the class in budget has no known
+    value."""
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.in_budget.value
+    theirs = bool(own) and own not in (terms.in_budget.name, terms.over_budget.name)
+    return theirs and value is not None and most is not None and value > most
+
+
+def _priority_class(spec: Json, terms: Terms) -> Iterator[Violation]:
+    if stands_above_budget(spec, terms):
+        most = terms.in_budget
+        yield Violation(
+            "priority-class",
+            "spec.priorityClassName",
+            f"{shown(spec['priorityClassName'])} of value {spec['priority']}",
+            "it stands above the class of pods in budget",
+            f"{most.name}, a class of value {most.value} at most, or none",
+            f"priorityClassName: {most.name}",
+        )
+
+
+def _grace_period(spec: Json, terms: Terms) -> Iterator[Violation]:
+    seconds = spec.get("terminationGracePeriodSeconds")
+    if seconds is not None and seconds > terms.max_grace_s:
+        yield Violation(
+            "grace-period",
+            "spec.terminationGracePeriodSeconds",
+            shown(str(seconds)),
+            "a GPU pod holds its cards for its whole grace period, and this is too long",
+            f"at most {terms.max_grace_s} seconds",
+            "terminationGracePeriodSeconds: 30",
+        )
+
+
+def _legacy_sidecar(spec: Json) -> Iterator[Violation]:
+    for index, container in enumerate(sequence_of(spec.get("containers"))):
+        if container["name"] == LEGACY_SIDECAR:
+            yield Violation(
+                "legacy-sidecar",
+                f"spec.containers[{index}]",
+                shown(LEGACY_SIDECAR),
+                "this container of kubernetes-gpusharing reports to a Service that is no more",
+                "the pod without it: Bursar injects its own sidecar",
+                "removing the container",
+            )
