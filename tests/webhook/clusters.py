@@ -40,6 +40,14 @@ class Cluster:
         """Applies objects to namespace team-a: exit code and stderr."""
         return self.said("apply", "-n", "team-a", "-f", "-", input="\n---\n".join(map(json.dumps, objects)))
 
+    def denies(self, *objects: Json) -> bool:
+        """True where the creation of one of these is denied. Nothing is created, so it may be asked again
+        and again."""
+        text = "\n---\n".join(json.dumps({"apiVersion": "v1", "kind": "Pod"} | each) for each in objects)
+        namespace = () if any("namespace" in each["metadata"] for each in objects) else ("-n", "team-a")
+        _, said = self.said("create", "--dry-run=server", *namespace, "-f", "-", input=text)
+        return " denied " in said
+
     def get(self, path: str) -> Any:
         """An object."""
         return self.cp.api.call("GET", path)

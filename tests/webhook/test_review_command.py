@@ -535,16 +535,10 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             known = {"metadata": {"name": runtime}, "handler": runtime}
             made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", known)
         for way in ("the whole node", "a device class as a limit"):
-            wait_until(lambda bad=WAYS[way].bad: is_refused(made, bad), "the policies")  # type: ignore[misc]
+            wait_until(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]
         urgent = {"metadata": {"name": "urgent"}, "value": 7}
         made.cp.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
         yield made
-
-
-def is_refused(world: Registered, pod: Json) -> bool:
-    """True where the cluster refuses to create the pod; it is not created in any case."""
-    dry_run = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
-    return world.said(*dry_run, input=json.dumps(pod))[0] != 0
 
 
 def half_of(*more: str) -> str:
