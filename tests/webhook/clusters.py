@@ -11,9 +11,17 @@ import yaml
 from deploy.local.cluster import ControlPlane
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, standings
-from tests.worlds import Json
+from tests.worlds import Json, container
 
 MANIFESTS = ROOT / "deploy" / "manifests"
+
+# refused by the mutating and by a validating webhook
+BAD_POD = {"metadata": {"name": "bad"}, "spec": {"containers": [container(gpu_percent="150")]}}
+BAD_BUDGETS = {
+    "kind": "ConfigMap",
+    "metadata": {"name": "bad", "namespace": "bursar-system", "labels": {"bursar.dev/budgets": "true"}},
+    "data": {"team-a": "gpuHours: many"},
+}
 
 
 class Cluster:
@@ -70,6 +78,7 @@ class Registered(Cluster):
             self.webhook.__enter__()
             wait_until(lambda: "event=standings-heard" in self.webhook.log(), "the standings")
             self.register()
+            wait_until(lambda: self.denies(BAD_POD) and self.denies(BAD_BUDGETS), "the API server to ask us")
         except BaseException:
             self.timekeeper.end()
             raise

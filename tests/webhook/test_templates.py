@@ -427,6 +427,7 @@ def test_changing_an_old_bad_template_is_refused_until_it_is_good(world: Registe
     try:
         old = workload("Deployment", BAD, name="rolled")
         old["spec"]["replicas"] = 0
+        wait_until(lambda: not world.denies(old), "the webhook not to be asked")
         assert world.apply(old) == (0, "")
     finally:
         world.register()
