@@ -62,6 +62,11 @@ class Answer:
 
 def read(body: bytes) -> Review:
     """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
+    return _review(asked(body))
+
+
+def asked(body: bytes) -> Json:
+    """The ``request`` of an AdmissionReview. Raises MalformedError."""
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -73,7 +78,7 @@ def read(body: bytes) -> Review:
     request = whole.get("request")
     if not isinstance(request, dict):
         raise MalformedError("request: must be an object")
-    return _review(request)
+    return request
 
 
 def encode(uid: str, answer: Answer) -> bytes:
@@ -93,30 +98,30 @@ def encode(uid: str, answer: Answer) -> bytes:
 
 
 def _review(request: Json) -> Review:
-    uid = _text(request, "uid")
+    uid = text_of(request, "uid")
     if not uid:
         raise MalformedError("request.uid: must not be empty")
     if mapping(request.get("resource")).get("resource") != "pods":
         raise MalformedError("request.resource: only pods are reviewed here")
-    subresource = _text(request, "subResource")
+    subresource = text_of(request, "subResource")
     if subresource not in SUBRESOURCES:
         raise MalformedError(
             "request.subResource: only " + ", ".join(SUBRESOURCES[1:]) + " are reviewed here"
         )
-    operation = _text(request, "operation")
+    operation = text_of(request, "operation")
     who = mapping(request.get("userInfo"))
     return Review(
         uid=uid,
         operation=operation,
         subresource=subresource,
-        namespace=_text(request, "namespace"),
-        name=_text(request, "name"),
+        namespace=text_of(request, "namespace"),
+        name=text_of(request, "name"),
         dry_run=request.get("dryRun") is True,
         pod={} if operation == "DELETE" else checked_pod(request.get("object"), "request.object"),
         old=checked_pod(request["oldObject"], "request.oldObject")
         if request.get("oldObject") is not None
         else {},
-        user=_text(who, "username"),
+        user=text_of(who, "username"),
         groups=tuple(each for each in sequence(who.get("groups")) if isinstance(each, str)),
     )
 
@@ -135,7 +140,7 @@ def checked_pod(raw: object, path: str) -> Json:
     for name in ("volumes", "schedulingGates"):
         _named(spec.get(name), f"{path}.spec.{name}")
     for name in ("priorityClassName", "schedulerName", "runtimeClassName", "nodeName"):
-        _text(spec, name)
+        text_of(spec, name)
     for name in ("priority", "terminationGracePeriodSeconds"):
         _whole(spec.get(name), f"{path}.spec.{name}")
     return pod
@@ -182,7 +187,8 @@ def _object(raw: object, path: str) -> Json:
     return raw
 
 
-def _text(raw: Json, name: str) -> str:
+def text_of(raw: Json, name: str) -> str:
+    """A field's text, empty where it is absent. Raises MalformedError where it is none."""
     value = raw.get(name)
     if value is None:
         return ""

@@ -6,10 +6,8 @@ custom kind may hold anything.
 
 from dataclasses import dataclass
 
-import orjson
-
 from timekeeper.core.request import Json, mapping
-from webhook.review import API_VERSION, MalformedError
+from webhook.review import MalformedError, asked, text_of
 
 NOTHING: Json = {}
 
@@ -40,30 +38,19 @@ class ObjectReview:
 
 def read(body: bytes) -> ObjectReview:
     """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
-    try:
-        whole = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedError(f"the body is not JSON: {error}") from error
-    if not isinstance(whole, dict) or whole.get("kind") != "AdmissionReview":
-        raise MalformedError("the body is no AdmissionReview")
-    if whole.get("apiVersion") != API_VERSION:
-        raise MalformedError(f"apiVersion must be {API_VERSION}")
-    request = whole.get("request")
-    if not isinstance(request, dict):
-        raise MalformedError("request: must be an object")
-    return _review(request)
+    return _review(asked(body))
 
 
 def _review(request: Json) -> ObjectReview:
     kind = mapping(request.get("kind"))
     review = ObjectReview(
-        uid=_text(request, "uid"),
-        operation=_text(request, "operation"),
-        subresource=_text(request, "subResource"),
-        group=_text(kind, "group"),
-        kind=_text(kind, "kind"),
-        namespace=_text(request, "namespace"),
-        name=_text(request, "name"),
+        uid=text_of(request, "uid"),
+        operation=text_of(request, "operation"),
+        subresource=text_of(request, "subResource"),
+        group=text_of(kind, "group"),
+        kind=text_of(kind, "kind"),
+        namespace=text_of(request, "namespace"),
+        name=text_of(request, "name"),
         dry_run=request.get("dryRun") is True,
         object=_object(request, "object"),
         old=_object(request, "oldObject"),
@@ -73,15 +60,6 @@ def _review(request: Json) -> ObjectReview:
     if not review.kind:
         raise MalformedError("request.kind.kind: must not be empty")
     return review
-
-
-def _text(raw: Json, name: str) -> str:
-    value = raw.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise MalformedError(f"{name}: must be a string")
-    return value
 
 
 def _object(request: Json, name: str) -> Json:
