@@ -5,7 +5,7 @@ Each worker counts only itself: with W workers a namespace can be admitted in bu
 was left, each time by less than one pod. It is never written anywhere, and it dies with the worker.
 """
 
-from collections import deque
+from collections import Counter, deque
 
 from timekeeper.core.values import GPURequest
 
@@ -27,22 +27,24 @@ class Admitted:
     """The admissions of the last five seconds, by namespace. For one thread."""
 
     def __init__(self) -> None:
-        self._recent: dict[str, deque[tuple[int, int]]] = {}
-        self._sums: dict[str, int] = {}
+        self._recent: deque[tuple[int, str, int]] = deque()
+        self._sums: Counter[str] = Counter()
 
     def add(self, namespace: str, amount: int, now_ms: int) -> None:
         """A pod was governed now."""
-        self._recent.setdefault(namespace, deque()).append((now_ms, amount))
-        self._sums[namespace] = self._sums.get(namespace, 0) + amount
+        self._forget(now_ms)
+        self._recent.append((now_ms, namespace, amount))
+        self._sums[namespace] += amount
 
     def spent(self, namespace: str, now_ms: int) -> int:
-        """The sum of what is not yet five seconds old; the rest is forgotten."""
-        recent = self._recent.get(namespace)
-        if recent is None:
-            return 0
-        while recent and now_ms - recent[0][0] >= LIFE_MS:
-            self._sums[namespace] -= recent.popleft()[1]
-        if not recent:
-            del self._recent[namespace], self._sums[namespace]
-            return 0
+        """The sum of what is not yet five seconds old."""
+        self._forget(now_ms)
         return self._sums[namespace]
+
+    def _forget(self, now_ms: int) -> None:
+        """Whatever is older goes, whosever it is: a namespace may never come again."""
+        while self._recent and now_ms - self._recent[0][0] >= LIFE_MS:
+            _, namespace, amount = self._recent.popleft()
+            self._sums[namespace] -= amount
+            if not self._sums[namespace]:
+                del self._sums[namespace]

@@ -5,8 +5,6 @@ Sources: the variables that HAMi-core and vgpu-manager read, NVIDIA's documentat
 nodes of the NVIDIA, Intel and AMD drivers, and where kubelets and container runtimes keep their sockets.
 """
 
-from collections.abc import Iterable
-
 # A name that ends in * stands for all that begin with it. CUDA_VISIBLE_DEVICES is not among them: it narrows
 # what the process itself uses of the cards that its container was given.
 VARIABLES = (
@@ -46,6 +44,7 @@ HOST_PATHS = (
     "/run/docker.sock",
     "/run/dockershim.sock",
     "/run/k3s",
+    "/run/podman",
     "/usr/local/nvidia",
     "/var/lib/k0s",
     "/var/lib/kubelet/device-plugins",
@@ -57,6 +56,9 @@ HOST_PATHS = (
 )
 # The same for all that begin so.
 HOST_STEMS = ("/dev/nvhost", "/dev/nvidia", "/run/nvidia")
+# No host path may be one of these or lie under it; one above may be, for too many harmless pods have /tmp.
+# It is where MPS keeps its pipes unless it is told otherwise.
+HOST_PLACES = ("/tmp/nvidia-mps",)  # noqa: S108 (nothing is written there)
 
 # Annotations and mounts by which a container runtime itself is asked for devices.
 DEVICE_ANNOTATIONS = "cdi.k8s.io/"
@@ -76,19 +78,19 @@ def steers_isolation(variable: str) -> bool:
     return variable in _STEERING or variable.startswith(_STEERING_STEMS)
 
 
-def may_steer(prefix: str, more: Iterable[str] = ()) -> bool:
-    """True where variables of this prefix, as ``envFrom`` gives them, could be such a one, or one of
-    ``more``."""
-    return any(_overlaps(prefix, each) for each in (*VARIABLES, *more))
+def may_steer(prefix: str) -> bool:
+    """True where variables of this prefix, as ``envFrom`` gives them, could be such a one."""
+    return any(_overlaps(prefix, each) for each in VARIABLES)
 
 
 def reaches_cards(host_path: str) -> bool:
     """True for a path of the host by which a container reaches cards that it was not given."""
     path = _plain(host_path)
-    below = any(path == each or path.startswith(each + "/") for each in HOST_PATHS) or path.startswith(
-        HOST_STEMS
-    )
-    return below or any(each.startswith(path.rstrip("/") + "/") for each in (*HOST_PATHS, *HOST_STEMS))
+    if path.startswith(HOST_STEMS):
+        return True
+    if any(path == each or path.startswith(each + "/") for each in (*HOST_PATHS, *HOST_PLACES)):
+        return True
+    return any(each.startswith(path.rstrip("/") + "/") for each in (*HOST_PATHS, *HOST_STEMS))
 
 
 _LAST_STEP = DEVICE_MOUNTS.rpartition("/")[2]

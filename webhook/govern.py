@@ -49,11 +49,23 @@ def _of_request(request: GPURequest) -> Mapping[str, str]:
 
 def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
     """True where the user's own class stays: its value, which the API server has resolved before any webhook
-    runs, is at or below the standing's. While observing nobody is demoted, so every class stays."""
-    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.class_of(word).value
+    runs, is at or below the standing's. While observing nobody is demoted, so every class stays. Where the
+    standing's class is absent, what is not above the one of pods in budget stays."""
+    own, value, ours = spec.get("priorityClassName"), spec.get("priority"), terms.class_of(word)
     if not own or terms.mode == "observe":
         return bool(own)
-    return value is not None and most is not None and value <= most
+    if ours.absent:
+        return not stands_above_budget(spec, terms)
+    return value is not None and ours.value is not None and value <= ours.value
+
+
+def stands_above_budget(spec: Json, terms: Terms) -> bool:
+    """True for a class of the user's above the one of pods in budget, by the values that the API server has
+    resolved before any webhook runs; false where it has not, or where the class in budget has no known
+    value."""
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.in_budget.value
+    theirs = bool(own) and own not in (terms.in_budget.name, terms.over_budget.name)
+    return theirs and value is not None and most is not None and value > most
 
 
 def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
@@ -61,8 +73,13 @@ def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
     the former one: it refuses a class beside numbers of another, and sets them where there are none.
 
     Numbers that are known are written, for what the API server sets after us makes it review the pod again.
+    A class that is absent is not set; nobody gains a class above that of pods in budget by it.
     """
     ours = terms.class_of(word)
+    if ours.absent:
+        if not stands_above_budget(spec, terms):
+            return []
+        ours = terms.in_budget
     if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, terms):
         return []
     return [add("/spec/priorityClassName", ours.name), *_numbers(spec, ours)]

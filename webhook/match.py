@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from timekeeper.core import names
 from timekeeper.core.dialects import GPU_RESOURCE
+from webhook.forbidden import DEVICE_ANNOTATIONS
 from webhook.rules import OURS, OWNED
 from webhook.visible import VISIBLE_DEVICES
 
@@ -54,8 +55,11 @@ def written_annotations() -> str:
 
 
 def immutable_annotations() -> str:
-    """The regular expression of the annotations that nobody may change on a pod that is there."""
-    return _either([*OURS, *(owned for owned in OWNED if owned not in _PLUGIN_WRITES)])
+    """The regular expression of the annotations that nobody may change on a pod that is there.
+
+    Those that name devices are among them: kubelets and plugins hand theirs to the runtime, and not to pods.
+    """
+    return _either([*OURS, *(owned for owned in OWNED if owned not in _PLUGIN_WRITES), DEVICE_ANNOTATIONS])
 
 
 def immutable_labels() -> str:

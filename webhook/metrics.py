@@ -37,6 +37,12 @@ class Metrics:
         self._malformed = Counter(
             "bursar_webhook_malformed", "Bodies that are no AdmissionReview.", registry=registry
         )
+        self._not_ready = Counter(
+            "bursar_webhook_not_ready",
+            "Reviews answered with a 503, for the files to govern with had not been read.",
+            ["webhook"],
+            registry=registry,
+        )
         self._unknown = Counter(
             "bursar_webhook_unknown_standing",
             "Pods governed while their standing was UNKNOWN.",
@@ -82,6 +88,10 @@ class Metrics:
     def malformed(self) -> None:
         """One body was refused with a 400."""
         self._malformed.inc()
+
+    def not_ready(self, webhook: str) -> None:
+        """One review was sent away with a 503."""
+        _of(self._not_ready, webhook).inc()
 
     def polled(self, outcome: str, age_s: float) -> None:
         """The timekeeper was asked; ``age_s`` since it last answered, -1 for never."""

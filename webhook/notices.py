@@ -12,8 +12,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook import govern
 from webhook.rules.catalogue import CATALOGUE, Answered, answered
-from webhook.rules.placing import stands_above_budget
-from webhook.terms import Standing, Terms
+from webhook.terms import PriorityClass, Standing, Terms
 
 LONGEST_BYTES = 256
 ALL_BYTES = 4000
@@ -78,21 +77,25 @@ def _cut(line: str) -> str:
 
 
 def _of_standing(namespace: str, standing: Standing, terms: Terms) -> Iterator[str]:
-    where, name = f"namespace {namespace}", terms.class_of(standing.word).name
+    where, ours = f"namespace {namespace}", terms.class_of(standing.word)
     if standing.word == "UNKNOWN":
-        yield f"{where}: the GPU budget is not known at the moment; admitted at priority class {name}"
+        yield f"{where}: the GPU budget is not known at the moment{_given('; admitted at', ours)}"
     elif standing.word == "OVER_BUDGET" and terms.mode == "observe":
         later = terms.over_budget.name
         yield f"{where} has used up its GPU budget; once it counts, the pod gets priority class {later}"
     elif standing.word == "OVER_BUDGET" and standing.by_estimate:
-        yield f"{where}: pods of the last seconds use up the rest of its GPU budget; priority class {name}"
+        yield f"{where}: pods of the last seconds use up the rest of its GPU budget{_given(';', ours)}"
     elif standing.word == "OVER_BUDGET":
-        yield f"{where} has used up its GPU budget; this pod gets priority class {name}"
+        yield f"{where} has used up its GPU budget{_given('; this pod gets', ours)}"
     if standing.word == "OVER_BUDGET" and standing.on_exhausted not in BUILT_ON_EXHAUSTED:
         yield f"{where}: onExhausted: {standing.on_exhausted} is not built yet and acts as deprioritize"
     if standing.word == "IN_BUDGET" and _nearly_spent(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
         yield f"{where} has spent {whole}.{tenth} % of its GPU budget"
+
+
+def _given(words: str, ours: PriorityClass) -> str:
+    return "" if ours.absent else f"{words} priority class {ours.name}"
 
 
 def _nearly_spent(standing: Standing) -> bool:
@@ -101,10 +104,13 @@ def _nearly_spent(standing: Standing) -> bool:
 
 
 def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms) -> Iterator[str]:
-    spec, ours = pod["spec"], terms.class_of(standing.word).name
+    spec, ours = pod["spec"], terms.class_of(standing.word)
+    if ours.absent:
+        yield f"priority class {shown(ours.name)} does not exist in the cluster; it is not set"
     if request.policy and request.policy not in BUILT_POLICIES:
         yield f"{names.POLICY}: {request.policy} is not built yet and acts as binpack"
     own = spec.get("priorityClassName")
-    told = stands_above_budget(spec, terms)  # by the rule of that
-    if own and own != ours and not told and not govern.keeps_own_class(spec, standing.word, terms):
-        yield f"priority class {shown(own)} replaced by {ours}, the highest that the namespace's budget gives"
+    told = govern.stands_above_budget(spec, terms)  # by the rule of that
+    if own and own != ours.name and not told and not govern.keeps_own_class(spec, standing.word, terms):
+        most = f"{ours.name}, the highest that the namespace's budget gives"
+        yield f"priority class {shown(own)} replaced by {most}"

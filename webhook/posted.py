@@ -76,6 +76,8 @@ class Posted:
             self._log("malformed", webhook=webhook.name, reason=error)
             return _said(HTTPStatus.BAD_REQUEST, f"malformed AdmissionReview: {error}")
         except NotReadyError as error:
+            self._metrics.not_ready(webhook.name)
+            self._log("not-ready", webhook=webhook.name, reason=error)
             return _said(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         body = encode(review.uid, answer)
         seconds = time.perf_counter() - started

@@ -134,8 +134,9 @@ def is_fresh(table: Table | None, now_ms: int) -> bool:
 def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str = "") -> Terms:
     """A namespace's terms now: the table's where there is one, else this process's flags.
 
-    A class whose value the timekeeper does not know has the flags' value where it is the same class. From a
-    table that is not `is_fresh` nobody's preemption policy is known.
+    A class of a value that nobody has told has the flags' value where it is the same class, but for one that
+    is absent. From a table that is not `is_fresh` nobody's preemption policy is known; what was absent stays
+    so, for a pod without the class is better than none.
     """
     if table is None:
         return flags
@@ -156,7 +157,7 @@ def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str
 
 
 def _valued(given: PriorityClass, flags: Terms, fresh: bool) -> PriorityClass:
-    if given.value is not None:
+    if given.value is not None or given.absent:
         return given if fresh else replace(given, preemption_policy=None)
     return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
 
@@ -191,9 +192,10 @@ def _settings(raw: Json) -> TableSettings:
 
 
 def _class(raw: Json) -> PriorityClass:
+    """The timekeeper publishes nothing before it has listed all classes: one without a value is absent."""
     value, policy = _whole_or_none(raw["value"]), raw.get("preemptionPolicy")
     known = value is not None and policy in PREEMPTION_POLICIES
-    return PriorityClass(_text(raw["name"]), value, policy if known else None)
+    return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
 
 
 def _entry(raw: Json) -> Entry:

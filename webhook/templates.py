@@ -8,6 +8,7 @@ before is never judged, so old workloads can be scaled, updated in other fields,
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from timekeeper.core.request import Json, mapping, parse
@@ -37,6 +38,7 @@ _GROUP = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _MOST_STEPS = 16
 MOST_TEMPLATES = 256  # in one object; wildcards must not multiply
+BEYOND = f"only the first {MOST_TEMPLATES} pod templates of this object are reviewed"
 
 
 class BadPathError(ValueError):
@@ -99,10 +101,10 @@ def _judged(review: ObjectReview, terms: Terms, more: Sequence[TemplatePath]) ->
     paths = of_kind(review.group, review.kind, (*BUILT_IN, *more))
     before = [template for _, template in found(review.old, paths)]
     changed = [(at, template) for at, template in found(review.object, paths) if template not in before]
-    if not changed:
+    unread = [BEYOND] if any(islice(_every(review.object, paths), MOST_TEMPLATES, None)) else []
+    if not changed and not unread:
         return NOT_JUDGED
     violations: list[Violation] = []
-    unread: list[str] = []
     for at, template in changed:
         try:
             violations += violations_of(template, at, terms)
@@ -129,12 +131,14 @@ def makers_are_exempt(group: str, kind: str, terms: Terms) -> bool:
 
 def found(workload: Json, paths: Sequence[TemplatePath]) -> list[tuple[str, Json]]:
     """Every pod template of the workload with its path, as its fields are ordered; at most MOST_TEMPLATES."""
-    templates: list[tuple[str, Json]] = []
+    return list(islice(_every(workload, paths), MOST_TEMPLATES))
+
+
+def _every(workload: Json, paths: Sequence[TemplatePath]) -> Iterator[tuple[str, Json]]:
     for path in paths:
         for at, value in _followed(workload, path.steps, ""):
-            if len(templates) < MOST_TEMPLATES and isinstance(value, dict) and mapping(value.get("spec")):
-                templates.append((at, value))
-    return templates
+            if isinstance(value, dict) and mapping(value.get("spec")):
+                yield at, value
 
 
 def violations_of(template: Json, at: str, terms: Terms) -> tuple[Violation, ...]:

@@ -18,11 +18,14 @@ class PriorityClass:
 
     ``preemption_policy`` is there only where the timekeeper sees the class in the cluster at this moment:
     then value and policy are those that the API server will find, and may be written into a pod.
+    ``absent``: the timekeeper has told that the cluster has no such class; the API server would refuse every
+    pod that names it.
     """
 
     name: str
     value: int | None
     preemption_policy: str | None = None
+    absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

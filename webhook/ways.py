@@ -1,5 +1,5 @@
-"""What the policies inside the API server refuse of a pod that asks for no GPU, for who judges pods where no
-API server is asked. `docs/bypass.md` tells why; a table of cases holds the policies and this together. Pure.
+"""What the policies inside the API server refuse of a pod beside the rules, for who judges pods where no API
+server is asked. `docs/bypass.md` tells why; a table of cases holds the policies and this together. Pure.
 """
 
 import re
@@ -19,11 +19,12 @@ _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
 def ways_around(pod: Json, parsed: Parsed) -> tuple[Violation, ...]:
-    """The ways to a GPU past every request that a pod takes which makes none; nothing of one that makes one,
-    well or badly, for that meets the rules."""
+    """The ways to a GPU past every request that a pod takes. Of one that makes a request, well or badly,
+    device classes alone: the rest meets the rules."""
+    classes = tuple(_device_classes(pod))
     if parsed.request is not None or parsed.violations:
-        return ()
-    return (*_reaching(pod), *_runtime_class(pod["spec"]), *_device_classes(pod))
+        return classes
+    return (*_reaching(pod), *_runtime_class(pod["spec"]), *classes)
 
 
 def _reaching(pod: Json) -> Iterator[Violation]:

@@ -23,6 +23,7 @@ from webhook.heads import Heads, Response
 from webhook.seats import Seats
 
 MOST_CONNECTIONS = 1_000
+MOST_UNANSWERED_BYTES = 64 * 1024 * 1024  # of a worker's clients together, for its memory is bounded too
 
 KEEP_ALIVE_S = 120.0  # longer than the 90 s for which an API server keeps an idle connection to use again
 WHOLE_REQUEST_S = 15.0  # for the rest of a request that has begun; an API server gives up sooner
@@ -42,6 +43,7 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         """Serves until told to stop; then answers what is on its way, for LINGER_S at most."""
         self._poller = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
+        self._unanswered = 0  # bytes in all their inboxes
         self._heads = Heads(self.cfg)
         self._left_to_others: list[socket.socket] = []  # listeners, for a moment
         self._seats: Seats = self.app.seats
@@ -120,6 +122,7 @@ class ReviewWorker(Worker):  # type: ignore[misc]
 
     def _close(self, connection: Connection) -> None:
         self._connections.remove(connection)
+        self._forget(connection, len(connection.inbox))
         if self.alive:
             self._seats.hold(self.age, len(self._connections))
         self._poller.unregister(connection.sock)
@@ -163,6 +166,20 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         if not connection.inbox:
             connection.allow(WHOLE_REQUEST_S)
         connection.inbox += taken
+        self._unanswered += len(taken)
+        if self._unanswered > MOST_UNANSWERED_BYTES:
+            self._make_room(connection)
+
+    def _make_room(self, asking: Connection) -> None:
+        """Ends the connection that holds the most; raises EOFError where it is the one that asks."""
+        greediest = max(self._connections, key=lambda each: len(each.inbox))
+        if greediest is asking:
+            raise EOFError
+        self._close(greediest)
+
+    def _forget(self, connection: Connection, taken: int) -> None:
+        del connection.inbox[:taken]
+        self._unanswered -= taken
 
     def _answer_all(self, connection: Connection) -> None:
         """Answers every whole request in the inbox; each answer is sent before the next request is read."""
@@ -188,7 +205,7 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         if not connection.awaited or len(connection.inbox) < connection.awaited:
             return False
         body = bytes(memoryview(connection.inbox)[connection.head_bytes : connection.awaited])
-        del connection.inbox[: connection.awaited]
+        self._forget(connection, connection.awaited)
         connection.awaited = 0
         connection.allow(WHOLE_REQUEST_S if connection.inbox else KEEP_ALIVE_S)
         if not self._serve(connection, body):
@@ -199,7 +216,6 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         """Nothing more is answered. What still comes is thrown away for a moment: a connection that is closed
         on unread bytes takes its last answer with it."""
         connection.ending = True
-        connection.inbox.clear()
         connection.allow(LINGER_S)
 
     def _serve(self, connection: Connection, body: bytes) -> bool:

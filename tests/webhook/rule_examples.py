@@ -50,6 +50,10 @@ PODS: dict[str, Json] = {
     "visible-devices": admitted(half(env=SEES_ALL)),
     "isolation-variable": admitted(half(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])),
     "env-from": admitted(half(envFrom=[{"configMapRef": {"name": "settings"}}])),
+    "env-from-plugin": admitted(
+        limits_of("main", nvidia_com__gpu="1")
+        | {"envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "NVIDIA_V"}]}
+    ),
     "privileged": admitted(half(securityContext={"privileged": True})),
     "host-path": admitted(half(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
     "device-annotation": with_annotations(admitted(half()), {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}),

@@ -115,6 +115,11 @@ def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     assert unready.client.get("/readyz").status_code == 503
     assert unready.client.get("/livez").status_code == 200
     assert unready.posts("/mutate", review_of(admitted(half()))).status_code == 503
+    text = unready.client.get("/metrics").get_data(as_text=True)
+    assert 'bursar_webhook_not_ready_total{webhook="mutate"} 1.0' in text
+    assert unready.lines == [
+        'webhook event=not-ready webhook=mutate reason="the CA bundle for sidecars has not been read yet"'
+    ]
     assert without.client.get("/readyz").text == "ok\n"
     assert without.reviews("/mutate", admitted(half()))["allowed"] is True
 

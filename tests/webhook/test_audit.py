@@ -115,6 +115,13 @@ def test_a_pod_that_asks_meets_the_rules_and_not_the_policies() -> None:
     assert words(stored) == [("would-be-refused", ["host-pid"])]
 
 
+def test_a_device_class_is_found_beside_a_request_too() -> None:
+    both = half()
+    both["resources"]["limits"]["deviceclass.resource.kubernetes.io/gpu.nvidia.com"] = "8"
+
+    assert words(bound(governed(admitted(both))), OBSERVING) == [("would-be-refused", ["device-claim"])]
+
+
 def test_a_pod_that_only_looks_governed_is_found() -> None:
     forged = running(admitted(half()))
     forged["metadata"]["labels"] = {"bursar.dev/governed": "true"}

@@ -484,6 +484,7 @@ CHANGES: dict[str, Json] = {
     "cards": {"annotations": {"visible-devices.bursar.dev/main": "GPU-0,GPU-1"}},
     "a placement": {"annotations": {"bursar.dev/devices": "{}"}},
     "what gpu-manager reads": {"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}},
+    "devices for the container runtime": {"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}},
     "the mark of a governed pod": {"labels": {"bursar.dev/governed": "false"}},
 }
 
@@ -510,6 +511,30 @@ def test_marks_stay_as_they_are_by_whichever_way_they_are_written(
     if subresource in ("", "status"):
         assert code != 0
         assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
+
+
+def test_a_pod_behind_a_gate_of_its_own_names_no_devices_meanwhile(world: Registered) -> None:
+    make(world, a_pod(plain(), schedulingGates=[{"name": "example.com/mine"}]), "gated")
+    annotate = ("annotate", "pod", "gated", "-n", "team-a", "--as=tess")
+    opens = (
+        "patch",
+        "pod",
+        "gated",
+        "-n",
+        "team-a",
+        "--type=merge",
+        "-p",
+        '{"spec": {"schedulingGates": null}}',
+    )
+
+    code, said = world.said(*annotate, "cdi.k8s.io/mine=nvidia.com/gpu=all")
+
+    assert code != 0
+    assert (
+        "metadata.annotations[cdi.k8s.io/mine]: settled when the pod was created and bound; it stays" in said
+    )
+    assert world.said(*annotate, "example.com/mine=x") == (0, "")
+    assert world.said(*opens) == (0, "")
 
 
 # bindings
@@ -548,6 +573,7 @@ def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registere
         ({"annotations": {"visible-devices.bursar.dev/main": "GPU-0"}}, "annotations", "forged-annotation"),
         ({"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}}, "annotations", "forged-annotation"),
         ({"annotations": {"tencent.com/gpu-assigned": "true"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}}, "annotations", "forged-annotation"),
         ({"labels": {"bursar.dev/governed": "false"}}, "labels", "forged-label"),
     ):
         (key,) = next(iter(written.values()))

@@ -398,8 +398,14 @@ def tried(webhook: Webhook, cases: Callable[[int], Case], count: int, seed: int)
 def test_five_thousand_spoilt_requests_are_answered_with_a_reason(webhook: Webhook) -> None:
     seen = tried(webhook, lambda number: Case.made(SEED, number), 5_000, SEED)
 
-    assert sum(seen.values()) == 5_000
-    assert min(seen[200], seen[400]) > 500, seen
+    came_to_everything(seen, 5_000)
+
+
+def came_to_everything(seen: Counter[int], count: int) -> None:
+    """Fails where so many cases were not answered in all the ways there are: then they would not be random
+    enough."""
+    assert sum(seen.values()) == count
+    assert min(seen[200], seen[400]) > count // 10, seen
     assert {200, 400, 411, 413} <= set(seen), seen
 
 
@@ -428,4 +434,4 @@ def test_a_hundred_thousand_spoilt_requests_are_answered_with_a_reason(
     seen = tried(webhook, lambda number: Case.made(seed, number), 100_000, seed)
 
     print(f"seed {seed}: {dict(sorted(seen.items()))}")
-    assert sum(seen.values()) == 100_000
+    came_to_everything(seen, 100_000)

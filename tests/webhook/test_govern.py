@@ -27,6 +27,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request import parse
+from timekeeper.core.wire import StandingWord
 from webhook import rules
 from webhook.terms import PriorityClass, Terms
 
@@ -268,6 +269,26 @@ def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
     after = governed(with_class(admitted(half()), "batch", -100), terms=terms)
 
     assert after["spec"]["priorityClassName"] == "gpu-default-priority"
+
+
+def test_a_class_that_the_cluster_lacks_is_not_set_and_lifts_nobody_above_the_budget() -> None:
+    """The API server would refuse every pod that names it."""
+    missing = PriorityClass("typo", None, absent=True)
+    no_lower = replace(TERMS, over_budget=missing)
+    none = replace(no_lower, in_budget=missing)
+    fresh = admitted(half())
+    pods = (fresh, with_class(fresh, "batch", -1), with_class(fresh, "urgent", 7))
+
+    def classes(terms: Terms, word: StandingWord) -> list[str | None]:
+        return [patched(raw, operations(raw, word, terms))["spec"].get("priorityClassName") for raw in pods]
+
+    assert classes(no_lower, "OVER_BUDGET") == [None, "batch", "gpu-default-priority"]
+    assert classes(no_lower, "IN_BUDGET") == ["gpu-default-priority", "batch", "gpu-default-priority"]
+    assert classes(none, "IN_BUDGET") == classes(none, "OVER_BUDGET") == [None, "batch", "urgent"]
+    assert classes(replace(none, mode="observe"), "OVER_BUDGET") == [None, "batch", "urgent"]
+    for raw in pods:
+        once = patched(raw, operations(raw, "OVER_BUDGET", no_lower))
+        assert operations(once, "OVER_BUDGET", no_lower) == []
 
 
 def test_unknown_is_what_the_operator_says_it_is() -> None:

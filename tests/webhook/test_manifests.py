@@ -67,7 +67,7 @@ def test_neither_updates_nor_deletions_of_pods_wait_for_us() -> None:
     ]
     assert rules(found["ValidatingWebhookConfiguration"]) == [
         (["CREATE"], ["pods"]),
-        (["UPDATE"], ["pods/ephemeralcontainers", "pods/resize"]),
+        (["UPDATE"], ["pods/ephemeralcontainers"]),
     ]
     assert found["MutatingWebhookConfiguration"]["reinvocationPolicy"] == "IfNeeded"
 
@@ -121,6 +121,9 @@ def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
         ("tencent.com/vcuda-core-limit-soft", False),
         ("local.bursar.dev/run-for", False),
         ("notbursar.dev/x", False),
+        ("cdi.k8s.io/anything", True),
+        ("cdi.k8s.io", False),
+        ("example.com/cdi.k8s.io", False),
         ("example.com/bursar.dev/", False),
         *((name, True) for name in USER_ANNOTATIONS),
     ],
@@ -202,8 +205,10 @@ def test_every_regular_expression_of_the_policies_follows_from_the_dialects() ->
 def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
     assert words("bursar-ways-around", "guardedPaths") == forbidden.HOST_PATHS
     assert words("bursar-ways-around", "guardedStems") == forbidden.HOST_STEMS
+    assert words("bursar-ways-around", "guardedInside") == forbidden.HOST_PLACES
     assert words("bursar-ways-around", "gpuRuntimeClasses") == forbidden.RUNTIME_CLASSES
     assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
+    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")
 
 
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:

@@ -123,7 +123,7 @@ def test_both_webhooks_say_the_same_so_that_people_read_it_once() -> None:
 
     assert first.warnings == second.warnings
     assert first.warnings == (
-        "spec.containers[0].envFrom[0]: it may set variables that show cards or steer their isolation, got "
+        "spec.containers[0].envFrom[0]: it may set variables that steer the isolation of cards, got "
         '"Secret keys"; let through: what it sets is not seen at admission',
     )
 

@@ -53,8 +53,8 @@ def test_a_warning_of_both_webhooks_is_read_once(world: Registered) -> None:
     assert (code, said) == (
         0,
         [
-            "Warning: spec.containers[0].envFrom[0]: it may set variables that show cards or steer their "
-            'isolation, got "ConfigMap m"; let through: what it sets is not seen at admission',
+            "Warning: spec.containers[0].envFrom[0]: it may set variables that steer the isolation of "
+            'cards, got "ConfigMap m"; let through: what it sets is not seen at admission',
             "Warning: spec.hostPID: it shows the processes of the other tenants of a card; let through",
         ],
     )
@@ -136,3 +136,34 @@ def test_everything_that_can_be_wrong_at_once_stays_within_the_api_servers_limit
     assert code == 0
     assert len(said) > 10
     assert all(line.startswith("Warning: ") and len(line.encode()) <= len("Warning: ") + 256 for line in said)
+
+
+def test_a_class_that_the_cluster_lacks_refuses_no_pod(world: Registered) -> None:
+    lacking = {
+        "inBudget": {"name": "gpu-default-priority", "value": 0, "preemptionPolicy": "PreemptLowerPriority"},
+        "overBudget": {"name": "typo", "value": None, "preemptionPolicy": None},
+    }
+    over = {"team_a": entry("OVER_BUDGET")}
+    missing = 'priority class "typo" does not exist in the cluster; it is not set'
+    raw = manifest("fresh", half())
+    urgent = manifest("urgent", half(), priorityClassName="system-cluster-critical")
+    world.timekeeper.document = standings({"priorityClasses": lacking}, revision="lacking", **over)
+    try:
+        wait_until(
+            lambda: missing in str(created(world, "team-a", raw, "--dry-run=server")),
+            "the webhook to hear that the class is missing",
+        )
+
+        assert created(world, "team-a", raw) == (
+            0,
+            ["Warning: namespace team-a has used up its GPU budget", f"Warning: {missing}"],
+        )
+        assert created(world, "team-a", urgent)[0] == 0
+    finally:
+        world.timekeeper.document = DOCUMENT
+
+    specs = [world.get(f"/api/v1/namespaces/team-a/pods/{name}")["spec"] for name in ("fresh", "urgent")]
+    assert [(each.get("priorityClassName"), each["priority"]) for each in specs] == [
+        (None, 0),
+        ("gpu-default-priority", 0),
+    ]

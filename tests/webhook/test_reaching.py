@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import TERMS, admitted, half, plain
+from tests.webhook.worlds import PLAIN_SIDECAR, TERMS, admitted, governed, half, plain, sidecar_of
 from tests.worlds import Json, container, limits_of
 from webhook import rules
 from webhook.forbidden import HOST_PATHS, HOST_STEMS, VARIABLES, may_steer, reaches_cards, steers_isolation
+from webhook.terms import Terms
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:
@@ -116,23 +117,40 @@ def test_containers_without_a_card_may_set_what_they_like() -> None:
     assert broken(admitted(half(), aside)) == []
 
 
+@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR])
+def test_what_passes_for_the_sidecar_may_not_steer_isolation_either(terms: Terms) -> None:
+    """Its image may be the user's own, and it sees every card of the pod."""
+    raw = governed(admitted(half()), terms=terms)
+    assert broken(raw) == []
+
+    sidecar_of(raw)["env"].append({"name": "CUDA_DISABLE_CONTROL", "value": "true"})
+    sidecar_of(raw)["envFrom"] = [{"configMapRef": {"name": "m"}}]
+
+    assert [rule for rule, _ in broken(raw)] == ["isolation-variable", "env-from"]
+
+
 NATIVE, WHOLE = container(gpu_percent="50"), limits_of("main", nvidia_com__gpu="1")
 
 
 @pytest.mark.parametrize(
     ("asking", "source", "found"),
     [
-        (NATIVE, {"configMapRef": {"name": "m"}}, True),
-        (NATIVE, {"secretRef": {"name": "s"}, "prefix": ""}, True),
-        (NATIVE, {"secretRef": {"name": "s"}, "prefix": "CUDA_"}, True),
-        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "APP_"}, False),
-        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_V"}, False),  # ours stands in env
-        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_V"}, True),  # here nothing goes before it
-        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "DB_"}, False),
+        (NATIVE, {"configMapRef": {"name": "m"}}, ["env-from"]),
+        (NATIVE, {"secretRef": {"name": "s"}, "prefix": ""}, ["env-from"]),
+        (NATIVE, {"secretRef": {"name": "s"}, "prefix": "CUDA_"}, ["env-from"]),
+        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "APP_"}, []),
+        (NATIVE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_V"}, []),  # ours stands in env
+        (WHOLE, {"configMapRef": {"name": "m"}}, ["env-from-plugin", "env-from"]),
+        (WHOLE, {"secretRef": {"name": "s"}, "prefix": "NVIDIA_V"}, ["env-from-plugin"]),  # nothing before it
+        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_MIG"}, ["env-from"]),
+        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "NVIDIA_VISIBLE_DEVICES_"}, []),
+        (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "DB_"}, []),
     ],
 )
-def test_env_from_is_told_where_it_could_set_such_a_variable(asking: Json, source: Json, found: bool) -> None:
-    expected = [("env-from", "spec.containers[0].envFrom[0]")] if found else []
+def test_env_from_is_told_where_it_could_set_such_a_variable(
+    asking: Json, source: Json, found: list[str]
+) -> None:
+    expected = [(rule, "spec.containers[0].envFrom[0]") for rule in found]
 
     assert broken(admitted(asking | {"envFrom": [source]})) == expected
 

@@ -244,6 +244,25 @@ def test_a_file_that_cannot_be_read_is_told_with_its_line(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("content", ["", "\n", "# only this\n", "---\n---\n# and that\n"])
+def test_nothing_to_review_is_told_for_what_should_have_written_it_has_failed(
+    review: Review, content: str
+) -> None:
+    empty = review.file(content, "empty.yaml")
+
+    for form in ("text", "json"):
+        assert review("-o", form, empty) == (
+            2,
+            "",
+            "bursar-webhook review: nothing to review: no object in the input\n",
+        )
+    assert review(empty, review.file(POD.format(percent=50)))[0] == 0
+
+
+def test_an_empty_list_is_something_that_was_reviewed(review: Review) -> None:
+    assert review(review.file({"apiVersion": "v1", "kind": "List", "items": []})) == (0, "0 objects\n", "")
+
+
 def test_a_file_that_is_not_there_is_told_and_the_others_are_reviewed(review: Review) -> None:
     code, out, err = review("no-such-file.yaml", review.file(POD.format(percent=50)))
 
@@ -280,6 +299,19 @@ def test_what_is_no_object_that_the_api_takes_is_unreadable(
     assert found["violations"][0]["rule"] == "unreadable"
     assert found["violations"][0]["path"] == (path or found["violations"][0]["path"])
     assert f"m.yaml:{line}: " in text.splitlines()[1]
+
+
+def test_a_device_class_beside_a_request_is_told_whatever_the_request_is(review: Review) -> None:
+    at = "spec.containers[0].resources.limits[deviceclass.resource.kubernetes.io/gpu.nvidia.com]"
+    found = {
+        percent: review.json(text_of(f"bursar.dev/gpu-percent: {percent}", DEVICE_CLASS))[0]
+        for percent in (10, 150)
+    }
+
+    assert {percent: each["verdict"] for percent, each in found.items()} == {10: "refused", 150: "refused"}
+    assert [(each["rule"], each["path"]) for each in found[10]["violations"]] == [("device-claim", at)]
+    assert [each["rule"] for each in found[150]["violations"]] == ["share-range", "device-claim"]
+    assert found[10]["patched"] is None
 
 
 def test_the_standing_decides_the_class_and_the_warnings(review: Review) -> None:
@@ -568,6 +600,7 @@ SPELLINGS = (
     *("-50", "+50", "'+50'", "1e2", "2e2", "'2e2'", "'0.2k'", "'1Ki'", "300e-1", "1e400", "abc", "0"),
     "'\u0665'",
 )
+DEVICE_CLASS = "          deviceclass.resource.kubernetes.io/gpu.nvidia.com: 8"
 CASES: dict[str, object] = {
     **{f"rule {rule}": raw for rule, raw in PODS.items()},
     **{f"percent {each}": text_of(f"bursar.dev/gpu-percent: {each}") for each in SPELLINGS},
@@ -575,6 +608,7 @@ CASES: dict[str, object] = {
     "requests spelt otherwise": text_of("bursar.dev/gpu-memory: 8000", memory("8k")),
     "requests of another amount": text_of("bursar.dev/gpu-memory: 8000", memory("7k")),
     "a request alone": text_of("cpu: 1", "        requests: {bursar.dev/gpu-percent: 50}"),
+    "a device class beside a good request": text_of("bursar.dev/gpu-percent: '10'", DEVICE_CLASS),
     "generateName": generated(),
     "an empty namespace": {**generated(), "metadata": {"name": "p", "namespace": ""}},
     "nulls": half_of("  initContainers: null", "  volumes:", "  priorityClassName: ~"),

@@ -25,7 +25,7 @@ from tests.worlds import Json, container
 from webhook.certificates.issue import new_ca, new_leaf
 from webhook.certificates.plan import Leaf
 from webhook.reloaded import expiry
-from webhook.worker import TAKES_A_TURN
+from webhook.worker import MOST_UNANSWERED_BYTES, TAKES_A_TURN
 
 GOOD = orjson.dumps(review_of(admitted(half())))
 
@@ -223,6 +223,64 @@ def test_the_silent_and_the_slow_keep_nobody_waiting(webhook: Webhook) -> None:
     finally:
         for each in idle:
             each.close()
+
+
+def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_waiting(
+    tmp_path: Path, tls: Tls, timekeeper: Timekeeper
+) -> None:
+    length = 8 * 1024 * 1024
+    request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
+        length,
+        b" " * (length - 1),
+    )
+    with Webhook(tmp_path, tls, timekeeper.url, workers=1) as webhook, ExitStack() as stack:
+        (worker,) = webhook.workers()
+        peak, open_before = peak_bytes(worker), sockets(worker)
+
+        def unfinished(_: int) -> int:
+            client = stack.enter_context(tls_socket(webhook))
+            try:
+                client.sendall(request)
+            except OSError:
+                return 0  # ended on the way
+            return len(request)
+
+        with ThreadPoolExecutor(4) as pool:
+            senders = [pool.submit(unfinished, number) for number in range(32)]
+            waited = [promptness(webhook)]
+            while not all(each.done() for each in senders):
+                waited.append(promptness(webhook))
+            sent = sum(each.result() for each in senders)
+
+        assert sent > 3 * MOST_UNANSWERED_BYTES
+        assert peak_bytes(worker) - peak < 2 * MOST_UNANSWERED_BYTES
+        most = MOST_UNANSWERED_BYTES // (length - 1)
+        wait_until(lambda: sockets(worker) - open_before <= most, "the others to be ended", 5)
+        assert max(waited) < 5  # an API server waits no longer
+
+
+def promptness(webhook: Webhook) -> float:
+    """How long a review of a good pod has taken, in seconds."""
+    began = time.monotonic()
+    assert webhook.review("/mutate", admitted(half()))["allowed"] is True
+    return time.monotonic() - began
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in each)
+    return int(line.split()[1]) * 1024
+
+
+def test_a_finished_request_leaves_its_room_to_the_next(webhook: Webhook) -> None:
+    """Many times what may be unanswered at once, one whole request after the other."""
+    body = GOOD + b" " * (8 * 1024 * 1024 - len(GOOD))
+    connection = webhook.connection()
+    for _ in range(3 * MOST_UNANSWERED_BYTES // len(body)):
+        connection.request("POST", "/mutate", body)
+        answer = connection.getresponse()
+        assert (answer.status, bool(answer.read())) == (200, True)
+    connection.close()
 
 
 def test_a_request_that_comes_byte_by_byte_is_answered(webhook: Webhook) -> None:

@@ -1,6 +1,8 @@
 """The table of standings: what it says as it ages, as budgets turn, and while a burst runs."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -125,7 +127,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         mode="observe",
         scheduler_name="theirs",
         in_budget=PriorityClass("a", 7),
-        over_budget=PriorityClass("gpu-lower-priority", -5),  # whose value only the flags knew
+        over_budget=PriorityClass("gpu-lower-priority", None, absent=True),  # whatever the flags say of it
         unknown_standing="overBudget",
         max_grace_s=90,
         sidecar=None,
@@ -185,7 +187,21 @@ def test_a_class_of_no_known_preemption_policy_has_no_numbers_to_write(policy: o
 
     settings = table(settings={"priorityClasses": classes}).settings
 
-    assert (settings.in_budget, settings.over_budget) == (PriorityClass("a", 7), PriorityClass("b", None))
+    absent = PriorityClass("b", None, absent=True)
+    assert (settings.in_budget, settings.over_budget) == (PriorityClass("a", 7), absent)
+
+
+def test_a_class_that_is_absent_stays_so_while_the_timekeeper_is_not_heard() -> None:
+    """Else every pod would be refused for as long."""
+    classes = {
+        "inBudget": {"name": "gpu-default-priority", "value": None},
+        "overBudget": {"name": "gpu-lower-priority", "value": -5},
+    }
+    heard = table(settings={"priorityClasses": classes})
+
+    for fresh in (True, False):
+        missing = PriorityClass("gpu-default-priority", None, absent=True)
+        assert agreed(TERMS, heard, fresh).in_budget == missing
 
 
 def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
@@ -262,6 +278,22 @@ def test_an_admission_is_remembered_for_five_seconds() -> None:
 
     assert [admitted_here.spent("a", now) for now in (0, 4_999, 5_000, 5_999, 6_000)] == [15, 15, 5, 5, 0]
     assert admitted_here.spent("b", 0) == 0
+
+
+class Name(str):
+    """A namespace's name of which is known whether anybody still holds it."""
+
+
+def test_a_namespace_that_never_comes_again_is_forgotten() -> None:
+    admitted_here, held = Admitted(), weakref.WeakSet[Name]()
+    for number in range(100):
+        name = Name(f"team-{number}")
+        held.add(name)
+        admitted_here.add(name, number % 3, 1_000 * number)
+    del name
+
+    gc.collect()
+    assert sorted(held) == [f"team-{number}" for number in range(95, 100)]
 
 
 class World:

@@ -249,6 +249,20 @@ def test_wildcards_cannot_multiply_the_work() -> None:
     assert len(templates.found(written, (path,))) == templates.MOST_TEMPLATES
 
 
+def test_templates_past_the_last_that_is_looked_at_are_told() -> None:
+    path = read_path("x.example/Many=spec.*.template")
+    most = templates.MOST_TEMPLATES
+
+    def many(count: int, last: Json = GOOD) -> Json:
+        spec = {str(number): {"template": GOOD} for number in range(count - 1)} | {"last": {"template": last}}
+        return {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": spec}
+
+    told = ("only the first 256 pod templates of this object are reviewed",)
+    assert judge(asked(many(most)), TERMS, (path,)).warnings == ()
+    assert judge(asked(many(most + 1)), TERMS, (path,)).warnings == told
+    assert judge(asked(many(most + 1, BAD), many(most + 1)), TERMS, (path,)).warnings == told
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -390,6 +390,37 @@ def test_warnings_keep_the_api_servers_limits() -> None:
     assert many[0].endswith("ü...")
 
 
+LACKING = 'priority class "typo" does not exist in the cluster; it is not set'
+
+
+@pytest.mark.parametrize(
+    ("standing", "told"),
+    [
+        (Standing("IN_BUDGET"), ()),
+        (Standing("OVER_BUDGET"), ("namespace team-a has used up its GPU budget",)),
+        (
+            Standing("OVER_BUDGET", by_estimate=True),
+            ("namespace team-a: pods of the last seconds use up the rest of its GPU budget",),
+        ),
+        (Standing("UNKNOWN"), ("namespace team-a: the GPU budget is not known at the moment",)),
+    ],
+)
+@pytest.mark.parametrize("own", [None, "urgent"])
+def test_a_class_that_the_cluster_lacks_is_told_and_the_pod_without_it_is_valid(
+    standing: Standing, told: tuple[str, ...], own: str | None
+) -> None:
+    missing = PriorityClass("typo", None, absent=True)
+    terms = replace(TERMS, in_budget=missing, over_budget=missing)
+    raw = with_class(admitted(half()), own, 7) if own else admitted(half())
+
+    answer = mutated(raw, standing, terms)
+    after = patched(raw, list(answer.operations))
+
+    assert answer.warnings == (*told, LACKING)
+    assert after["spec"].get("priorityClassName") == own
+    assert validate(review(after), terms) == Answer("valid")
+
+
 def test_the_lower_class_is_named_as_it_is_called_here() -> None:
     terms = replace(TERMS, over_budget=replace(OVER_BUDGET, name="leftovers"))
 

@@ -10,6 +10,7 @@ SETTABLE = (
     "device-annotation",
     "device-mount",
     "env-from",
+    "env-from-plugin",
     "ephemeral-sees-cards",
     "foreign-scheduler",
     "grace-period",

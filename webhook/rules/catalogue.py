@@ -168,17 +168,25 @@ BYPASS = (
         "isolation-variable",
         "variables by which isolation on the node is steered or switched off: `CUDA_DISABLE_CONTROL`, "
         "`CUDA_MPS_*`, `CUDA_DEVICE_MEMORY_LIMIT*`, `NVIDIA_MIG_*` and others, in a container that asks "
-        "for a GPU",
+        "for a GPU or has the sidecar's name",
         "with one of them a tenant lifts the limit of its own share",
     ),
     Rule(
         "env-from",
         "`envFrom` that could set one of those, in a container that asks for a GPU",
-        "a ConfigMap or Secret can change after admission, so nobody can look into it here. What Bursar sets "
-        "itself stands in `env`, which goes before `envFrom`; the others are up to what is named. A `prefix` "
-        "that none of them begins with makes it safe",
+        "a ConfigMap or Secret can change after admission, so nobody can look into it here. A `prefix` that "
+        "none of them begins with makes it safe",
         "warn",
         "let through: what it sets is not seen at admission",
+    ),
+    Rule(
+        "env-from-plugin",
+        "`envFrom` that could set `NVIDIA_VISIBLE_DEVICES`, in a container whose cards the node's own plugin "
+        "picks (`nvidia.com/gpu`)",
+        "the plugin tells the container its cards by this variable, and what a pod sets, by `envFrom` too, "
+        "goes before that: a ConfigMap with `all` in it would show every card of the node. In the other "
+        "dialects Bursar sets the variable in `env`, which goes before `envFrom`. A `prefix` that the "
+        "variable does not begin with makes it safe",
     ),
     Rule(
         "privileged",

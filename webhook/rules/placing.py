@@ -7,6 +7,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import tencent
 from timekeeper.core.request import Json, annotations_of, listed, mapping
 from timekeeper.core.violation import Violation, shown
+from webhook.govern import stands_above_budget
 from webhook.review import sequence_of
 from webhook.terms import Terms
 
@@ -94,15 +95,6 @@ def _scheduler(spec: Json, terms: Terms) -> Iterator[Violation]:
             f"{terms.scheduler_name}, or leaving it out",
             f"schedulerName: {terms.scheduler_name}",
         )
-
-
-def stands_above_budget(spec: Json, terms: Terms) -> bool:
-    """True for a class of the user's above the one of pods in budget, by the values that the API server has
-    resolved before any webhook runs; false where it has not, or where the class in budget has no known
-    value."""
-    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.in_budget.value
-    theirs = bool(own) and own not in (terms.in_budget.name, terms.over_budget.name)
-    return theirs and value is not None and most is not None and value > most
 
 
 def _priority_class(spec: Json, terms: Terms) -> Iterator[Violation]:

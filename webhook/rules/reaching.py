@@ -33,7 +33,7 @@ def reaching(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """For a pod that asks for a GPU, well or badly (then there is no request)."""
     for path, container in _containers(pod):
         yield from _visible_by_hand(path, container, request)
-        if asks(container):
+        if asks(container) or container["name"] == names.SIDECAR:  # the sidecar sees the pod's cards too
             yield from _steering(path, container)
         yield from _privileged(path, container)
         yield from _device_mounts(path, container)
@@ -125,15 +125,27 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
                 "leaving it out",
                 f"a larger {names.GPU_PERCENT} instead",
             )
-    shows = (VISIBLE_DEVICES,) if _plugin_chooses(container) else ()
+    plugin_chooses = _plugin_chooses(container)
     for place, source in enumerate(map(mapping, sequence(container.get("envFrom")))):
         prefix = source.get("prefix") or ""
-        if isinstance(prefix, str) and may_steer(prefix, shows):
+        if not isinstance(prefix, str):
+            continue
+        where, got = f"{path}.envFrom[{place}]", _source(source)
+        if plugin_chooses and VISIBLE_DEVICES.startswith(prefix):
+            yield Violation(
+                "env-from-plugin",
+                where,
+                got,
+                f"it may set {VISIBLE_DEVICES}, which would go before what the node's plugin sets",
+                "a prefix that it does not begin with, or single variables in env",
+                "prefix: APP_",
+            )
+        if may_steer(prefix):
             yield Violation(
                 "env-from",
-                f"{path}.envFrom[{place}]",
-                _source(source),
-                "it may set variables that show cards or steer their isolation",
+                where,
+                got,
+                "it may set variables that steer the isolation of cards",
                 "a prefix that none of them begins with, or single variables in env",
                 "prefix: APP_",
             )

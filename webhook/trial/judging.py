@@ -121,10 +121,12 @@ def _pod(subject: _Subject, world: World) -> Outcome:
     asked = _review(raw, namespace)
     answer = verdict.mutate(asked, world.standing_of, terms)
     warnings = (*answer.warnings, *told)
+    past = ways_around(asked.pod, parse(asked.pod))
     if answer.refusal:
-        return subject.refused(_violations(asked, answer, terms, world.standing_of(namespace)), warnings)
-    if not answer.operations:
-        return subject.refused(ways_around(asked.pod, parse(asked.pod)), warnings)
+        found = _violations(asked, answer, terms, world.standing_of(namespace))
+        return subject.refused((*found, *past), warnings)
+    if past or not answer.operations:
+        return subject.refused(past, warnings)
     after = patched(raw, answer.operations)
     checked = verdict.validate(_review(_resolved(after, namespace, world)[0], namespace), terms)
     if checked.refusal:

@@ -12,7 +12,7 @@ from timekeeper.core.violation import Violation
 from webhook import configmaps
 from webhook.trial import inputs, judging, manifests, reports
 from webhook.trial.flags import ReviewSettings
-from webhook.trial.inputs import STDIN, Text
+from webhook.trial.inputs import STDIN, CannotReviewError, Text
 from webhook.trial.judging import Outcome
 from webhook.trial.manifests import Document
 from webhook.trial.reports import Judged
@@ -23,7 +23,8 @@ _OF_AN_ENTRY = re.compile(r"(.*data\[[^\]]*\]), line ([0-9]+)(, .*)?", re.DOTALL
 
 def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
     """Reviews the files and prints the report: 0 where all is admitted, 1 where something is refused, 2 where
-    something could not be read. Raises CannotReviewError."""
+    something could not be read. Raises CannotReviewError, also where there is nothing at all to review, for
+    whatever should have written it has failed."""
     world = replace(
         inputs.world(settings.given, stdin),
         standing=settings.standing,
@@ -31,6 +32,8 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
         classes=settings.classes,
     )
     texts = [inputs.read(file, stdin) for file in settings.files or (STDIN,)]
+    if not any(text.documents or text.trouble for text in texts):
+        raise CannotReviewError("nothing to review: no object in the input")
     judged = tuple(judge_all(texts, world))
     sys.stdout.write(reports.shown(judged, settings.output))
     sys.stdout.flush()
