@@ -7,6 +7,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -269,6 +270,6 @@ class Webhook:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the caller's but its path, and what coverage needs."""
+    """Nothing of the caller's but its path, its folder for temporary files, and what coverage needs."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
-    return {"PATH": os.environ.get("PATH", os.defpath), **kept}
+    return {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": tempfile.gettempdir(), **kept}
