@@ -6,18 +6,18 @@ another ConfigMap too is found by the timekeeper alone. Pure; imported where a b
 brings PyYAML.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.core import names
 from timekeeper.core.budgets import EntryError, read_entry
 from timekeeper.core.policy import Budget, not_built
 from timekeeper.core.request import Json, mapping
-from timekeeper.core.violation import Violation, message
+from timekeeper.core.violation import Violation
 from webhook.notices import fitting
 from webhook.review import Answer
 from webhook.reviews_of_objects import ObjectReview
-from webhook.verdict import MOST_SHOWN
+from webhook.verdict import first_told
 
 NOT_JUDGED = Answer("passed")
 
@@ -97,7 +97,7 @@ def judge(review: ObjectReview) -> Answer:
     if violations:
         return Answer(
             "refused",
-            refusal=_refusal(violations),
+            refusal=first_told(violations),
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
     return Answer("valid", warnings=fitting((*_unchanged(stale), *warnings(fresh))))
@@ -152,11 +152,6 @@ def warnings(fresh: Entries) -> Iterator[str]:
         yield f"{', '.join(keys[:MOST_NAMED])}{more}: {sentence}"
     if fresh.unread:
         yield f"{fresh.unread} entries were not reviewed here, for they are too long together"
-
-
-def _refusal(violations: Sequence[Violation]) -> str:
-    left = len(violations) - MOST_SHOWN
-    return message(violations[:MOST_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
 
 
 def _unchanged(stale: Entries) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from timekeeper.core.request import mapping
 from webhook.admission import NotReadyError
+from webhook.connection import MOST_BODY_BYTES
 from webhook.log import Log
 from webhook.metrics import Metrics
 from webhook.review import Answer, MalformedError, Review, encode
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", Review, ObjectReview)
 Said = tuple[HTTPStatus, str, bytes]
-
-MOST_BODY_BYTES = 8 * 1024 * 1024  # the API server itself takes objects of 3 MiB; a review holds two at most
 
 
 @dataclass(frozen=True, slots=True)

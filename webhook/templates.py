@@ -16,7 +16,6 @@ from timekeeper.core.violation import Violation
 from webhook import as_stored, match, notices, rules, verdict
 from webhook.review import Answer, MalformedError, checked_pod
 from webhook.reviews_of_objects import ObjectReview
-from webhook.rules.catalogue import answered
 from webhook.terms import Terms
 
 NOT_JUDGED = Answer("passed")
@@ -115,9 +114,8 @@ def _judged(review: ObjectReview, terms: Terms, more: Sequence[TemplatePath]) ->
     if refusing:
         return verdict.refused(violations, terms, exempt)
     told = (*notices.of_violations(warned, terms, exempt), *unread)
-    modes = tuple(dict.fromkeys((each.rule, answered(each.rule, terms, exempt)) for each in warned))
     word = "observed" if warned and terms.mode == "observe" else "valid"
-    return Answer(word, warnings=notices.fitting(told), rules=modes)
+    return Answer(word, warnings=notices.fitting(told), rules=verdict.by_mode(warned, terms, exempt))
 
 
 def makers_are_exempt(group: str, kind: str, terms: Terms) -> bool:

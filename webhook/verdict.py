@@ -60,8 +60,9 @@ def validate(review: Review, terms: Terms) -> Answer:
         return NOTHING_TO_DO
     else:
         parsed, good = parse(review.pod), VALID
-        judged = rules.judged(review.pod, parsed, _recorded(review.pod, terms))
-        governing = without_taken_names(judged, terms)
+        then = _recorded(review.pod, terms)
+        judged = rules.judged(review.pod, parsed, then)
+        governing = without_taken_names(judged, then)
         violations = (*judged, *undone(review.pod, parsed, governing))
     return _answered(good, violations, terms, is_exempt(review, terms))
 
@@ -87,15 +88,18 @@ def refused(violations: Iterable[Violation], terms: Terms, exempt: bool = False)
     """The refusal with every violation that refuses, of which there is one at least, and a warning for each
     that only warns."""
     refusing, warned = sorted_by_mode(violations, terms, exempt)
-    text = message(refusing[:MOST_SHOWN])
-    if len(refusing) > MOST_SHOWN:
-        text += f"\n  and {len(refusing) - MOST_SHOWN} more"
     return Answer(
         "refused",
-        refusal=text,
+        refusal=first_told(refusing),
         warnings=notices.of_violations(warned, terms, exempt, governed=False),
-        rules=_by_mode((*refusing, *warned), terms, exempt),
+        rules=by_mode((*refusing, *warned), terms, exempt),
     )
+
+
+def first_told(refusing: Sequence[Violation]) -> str:
+    """The text of a refusal: the first MOST_SHOWN violations, and how many more there are."""
+    left = len(refusing) - MOST_SHOWN
+    return message(refusing[:MOST_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
 
 
 def is_exempt(review: Review, terms: Terms) -> bool:
@@ -183,11 +187,12 @@ def _answered(good: Answer, violations: Sequence[Violation], terms: Terms, exemp
         good,
         verdict="observed" if observed else good.verdict,
         warnings=notices.fitting((*good.warnings, *warnings)),
-        rules=_by_mode(warned, terms, exempt),
+        rules=by_mode(warned, terms, exempt),
     )
 
 
-def _by_mode(violations: Iterable[Violation], terms: Terms, exempt: bool) -> tuple[tuple[str, str], ...]:
+def by_mode(violations: Iterable[Violation], terms: Terms, exempt: bool) -> tuple[tuple[str, str], ...]:
+    """The rules that are broken, each once, with how each is answered."""
     return tuple(dict.fromkeys((each.rule, answered(each.rule, terms, exempt)) for each in violations))
 
 
@@ -203,11 +208,12 @@ def _governed(review: Review, request: GPURequest, standing: Standing, terms: Te
 
 
 def undone(pod: Json, parsed: Parsed, terms: Terms) -> Iterator[Violation]:
-    """What is missing of what governing would have written, by the standing that the pod itself records."""
+    """What is missing of what governing by these terms would have written, by the standing that the pod
+    itself records."""
     if parsed.request is None:
         return
     word = annotations_of(pod).get(names.STANDING)
-    for operation in govern(pod, parsed.request, _word(word), _recorded(pod, terms)):
+    for operation in govern(pod, parsed.request, _word(word), terms):
         if not _is_refresh(pod, operation):
             yield Violation(
                 "not-governed",
