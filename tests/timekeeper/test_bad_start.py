@@ -59,7 +59,7 @@ def of_another_alembic(path: Path) -> None:
         (lambda path: path.write_text("hello"), "file is not a database"),
         (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "file is not a database"),
         (another_programs, "table entries already exists"),
-        (of_another_alembic, "it is another program's, without the table entries"),
+        (of_another_alembic, "it is another program's, without the table days"),
         (lambda path: path.mkdir(), "unable to open database file"),
     ],
     ids=["noise", "text", "header", "tables", "alembic", "folder"],

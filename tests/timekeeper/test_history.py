@@ -1,6 +1,7 @@
 """Entries dated by when they took effect, and the accounts that follow from them."""
 
 from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.worlds import DAY
 from timekeeper.accounts.history import Entry, History, history_of
 from timekeeper.core.ledger import FOREVER_MS, Interval
 from timekeeper.core.policy import UNLIMITED, Budget, Settings
@@ -105,13 +106,13 @@ def test_without_any_budget_there_is_one_account_of_all_time() -> None:
     assert span(history(), NOV_20) == Interval(0, FOREVER_MS)
 
 
-def test_an_interval_is_cut_at_every_bound_of_an_account() -> None:
+def test_an_interval_is_cut_at_every_bound_of_an_account_and_at_each_midnight_in_utc() -> None:
     of = history(("team-a", WEEK, NOV_1), ("team-a", "gpuHours: 1\nperiod: month", NOV_12))
+    start, end = NOV_10 - DAY - 1, DEC_1 + 5
+    midnights = {at for at in range(0, end, DAY) if at > start}
 
-    assert list(of.pieces("team-a", Interval(NOV_10 - 86_400_001, DEC_1 + 5))) == [
-        Interval(NOV_10 - 86_400_001, NOV_10 - 86_400_000),  # the week's end, Monday the 9th
-        Interval(NOV_10 - 86_400_000, NOV_12),
-        Interval(NOV_12, DEC_1),
-        Interval(DEC_1, DEC_1 + 5),
-    ]
+    pieces = list(of.pieces("team-a", Interval(start, end)))
+
+    assert [each.start_ms for each in pieces] == sorted({start, NOV_10 - DAY, NOV_12, DEC_1} | midnights)
+    assert [each.end_ms for each in pieces] == [*(each.start_ms for each in pieces[1:]), end]
     assert list(of.pieces("team-a", Interval(NOV_16, NOV_16))) == []

@@ -92,12 +92,14 @@ def test_amounts_inside_a_span_are_clipped_to_it(dues: list[Interval], span: Int
     assert amount_within(posted, span) == expected
 
 
-def test_a_session_over_the_end_of_summer_time_is_cut_at_local_midnight(town: Town) -> None:
+def test_a_session_over_the_end_of_summer_time_is_cut_at_local_midnight_and_in_utc(town: Town) -> None:
     """The day of 2026-10-25 has 25 hours in Berlin: from 22:00Z to 23:00Z."""
-    start, midnight, next_midnight, end = (
+    start, midnight, in_utc, next_midnight, next_in_utc, end = (
         at_ms("2026-10-24T20:00:00Z"),
         at_ms("2026-10-24T22:00:00Z"),
+        at_ms("2026-10-25T00:00:00Z"),
         at_ms("2026-10-25T23:00:00Z"),
+        at_ms("2026-10-26T00:00:00Z"),
         at_ms("2026-10-26T01:00:00Z"),
     )
     town.clock.at_ms = start - HOUR
@@ -109,8 +111,10 @@ def test_a_session_over_the_end_of_summer_time_is_cut_at_local_midnight(town: To
 
     assert [each[:2] for each in town.postings()] == [
         (start, midnight),
-        (midnight, next_midnight),
-        (next_midnight, end),
+        (midnight, in_utc),
+        (in_utc, next_midnight),
+        (next_midnight, next_in_utc),
+        (next_in_utc, end),
     ]
     assert town.budget()["posted"] == 1000 * (end - next_midnight)
     assert town.charged() == 1000 * (end - start)

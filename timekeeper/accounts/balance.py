@@ -53,28 +53,43 @@ class Statement:
         return None if unlimited or self.account.span.end_ms >= FOREVER_MS else self.account.span.end_ms
 
 
-def statement(
-    history: History,
-    namespace: str,
-    granted: int,
-    posted: int,
-    held: Iterable[Held],
-    waiting_milli: int,
-    now_ms: int,
-) -> Statement:
-    """The account of one namespace now.
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The sums that an account's balance is made of: what was ``granted`` and ``posted`` in it, what its open
+    sessions owe beyond (``pending``), the rate of those that reserve, and the rate that its admitted pods
+    without a node will have."""
 
-    ``granted`` and ``posted`` are the sums of its account, ``held`` its sessions that are not settled,
-    ``waiting_milli`` the rate that its admitted pods without a node will have.
-    """
-    in_force, account = history.budget(namespace, now_ms), history.account(namespace, now_ms)
+    granted: int = 0
+    posted: int = 0
+    pending: int = 0
+    reserving_milli: int = 0
+    waiting_milli: int = 0
+
+
+def figures_of(
+    span: Interval, granted: int, posted: int, held: Iterable[Held], waiting_milli: int, now_ms: int
+) -> Figures:
+    """The figures of an account with this span from its sessions that are not settled, one by one."""
     sessions = tuple(held)
+    return Figures(
+        granted,
+        posted,
+        pending=sum(each.pending(span, now_ms) for each in sessions),
+        reserving_milli=sum(_reserving(sessions, now_ms)),
+        waiting_milli=waiting_milli,
+    )
+
+
+def statement(history: History, namespace: str, figures: Figures, now_ms: int) -> Statement:
+    """The account of one namespace now, from its figures."""
+    in_force, account = history.budget(namespace, now_ms), history.account(namespace, now_ms)
     lookahead = history.settings(now_ms).lookahead_ms
+    rates = (figures.reserving_milli, figures.waiting_milli)
     balance = Balance(
-        granted=None if in_force.budget.amount is None else granted,
-        posted=posted,
-        pending=sum(each.pending(account.span, now_ms) for each in sessions),
-        reserved=reserved((*_reserving(sessions, now_ms), waiting_milli), lookahead, account.span, now_ms),
+        granted=None if in_force.budget.amount is None else figures.granted,
+        posted=figures.posted,
+        pending=figures.pending,
+        reserved=reserved(rates, lookahead, account.span, now_ms),
     )
     return Statement(in_force, account, balance)
 

@@ -12,6 +12,7 @@ from timekeeper.core.budgets import EntryError, read_entry
 from timekeeper.core.ledger import FOREVER_MS, Interval, period_at
 from timekeeper.core.policy import UNLIMITED, Budget, Settings
 
+DAY_MS = 86_400_000
 SETTINGS = "_settings"
 DEFAULTS = "_defaults"
 
@@ -117,10 +118,12 @@ class History:
         return Account(own.kind, own.zone, span)
 
     def pieces(self, namespace: str, interval: Interval) -> Iterator[Interval]:
-        """The interval cut at the bounds of the namespace's accounts, in order, without empty parts."""
+        """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC, in order,
+        without empty parts. So no posting reaches over two days, and sums by day hold whole ones."""
         start = interval.start_ms
         while start < interval.end_ms:
-            end = min(interval.end_ms, self.account(namespace, start).span.end_ms)
+            midnight = start - start % DAY_MS + DAY_MS
+            end = min(interval.end_ms, midnight, self.account(namespace, start).span.end_ms)
             yield Interval(start, end)
             start = end
 

@@ -1,5 +1,6 @@
 """A pod as the ledger sees it: read once from the API server's JSON, the rest of the object forgotten."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ class Pod:
     ``node`` is empty until the pod is bound; ``standing`` and ``devices`` are the annotations' text, empty
     where there is none; ``started_ms`` and ``ended_ms`` are the kubelet's proof (``ended_ms`` 0: ended
     without having run); ``bound_ms`` None where the object does not tell; ``others_ended``: every container
-    but our sidecar has ended and none will be started again, so that only the sidecar keeps the pod going.
+    but our sidecar has ended and none will be started again, so that only the sidecar keeps the pod going;
+    ``labels``: its own as canonical JSON, without those that say the same as ``owner``.
     """
 
     uid: str
@@ -37,6 +39,7 @@ class Pod:
     ended_ms: int | None
     grace_ms: int
     others_ended: bool
+    labels: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ def read_pod(raw: Json) -> Pod | Unreadable | None:
         ended_ms=hold.released_ms(raw, parsed.request),
         grace_ms=hold.grace_ms(raw, _ANY_GRACE_MS),
         others_ended=_others_ended(raw),
+        labels=_labels(metadata),
     )
 
 
@@ -113,6 +117,28 @@ def _parse(raw: Json) -> Parsed:
         return parsed
     bare = {**mapping(raw.get("metadata")), "annotations": {}}
     return parse({**raw, "metadata": bare})
+
+
+def _labels(metadata: Json) -> str:
+    """The labels that a report may group by: at most 32, by name; controllers' and ours tell nothing of a
+    pod that its owner does not."""
+    given = mapping(metadata.get("labels"))
+    kept = {name: given[name] for name in sorted(given) if not name.startswith(_NOT_USERS)}
+    return json.dumps(dict(list(kept.items())[:_MOST_LABELS]), separators=(",", ":"))
+
+
+_NOT_USERS = (
+    "bursar.dev/",
+    "pod-template-hash",
+    "pod-template-generation",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "batch.kubernetes.io/",
+    "statefulset.kubernetes.io/",
+    "apps.kubernetes.io/pod-index",
+)
+_MOST_LABELS = 32
 
 
 def _owner(metadata: Json) -> str:

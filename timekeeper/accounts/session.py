@@ -22,7 +22,9 @@ class Session:
     be trusted. ``vanished_ms``: the pod's object went without terminal statuses, and the kubelet may run it
     for ``grace_ms`` more. ``watermark_ms``: its node's, kept as it was when the pod ended or went; before
     that the node's own row counts. ``settled_ms``: when all of it was posted. ``others_ended``: only our
-    sidecar keeps the pod going; no evidence, for the pod holds its cards all the same.
+    sidecar keeps the pod going; no evidence, for the pod holds its cards all the same. ``labels``: the pod's
+    own as canonical JSON, as they were at opening; ``requested_milli`` and ``requested_mib``: what it holds
+    of its cards together, unweighted.
     """
 
     uid: str
@@ -45,6 +47,9 @@ class Session:
     watermark_ms: int | None = None
     settled_ms: int | None = None
     others_ended: bool = False
+    labels: str = "{}"
+    requested_milli: int = 0
+    requested_mib: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -92,10 +97,12 @@ def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: in
     given = _placement(pod, on_node)
     if isinstance(given, str):
         rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
+        requested = asked(pod.request)
     else:
         uses = placing.use_of(pod.request, given)
         rate = placing.rate(uses, on_node, settings.weights, settings.charge_by)
         models, devices = _models(uses, on_node), placing.encode_placement(given)
+        requested = sum(uses.values(), start=placing.NO_USE)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -110,6 +117,9 @@ def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: in
         start_grace_ms=settings.start_grace_ms,
         bound_ms=now_ms if pod.bound_ms is None else pod.bound_ms,
         opened_ms=now_ms,
+        labels=pod.labels,
+        requested_milli=requested.share_milli,
+        requested_mib=requested.memory_mib,
     )
     return Opened(session, given if isinstance(given, str) else "")
 
@@ -134,6 +144,21 @@ def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: Setting
     init = [_estimate(each, choices, settings) for each in request.asks if each.init]
     together = [_estimate(each, choices, settings) for each in request.asks if not each.init]
     return max((*init, sum(together)))
+
+
+def asked(request: GPURequest) -> placing.Use:
+    """What the request takes of its cards together at one time, as far as it names amounts."""
+    uses = [
+        (each.init, placing.Use(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
+        for each in request.asks
+    ]
+    init = [placing.Use(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if is_init]
+    together = [
+        placing.Use(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if not is_init
+    ]
+    all_at_once = sum(together, start=placing.NO_USE)
+    most = (*init, all_at_once)
+    return placing.Use(max(use.share_milli for use in most), max(use.memory_mib for use in most))
 
 
 def witness(session: Session, pod: Pod) -> Session:

@@ -6,7 +6,7 @@ from threading import Lock
 
 import orjson
 
-from timekeeper.accounts.balance import Held, Statement, statement
+from timekeeper.accounts.balance import Held, Statement, figures_of, statement
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import NONE, Granted
 from timekeeper.accounts.history import DEFAULTS, History, history_of
@@ -178,15 +178,15 @@ def _statement(
     connection: Connection, history: History, figures: _Figures, namespace: str, now_ms: int
 ) -> Statement:
     span = history.account(namespace, now_ms).span
-    return statement(
-        history,
-        namespace,
+    sums = figures_of(
+        span,
         _granted(history, figures, namespace, now_ms).amount,
         reading.posted_within(connection, namespace, span),
         figures.held.get(namespace, ()),
         figures.waiting.get(namespace, 0),
         now_ms,
     )
+    return statement(history, namespace, sums, now_ms)
 
 
 def _who(held: Held, by_pod: bool) -> Charged:

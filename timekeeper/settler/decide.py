@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.balance import Held, Statement, statement, untouched
+from timekeeper.accounts.balance import Held, Statement, figures_of, statement, untouched
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.grants import NONE, Grant, Granted, budget_grant
 from timekeeper.accounts.history import DEFAULTS, History
@@ -190,7 +190,8 @@ def _statements(
         amount = granted.amount + (grant.amount if grant else 0)
         posted = sums.posted[key] + posted_in(postings, key)
         sessions = held.get(name, ())
-        each = statement(history, name, amount, posted, sessions, waiting.get(name, 0), now_ms)
+        figures = figures_of(account.span, amount, posted, sessions, waiting.get(name, 0), now_ms)
+        each = statement(history, name, figures, now_ms)
         has_own = in_force.key == name
         if has_own or each.balance.spent or each.balance.reserved or granted != NONE:
             statements[name] = each

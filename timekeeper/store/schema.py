@@ -33,6 +33,10 @@ METADATA = MetaData(
 # SQLite counts a key up by itself only where its type is INTEGER, which there holds 64 bits all the same.
 _KEY = BigInteger().with_variant(Integer(), "sqlite")
 
+DAY_MS = 86_400_000
+_IN_ONE_DAY = f"from_ms / {DAY_MS} = (to_ms - 1) / {DAY_MS}"
+_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
+
 ENTRIES = Table(
     "entries",
     METADATA,
@@ -70,8 +74,10 @@ GRANTS = Table(
     Column("created_ms", BigInteger, nullable=False),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("period_end_ms > period_start_ms", name="period_is_not_empty"),
-    CheckConstraint("kind IN ('period', 'correction', 'manual')", name="kind_is_known"),
-    CheckConstraint("amount >= 0 OR kind = 'correction'", name="only_corrections_take"),
+    CheckConstraint("kind IN ('period', 'correction', 'manual', 'carry', 'transfer')", name="kind_is_known"),
+    CheckConstraint(
+        "amount >= 0 OR kind IN ('correction', 'carry', 'transfer')", name="only_corrections_take"
+    ),
     CheckConstraint("amount <> 0 OR kind = 'period'", name="amount_is_not_nothing"),
     CheckConstraint("subject <> '' AND actor <> ''", name="is_signed"),
     Index(None, "period_end_ms", "subject"),
@@ -101,6 +107,10 @@ SESSIONS = Table(
     Column("watermark_ms", BigInteger),
     Column("settled_ms", BigInteger),
     Column("others_ended", Boolean, nullable=False, server_default=false()),
+    Column("labels", Text, nullable=False, server_default="{}"),
+    Column("requested_milli", BigInteger, nullable=False, server_default="0"),
+    Column("requested_mib", BigInteger, nullable=False, server_default="0"),
+    Column("folded_ms", BigInteger),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
@@ -175,7 +185,83 @@ POSTINGS = Table(
     ),
     Index(None, "namespace", "to_ms"),
     Index(None, "to_ms"),
+    Index(
+        "ix_postings_over_days",
+        "to_ms",
+        sqlite_where=text(_OVER_DAYS),
+        postgresql_where=text(_OVER_DAYS),
+    ),
     comment="settled charges; rows are only added",
+)
+
+# Postings of this release lie in one UTC day each; those of the first one may be longer, and are not in here.
+DAYS = Table(
+    "days",
+    METADATA,
+    Column("namespace", Text, primary_key=True),
+    Column("day_ms", BigInteger, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+    CheckConstraint(f"day_ms >= 0 AND day_ms % {DAY_MS} = 0", name="begins_at_midnight"),
+    Index(None, "day_ms"),
+    comment="the sum of all charges that lie within one UTC day, by namespace; kept by a trigger",
+)
+
+FOLDED = Table(
+    "folded",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("session_uid", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("models", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("from_ms", BigInteger, nullable=False),
+    Column("to_ms", BigInteger, nullable=False),
+    Column("rate_milli", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("requested_milli", BigInteger, nullable=False),
+    Column("requested_mib", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("session_uid", "from_ms"),
+    CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
+    CheckConstraint(
+        "rate_milli > 0 AND amount = rate_milli * (to_ms - from_ms)", name="amount_is_rate_times_time"
+    ),
+    Index(None, "to_ms"),
+    Index(None, "namespace", "to_ms"),
+    comment="what is kept of sessions that ended long ago: their net charges, at most one UTC day each",
+)
+
+FIGURES = Table(
+    "figures",
+    METADATA,
+    Column("session_uid", Text, primary_key=True),
+    Column("hour_ms", BigInteger, primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("covered_ms", BigInteger, nullable=False),
+    Column("used_milli_ms", BigInteger, nullable=False),
+    Column("memory_mib_ms", BigInteger, nullable=False),
+    CheckConstraint("source IN ('node', 'tenant')", name="source_is_known"),
+    CheckConstraint(
+        "hour_ms >= 0 AND covered_ms >= 0 AND used_milli_ms >= 0 AND memory_mib_ms >= 0",
+        name="is_not_negative",
+    ),
+    Index(None, "hour_ms"),
+    comment="measured use of a session's cards in a UTC hour: by the node agent, or its tenant's word",
+)
+
+TERMS = Table(
+    "terms",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("term", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    CheckConstraint("term >= 0", name="counts"),
+    comment="which settler may write: the one that counted up last",
 )
 
 WAITING = Table(
