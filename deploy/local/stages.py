@@ -91,10 +91,8 @@ _CODE_KILLED = """
 {{ $code := 143 }}
 """
 
-# Containers that run become terminated and keep when they started; a native sidecar leaves with 0; what had
-# ended stays as it was.
-_END = """
-{{ $good := eq $code 0 }}
+# A pod that is over, well or not.
+_IS_OVER = """
 phase: {{ ternary "Succeeded" "Failed" $good }}
 conditions:
 {{ range list "ContainersReady" "Ready" }}
@@ -103,6 +101,14 @@ conditions:
   reason: {{ ternary "PodCompleted" "PodFailed" $good }}
   lastTransitionTime: {{ $now | Quote }}
 {{ end }}
+"""
+
+# Containers that run become terminated and keep when they started; a native sidecar leaves with 0; what had
+# ended stays as it was.
+_END = (
+    "{{ $good := eq $code 0 }}"
+    + _IS_OVER
+    + """
 containerStatuses:
 {{ range .status.containerStatuses }}
 {{ if .state.running }}
@@ -123,6 +129,7 @@ initContainerStatuses:
 {{ end }}
 {{ end }}
 """
+)
 
 _END_OTHERS = """
 conditions:
@@ -144,21 +151,16 @@ containerStatuses:
 {{ end }}
 """
 
-_OVER = """
+_OVER = (
+    """
 {{ $now := Now }}
 {{ $good := true }}
 {{ range .status.containerStatuses }}
 {{ if ne (int .state.terminated.exitCode) 0 }}{{ $good = false }}{{ end }}
 {{ end }}
-phase: {{ ternary "Succeeded" "Failed" $good }}
-conditions:
-{{ range list "ContainersReady" "Ready" }}
-- type: {{ . }}
-  status: "False"
-  reason: {{ ternary "PodCompleted" "PodFailed" $good }}
-  lastTransitionTime: {{ $now | Quote }}
-{{ end }}
 """
+    + _IS_OVER
+)
 
 # A deleted pod of which nothing has begun: the kubelet ends it too before it lets the object go.
 _NEVER_BEGAN = """
