@@ -18,8 +18,13 @@ def cost(request: GPURequest, lookahead_ms: int | None) -> int:
     As the timekeeper reserves before a card is known (design D5): the compute share at weight 1, over the
     lookahead; where the table does not tell the lookahead, over the estimate's own life.
     """
-    together = sum(each.ask.devices * each.ask.share_milli for each in request.asks if not each.init)
-    alone = max((each.ask.devices * each.ask.share_milli for each in request.asks if each.init), default=0)
+    together = alone = 0
+    for each in request.asks:
+        share_milli = each.ask.devices * each.ask.share_milli
+        if each.init:
+            alone = max(alone, share_milli)
+        else:
+            together += share_milli
     return max(together, alone) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
 
 

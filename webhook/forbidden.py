@@ -73,6 +73,15 @@ _STEERING = frozenset(each for each in VARIABLES if each[-1] != "*")
 _STEERING_STEMS = tuple(each[:-1] for each in VARIABLES if each[-1] == "*")
 
 
+_STEERING_WORDS = tuple(each.rstrip("*") for each in VARIABLES)
+
+
+def names_steering(text: str) -> bool:
+    """False where none of the variables that are named in this text can be one that `steers_isolation`: one
+    look at all of a container's, nearly none of which are."""
+    return any(map(text.__contains__, _STEERING_WORDS))
+
+
 def steers_isolation(variable: str) -> bool:
     """True for a variable that only Bursar and the nodes' plugins may set in a container with a card."""
     return variable in _STEERING or variable.startswith(_STEERING_STEMS)

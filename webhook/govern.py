@@ -11,7 +11,7 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request import Json, canonical
-from timekeeper.core.values import GPURequest
+from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook import injected, visible
 from webhook.patch import Operation, add, merged, remove
@@ -19,6 +19,7 @@ from webhook.review import sequence_of
 from webhook.terms import PriorityClass, Terms
 
 LABELS = {names.GOVERNED: "true"}
+_FEW, _SHORT = 4, 256  # containers, and characters of their names: what is remembered of pods stays small
 
 
 def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> list[Operation]:
@@ -39,12 +40,15 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> 
 
 def annotations(request: GPURequest, word: StandingWord) -> dict[str, str]:
     """The annotations of a governed pod before it is bound."""
-    return {**_of_request(request), names.STANDING: word}
+    few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
+    of_asks = _of_asks if few else _of_asks.__wrapped__
+    return {**of_asks(request.dialect, request.asks), names.STANDING: word}
 
 
-@lru_cache(maxsize=4096)
-def _of_request(request: GPURequest) -> Mapping[str, str]:
-    return {**BY_NAME[request.dialect].at_admission(request), names.REQUEST: canonical(request)}
+@lru_cache(maxsize=1024)
+def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
+    request = GPURequest(dialect, asks)
+    return {**BY_NAME[dialect].at_admission(request), names.REQUEST: canonical(request)}
 
 
 def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
@@ -138,7 +142,8 @@ def _inserted(pod: Json, ours: Json) -> Operation:
 
 def _volumes(spec: Json) -> list[Operation]:
     present = sequence_of(spec.get("volumes"))
-    missing = [each for each in injected.VOLUMES if all(each["name"] != one["name"] for one in present)]
+    present_names = {each["name"] for each in present}
+    missing = [each for each in injected.VOLUMES if each["name"] not in present_names]
     if missing and not present:
         return [add("/spec/volumes", missing)]
     return [add("/spec/volumes/-", each) for each in missing]

@@ -8,7 +8,7 @@ asks nobody, so it cannot know of it (`--sidecar-resources`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.request import Json, mapping
@@ -16,7 +16,7 @@ from timekeeper.core.values import GPURequest
 from webhook.patch import Operation, add
 from webhook.review import sequence_of
 from webhook.terms import Sidecar
-from webhook.visible import CAPABILITIES, VOID, Variable, wanted
+from webhook.visible import CAPABILITIES, VOID, Variable, from_annotation, wanted
 
 TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
 SPOOL_VOLUME = "bursar-spool"
@@ -46,6 +46,8 @@ VOLUMES: tuple[Json, ...] = (
     },
     {"name": SPOOL_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
 )
+
+VOLUME_NAMES = frozenset(each["name"] for each in VOLUMES)
 
 MOUNTS: tuple[Json, ...] = (
     {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
@@ -78,25 +80,32 @@ def found(pod: Json) -> tuple[str, bool, Json] | None:
 
 def was_injected(pod: Json) -> bool:
     """True where the sidecar was put in, also when someone has taken it out again: its volumes tell."""
-    ours = {each["name"] for each in VOLUMES}
     return found(pod) is not None or any(
-        each["name"] in ours for each in sequence_of(pod["spec"].get("volumes"))
+        each["name"] in VOLUME_NAMES for each in sequence_of(pod["spec"].get("volumes"))
     )
 
 
-def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> dict[str, Any]:
-    """The sidecar for this pod."""
+def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
+    """The sidecar for this pod. Pods get a few kinds of it alone, so it is shared and must not be changed."""
+    sees = wanted(names.SIDECAR, request) not in (None, VOID)
+    return _container(sidecar, sees, ends(pod, sidecar.native), _asks_for_itself(pod))
+
+
+@lru_cache(maxsize=64)
+def _container(sidecar: Sidecar, sees: bool, ends_itself: bool, asks: bool) -> Json:
     native = {"restartPolicy": "Always"} if sidecar.native else {}
+    amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+    visible = from_annotation(names.SIDECAR) if sees else VOID
     return {
         "name": names.SIDECAR,
         "image": sidecar.image,
         "imagePullPolicy": "IfNotPresent",
         "command": COMMAND,
         **native,
-        "env": list(variables(sidecar, request, MOUNTS, ends(pod, sidecar.native))),
+        "env": list(_variables(sidecar, visible, MOUNTS, ends_itself)),
         "volumeMounts": list(MOUNTS),
         "securityContext": SECURITY_CONTEXT,
-        "resources": resources(pod, sidecar),
+        "resources": {"limits": amounts, "requests": amounts} if asks else {},
     }
 
 
@@ -110,6 +119,12 @@ def variables(
     sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
 ) -> tuple[Variable, ...]:
     """The sidecar's environment: where it reports, whom it trusts, and the union of the pod's cards."""
+    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, ends_itself)
+
+
+def _variables(
+    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], ends_itself: bool
+) -> tuple[Variable, ...]:
     ending = (ENDS,) if ends_itself else ()
     return (
         {"name": "BURSAR_TIMEKEEPER_URL", "value": sidecar.timekeeper_url},
@@ -117,25 +132,23 @@ def variables(
         {"name": "BURSAR_CA", "value": sidecar.ca},
         {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
         *ending,
-        wanted(names.SIDECAR, request) or VOID,
+        visible,
         {"name": CAPABILITIES, "value": "utility"},
     )
 
 
-def resources(pod: Json, sidecar: Sidecar) -> dict[str, Any]:
-    """What the sidecar asks for itself; nothing in a pod that asks for no cpu and memory, or for its own as a
-    whole."""
+def _asks_for_itself(pod: Json) -> bool:
+    """False for a pod that asks for no cpu and memory, or for its own as a whole: then the sidecar asks for
+    nothing either."""
     spec = pod["spec"]
     others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
-    if mapping(spec.get("resources")) or not any(map(_asks_for_some, others)):
-        return {}
-    amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
-    return {"limits": amounts, "requests": amounts}
+    return not mapping(spec.get("resources")) and any(map(_asks_for_some, others))
 
 
 def _asks_for_some(container: Json) -> bool:
     of = mapping(container.get("resources"))
-    return any(name in mapping(of.get(kind)) for kind in ("limits", "requests") for name in ("cpu", "memory"))
+    amounts = (*mapping(of.get("limits")), *mapping(of.get("requests")))
+    return "cpu" in amounts or "memory" in amounts
 
 
 def is_ours(raw: Json, native: bool) -> bool:

@@ -1,12 +1,13 @@
 """One line for each thing that happened: ``key=value``, on stderr, never a pod's contents or a token."""
 
 import logging
+import os
 import re
-import sys
 from typing import Protocol
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/@*+-]+")
 _LONGEST = 300
+_STDERR = 2
 
 
 class Log(Protocol):
@@ -18,15 +19,17 @@ class Log(Protocol):
 
 def line(event: str, **fields: object) -> str:
     """The event as one line; values with anything but plain characters are quoted and cut."""
-    return " ".join(
-        [f"webhook event={event}", *(f"{name}={_shown(value)}" for name, value in fields.items())]
-    )
+    parts = [f"webhook event={event}"]
+    for name, value in fields.items():
+        text = str(value)
+        plain = len(text) <= _LONGEST and _PLAIN.fullmatch(text)
+        parts.append(f"{name}={text if plain else _quoted(text[:_LONGEST])}")
+    return " ".join(parts)
 
 
 def to_stderr(event: str, **fields: object) -> None:
     """Writes the line in one call, so that lines of several workers do not mix."""
-    sys.stderr.write(line(event, **fields) + "\n")
-    sys.stderr.flush()
+    os.write(_STDERR, (line(event, **fields) + "\n").encode(errors="replace"))
 
 
 class OneLine(logging.Formatter):
@@ -38,11 +41,6 @@ class OneLine(logging.Formatter):
         if record.exc_info:
             text += " trace=" + _quoted(self.formatException(record.exc_info).replace("\n", " | "))
         return text
-
-
-def _shown(value: object) -> str:
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) and len(text) <= _LONGEST else _quoted(text[:_LONGEST])
 
 
 def _quoted(text: str) -> str:

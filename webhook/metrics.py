@@ -4,12 +4,13 @@ Import this only after PROMETHEUS_MULTIPROC_DIR is set (or deliberately is not):
 import whether its values live in files that all workers share.
 """
 
+import os
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from webhook.review import Answer
@@ -122,4 +123,13 @@ def of_all_workers() -> Metrics:
             raise FiguresGoneError from error
         return generate_latest(together)
 
+    if values.ValueClass is not values.MutexValue:  # the folder was there when the library was imported
+        values.ValueClass = _values_of(os.getpid())  # as its documentation has it
     return Metrics(exposition, CollectorRegistry())
+
+
+@lru_cache(maxsize=1)
+def _values_of(pid: int) -> Any:
+    """Values in the files of this process, which does not fork any more: left alone, the library asks the
+    kernel at each change whose files to write."""
+    return values.MultiProcessValue(lambda: pid)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from timekeeper.core.request import mapping
 from webhook.admission import NotReadyError
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 R = TypeVar("R", Review, ObjectReview)
-Said = tuple[HTTPStatus, str, bytes]
+
+
+class Said(NamedTuple):
+    """A whole answer: its status, its content's type, and its body."""
+
+    status: HTTPStatus
+    kind: str
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +56,37 @@ class Posted:
         self._others, self._metrics, self._log = others, metrics, log
 
     def __call__(self, environ: dict[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
-        """Called by the server for each request."""
+        """Called by any WSGI server for each request."""
         webhook = self._webhooks.get(environ["PATH_INFO"])
         if webhook is None:
             return self._others(environ, start_response)
-        status, kind, body = self._answer(webhook, environ)
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        said = self._asked(webhook, environ)
+        headers = [("Content-Type", said.kind), ("Content-Length", str(len(said.body)))]
+        if said.status is HTTPStatus.METHOD_NOT_ALLOWED:
             headers.append(("Allow", "POST"))
-        start_response(_STATUS[status], headers)
-        return [body]
+        start_response(f"{said.status.value} {said.status.phrase}", headers)
+        return [said.body]
 
-    def _answer(self, webhook: Webhook[R], environ: Mapping[str, Any]) -> Said:
+    def said(self, method: str, path: str, body: bytes) -> Said | None:
+        """What is answered to this; None where it is no review, and the WSGI application's to answer.
+
+        For our own server, which has the whole body: WSGI's way there and back costs as much as reading a
+        review."""
+        webhook = self._webhooks.get(path) if method == "POST" else None
+        return None if webhook is None else self._answer(webhook, body)
+
+    def _asked(self, webhook: Webhook[R], environ: Mapping[str, Any]) -> Said:
         if environ["REQUEST_METHOD"] != "POST":
             return _said(HTTPStatus.METHOD_NOT_ALLOWED, "reviews are posted here")
         length = _length(environ)
         if length > MOST_BODY_BYTES:
             return _said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {MOST_BODY_BYTES} bytes")
+        return self._answer(webhook, environ["wsgi.input"].read(length))
+
+    def _answer(self, webhook: Webhook[R], posted: bytes) -> Said:
         started = time.perf_counter()
         try:
-            review = webhook.read(environ["wsgi.input"].read(length))
+            review = webhook.read(posted)
             answer = webhook.decide(review)
         except MalformedError as error:
             self._metrics.malformed()
@@ -82,14 +100,11 @@ class Posted:
         seconds = time.perf_counter() - started
         self._metrics.answered(webhook.name, answer, seconds)
         self._log("review", **_fields(webhook.name, review, answer, seconds))
-        return HTTPStatus.OK, "application/json", body
-
-
-_STATUS = {each: f"{each.value} {each.phrase}" for each in HTTPStatus}
+        return Said(HTTPStatus.OK, "application/json", body)
 
 
 def _said(status: HTTPStatus, sentence: str) -> Said:
-    return status, "text/plain; charset=utf-8", f"{sentence}\n".encode(errors="replace")
+    return Said(status, "text/plain; charset=utf-8", f"{sentence}\n".encode(errors="replace"))
 
 
 def _length(environ: Mapping[str, Any]) -> int:

@@ -135,10 +135,10 @@ def checked_pod(raw: object, path: str) -> Json:
         _texts(metadata.get(name), f"{path}.metadata.{name}")
     spec = _object(pod.get("spec"), f"{path}.spec")
     for name in CONTAINER_LISTS:
-        for index, container in enumerate(_named(spec.get(name), f"{path}.spec.{name}")):
+        for index, container in enumerate(_named(spec.get(name), path, f".spec.{name}")):
             _container(container, f"{path}.spec.{name}[{index}]")
     for name in ("volumes", "schedulingGates"):
-        _named(spec.get(name), f"{path}.spec.{name}")
+        _named(spec.get(name), path, f".spec.{name}")
     for name in ("priorityClassName", "schedulerName", "runtimeClassName", "nodeName"):
         text_of(spec, name)
     for name in ("priority", "terminationGracePeriodSeconds"):
@@ -147,11 +147,12 @@ def checked_pod(raw: object, path: str) -> Json:
 
 
 def _container(container: Json, path: str) -> None:
-    for index, variable in enumerate(_named(container.get("env"), f"{path}.env")):
-        value = variable.get("value")
+    for each in _named(container.get("env"), path, ".env"):
+        value = each.get("value")
         if value is not None and not isinstance(value, str):
+            index = container["env"].index(each)
             raise MalformedError(f"{path}.env[{index}].value: must be a string")
-    _named(container.get("volumeMounts"), f"{path}.volumeMounts")
+    _named(container.get("volumeMounts"), path, ".volumeMounts")
     resources = container.get("resources")
     if resources is not None:
         for name in ("limits", "requests"):
@@ -160,25 +161,19 @@ def _container(container: Json, path: str) -> None:
                 _object(amounts, f"{path}.resources.{name}")
 
 
-def _objects(raw: object, path: str) -> Sequence[Json]:
-    """An array of objects, empty where there is none; paths are written only for what is wrong."""
+def _named(raw: object, path: str, member: str) -> Sequence[Json]:
+    """An array of objects with a name each, empty where there is none; paths are written only for what is
+    wrong."""
     if raw is None:
         return ()
     if not isinstance(raw, list):
-        raise MalformedError(f"{path}: must be an array")
+        raise MalformedError(f"{path}{member}: must be an array")
     for each in raw:
         if not isinstance(each, dict):
-            raise MalformedError(f"{path}[{raw.index(each)}]: must be an object")
-    return raw
-
-
-def _named(raw: object, path: str) -> Sequence[Json]:
-    """An array of objects with a name each."""
-    objects = _objects(raw, path)
-    for each in objects:
+            raise MalformedError(f"{path}{member}[{raw.index(each)}]: must be an object")
         if not isinstance(each.get("name"), str):
-            raise MalformedError(f"{path}[{objects.index(each)}].name: must be a string")
-    return objects
+            raise MalformedError(f"{path}{member}[{raw.index(each)}].name: must be a string")
+    return raw
 
 
 def _object(raw: object, path: str) -> Json:

@@ -51,8 +51,8 @@ class _Logger(glogging.Logger):  # type: ignore[misc]
 
 
 class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`, and
-    ``seats`` are what its workers share."""
+    """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`,
+    ``reviews`` is what it asks for the answers to reviews, and ``seats`` are what its workers share."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         from prometheus_client import multiprocess
@@ -97,7 +97,9 @@ class _Server(BaseApplication):  # type: ignore[misc]
         """Called by gunicorn in each worker, after the fork."""
         metrics = self._make_metrics()
         self._tell_expiry = metrics.certificate_loaded
-        return self._application(self._settings, metrics)
+        app = self._application(self._settings, metrics)
+        self.reviews = app.wsgi_app
+        return app
 
     def _ready(self, _arbiter: object) -> None:
         gc.freeze()  # what is here before the fork stays shared: no worker's collector writes to it

@@ -27,10 +27,10 @@ _SEES_NOTHING = ("void", "none", "")
 
 def wanted(container: str, request: GPURequest) -> Variable | None:
     """What NVIDIA_VISIBLE_DEVICES must be in the container of this name; None where it must not be set."""
-    asking = any(each.container == container for each in request.asks)
+    asking = container in [each.container for each in request.asks]
     if BY_NAME[request.dialect].plugin_chooses:
         return None if asking else VOID
-    return _from_annotation(container) if asking or container == names.SIDECAR else VOID
+    return from_annotation(container) if asking or container == names.SIDECAR else VOID
 
 
 def operations(container: Json, path: str, request: GPURequest) -> list[Operation]:
@@ -39,7 +39,7 @@ def operations(container: Json, path: str, request: GPURequest) -> list[Operatio
     visible = wanted(container["name"], request)
     changed = set_variable(present, f"{path}/env", visible)
     reads_its_cards = visible is not None and "valueFrom" in visible
-    if not reads_its_cards or any(each["name"] == CAPABILITIES for each in present):
+    if not reads_its_cards or CAPABILITIES in [each["name"] for each in present]:
         return changed
     if not present:
         return [add(f"{path}/env", [visible, COMPUTE])]
@@ -62,22 +62,13 @@ def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -
     return changed
 
 
-def overridden(container: Json, request: GPURequest) -> bool:
-    """True where the user gave the variable a value that shows cards and that governing takes away."""
-    right = wanted(container["name"], request)
-    return any(
-        sees(each) and each != right
-        for each in sequence_of(container.get("env"))
-        if each["name"] == VISIBLE_DEVICES
-    )
-
-
 def sees(variable: Variable) -> bool:
     """True where an entry of NVIDIA_VISIBLE_DEVICES could show a card: anything but void, none or empty, and
     whatever is read from elsewhere."""
     return variable.get("valueFrom") is not None or (variable.get("value") or "") not in _SEES_NOTHING
 
 
-def _from_annotation(container: str) -> Variable:
+def from_annotation(container: str) -> Variable:
+    """The variable by which a container reads which cards it was given."""
     path = f"metadata.annotations['{names.VISIBLE}{container}']"
     return {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -2,8 +2,8 @@
 
 A review is pure computation, so more threads only make it dearer; what must not happen is that a client which
 says nothing, or little by little, holds a thread. So handshakes, requests and answers are taken and sent as
-they come, and only a whole request goes to the application. HTTP is parsed and written by gunicorn's own
-code. A request must tell its length, as the API server's do.
+they come, and only a whole request is answered: a review by `Posted`, anything else by the WSGI application.
+HTTP is parsed by gunicorn's own code. A request must tell its length, as the API server's do.
 """
 
 import io
@@ -12,15 +12,19 @@ import selectors
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gunicorn import util
 from gunicorn.workers.base import Worker
 
 from webhook.connection import Connection, measure
-from webhook.heads import Heads, Response
+from webhook.heads import Heads, Response, of_answer
 from webhook.seats import Seats
+
+if TYPE_CHECKING:
+    from webhook.posted import Posted
 
 MOST_CONNECTIONS = 1_000
 MOST_UNANSWERED_BYTES = 64 * 1024 * 1024  # of a worker's clients together, for its memory is bounded too
@@ -36,8 +40,8 @@ TAKES_A_TURN = 64  # then the others have a turn, however fast this one sends
 
 
 class ReviewWorker(Worker):  # type: ignore[misc]
-    """Serves the WSGI application that gunicorn has loaded, over the TLS that ``app.certificates()``
-    gives."""
+    """Serves ``app.reviews``, and for all else the WSGI application that gunicorn has loaded, over the TLS
+    that ``app.certificates()`` gives."""
 
     def run(self) -> None:
         """Serves until told to stop; then answers what is on its way, for LINGER_S at most."""
@@ -45,6 +49,7 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         self._connections: set[Connection] = set()
         self._unanswered = 0  # bytes in all their inboxes
         self._heads = Heads(self.cfg)
+        self._reviews: Posted = self.app.reviews
         self._left_to_others: list[socket.socket] = []  # listeners, for a moment
         self._seats: Seats = self.app.seats
         self._seats.hold(self.age, 0)
@@ -196,6 +201,8 @@ class ReviewWorker(Worker):  # type: ignore[misc]
             del connection.outbox[:sent]
 
     def _answer_one(self, connection: Connection) -> bool:
+        if not connection.inbox:
+            return False
         if not connection.awaited:
             refusal = measure(connection)
             if refusal is not None:
@@ -219,26 +226,38 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         connection.allow(LINGER_S)
 
     def _serve(self, connection: Connection, body: bytes) -> bool:
-        """Has the application answer one whole request; False where the connection ends with it."""
+        """Answers one whole request; False where the connection ends with it."""
         request = None
         try:
-            request, environ = self._heads.of(connection)
-            environ = environ | {
-                "CONTENT_LENGTH": str(len(body)),
-                "REMOTE_ADDR": connection.client[0],
-                "REMOTE_PORT": str(connection.client[1]),
-                "wsgi.input": io.BytesIO(body),
-            }
-            response = Response(request, connection, self.cfg)
-            if not self.alive:
-                response.force_close()
-            self._respond(response, environ)
-            return not response.should_close()
+            request, environ, ends = self._heads.of(connection)
+            said = self._reviews.said(environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
+            if said is None:
+                return self._serve_other(connection, request, environ, body)
+            ends = ends or not self.alive
+            connection.outbox += of_answer(said.status, said.kind, len(said.body), ends)
+            connection.outbox += said.body
+            return not ends
         except StopIteration:
             return False
         except Exception as error:
             self.handle_error(request, connection, connection.client, error)
             return False
+
+    def _serve_other(
+        self, connection: Connection, request: Any, environ: Mapping[str, Any], body: bytes
+    ) -> bool:
+        """Has the WSGI application answer what is no review."""
+        response = Response(request, connection, self.cfg)
+        if not self.alive:
+            response.force_close()
+        told = {
+            "CONTENT_LENGTH": str(len(body)),
+            "REMOTE_ADDR": connection.client[0],
+            "REMOTE_PORT": str(connection.client[1]),
+            "wsgi.input": io.BytesIO(body),
+        }
+        self._respond(response, {**environ, **told})
+        return not response.should_close()
 
     def _respond(self, response: Any, environ: dict[str, Any]) -> None:
         body = self.wsgi(environ, response.start_response)

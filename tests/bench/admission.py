@@ -13,8 +13,8 @@ each is told.
 import argparse
 import base64
 import json
-import statistics
 import sys
+import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.bench import pods
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
+from tests.bench.table import FIGURES, medians, tell
 from tests.webhook.servers import ROOT, Timekeeper, Tls, wait_until
 from tests.webhook.worlds import standings
 
@@ -39,9 +40,20 @@ KINDS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
-SERVICES = {"Go": "bench-go", "Bursar": "bursar-webhook"}
+SERVICES = {"Go": "bench-go", "Go, our patch": "bench-go-patched", "Bursar": "bursar-webhook"}
+LABELS = {"": set[str](), "Go": {"bench.bursar.dev/seen"}}  # what a pod carries that the webhook has seen
 NAMESPACE, OURS = "bench", "bursar-system"
 WARM_UP = 100
+COLUMNS = {
+    "pod": ("size", ""),
+    "creators": ("creators", "d"),
+    "webhook": ("way", ""),
+    "creates/s": ("per_s", ".0f"),
+    "p50 ms": ("p50_ms", ".2f"),
+    "p99 ms": ("p99_ms", ".2f"),
+    "added p50": ("added_p50_ms", ".2f"),
+    "CPU us": ("cpu_us", ".0f"),
+}
 
 # what a run is: the size of its pods, how many create them at once, and by what the number of pods is
 # divided: etcd keeps 2 GiB of what was written in the last minutes
@@ -61,6 +73,7 @@ WAYS = (
     Way("no webhook"),
     Way("Go, mutating", "Go", ("/mutate",)),
     Way("Go, as ours", "Go", ("/mutate", "/validate")),
+    Way("Go, our patch", "Go, our patch", ("/mutate", "/validate")),
     Way("Bursar", "Bursar", ("/mutate", "/validate")),
 )
 
@@ -81,23 +94,36 @@ class Cluster:
             path = f"/api/v1/namespaces/{OURS}/services"
             self.cp.api.call("POST", path, {"metadata": {"name": name}, "spec": spec})
 
-    def go(self, way: Way) -> None:
-        """Registers what the way needs, and waits until the API server asks it for each pod, and once."""
+    def go(self, way: Way, pod: Json) -> None:
+        """Registers what the way needs for such a pod, and waits until the API server asks it for each, and
+        once."""
+        if way.webhook == "Go, our patch":
+            self._ask(way.webhook, "/patch", self._our_patch(pod))
         for resource in KINDS.values():
             self.cp.api.call("DELETE", f"{CONFIGURATIONS}/{resource}")
         for document in self._configurations(way):
             self.cp.api.call("POST", f"{CONFIGURATIONS}/{KINDS[document['kind']]}", document)
-        label = {"Go": "bench.bursar.dev/seen", "Bursar": "bursar.dev/governed"}.get(way.webhook, "")
+        labels = {"app"} | LABELS.get(way.webhook, {"bursar.dev/governed"})
 
         def is_acted_on() -> bool:
             path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
             try:
-                made = self.cp.api.call("POST", path, pods.written(0, 1))
+                made = self.cp.api.call("POST", path, pod)
             except ApiError:
                 return False  # the one that checks is asked already, and the one that governs not yet
-            return {"app", label} - {""} == set(made["metadata"]["labels"])
+            return labels == set(made["metadata"]["labels"])
 
         wait_until(is_acted_on, f"{way.name} to be acted on")
+
+    def _our_patch(self, pod: Json) -> bytes:
+        response = json.loads(self._ask("Bursar", "/mutate", pods.review(pod)))["response"]
+        return base64.b64decode(response["patch"])
+
+    def _ask(self, webhook: str, path: str, body: bytes) -> bytes:
+        url = f"https://127.0.0.1:{self.contestants[webhook].port}{path}"
+        with urllib.request.urlopen(url, body, context=self.tls.client()) as answer:
+            text: bytes = answer.read()
+        return text
 
     def _configurations(self, way: Way) -> Iterable[Json]:
         if not way.webhook:
@@ -122,26 +148,27 @@ class Cluster:
         self.cp.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods")
 
 
-def measured(cluster: Cluster, load: Load, folder: Path, count: int, rounds: int) -> list[Json]:
+def measured(cluster: Cluster, load: Load, count: int, rounds: int) -> list[Json]:
     """A row for each run and way."""
     bodies = {}
     for name, shape in pods.SIZES.items():
-        bodies[name] = folder / f"pod-{name.replace(' ', '-')}.json"
-        bodies[name].write_text(json.dumps(pods.written(*shape)))
+        bodies[name] = pods.written(*shape)
     taken: dict[tuple[str, int, str], list[Json]] = {}
     for number in range(1, rounds + 1):
         for size, creators, divisor in RUNS:
             print(f"round {number} of {rounds}: {size}, {creators} at once", file=sys.stderr, flush=True)
             for way in WAYS:
-                cluster.go(way)
+                cluster.go(way, bodies[size])
                 taken.setdefault((size, creators, way.name), []).append(
                     _one(cluster, load, way, bodies[size], creators, count // divisor)
                 )
     return _rows(taken)
 
 
-def _one(cluster: Cluster, load: Load, way: Way, body: Path, creators: int, count: int) -> Json:
+def _one(cluster: Cluster, load: Load, way: Way, pod: Json, creators: int, count: int) -> Json:
     cp, contestant = cluster.cp, cluster.contestants.get(way.webhook)
+    body = cp.folder / "pod.json"
+    body.write_text(json.dumps(pod))
     url = f"{cp.url}/api/v1/namespaces/{NAMESPACE}/pods"
     token = cp.admin_token
     load.run(url, cp.ca_file, body, creators, WARM_UP, token, 201)
@@ -155,26 +182,14 @@ def _one(cluster: Cluster, load: Load, way: Way, body: Path, creators: int, coun
 def _rows(taken: dict[tuple[str, int, str], list[Json]]) -> list[Json]:
     rows = []
     for (size, creators, way), rounds in taken.items():
-        row: Json = {"size": size, "creators": creators, "way": way}
-        for name in ("per_s", "p50_ms", "p99_ms", "cpu_us"):
-            row[name] = round(statistics.median(each[name] for each in rounds), 2)
         without = taken[size, creators, WAYS[0].name]
-        added = [one["p50_ms"] - other["p50_ms"] for one, other in zip(rounds, without, strict=True)]
-        rows.append(row | {"added_p50_ms": round(statistics.median(added), 2)})
+        compared = [
+            one | {"added_p50_ms": one["p50_ms"] - other["p50_ms"]}
+            for one, other in zip(rounds, without, strict=True)
+        ]
+        row = {"size": size, "creators": creators, "way": way}
+        rows.append(row | medians(compared, (*FIGURES, "added_p50_ms")))
     return rows
-
-
-def show(rows: list[Json]) -> None:
-    """Prints the table."""
-    print(
-        f"{'pod':<16}{'creators':>8} {'webhook':<14}{'creates/s':>10}{'p50 ms':>8}{'p99 ms':>8}"
-        f"{'added p50':>11}{'CPU us':>8}"
-    )
-    for row in rows:
-        print(
-            f"{row['size']:<16}{row['creators']:>8} {row['way']:<14}{row['per_s']:>10.0f}"
-            f"{row['p50_ms']:>8.2f}{row['p99_ms']:>8.2f}{row['added_p50_ms']:>11.2f}{row['cpu_us']:>8.0f}"
-        )
 
 
 def main() -> None:
@@ -195,15 +210,16 @@ def main() -> None:
         tls = Tls(folder / "tls", names=tuple(f"{each}.{OURS}.svc" for each in SERVICES.values()))
         timekeeper = Timekeeper(tls)
         timekeeper.document = standings(seen())
-        with minimal_go(program, tls, folder) as go, ours(tls, timekeeper.url, folder) as bursar:
-            cluster = Cluster(cp, tls, (go, bursar))
-            rows = measured(cluster, load, folder, given.pods, given.rounds)
+        with (
+            minimal_go(program, tls, folder) as go,
+            minimal_go(program, tls, folder, "Go, our patch") as patched,
+            ours(tls, timekeeper.url, folder) as bursar,
+        ):
+            cluster = Cluster(cp, tls, (go, patched, bursar))
+            rows = measured(cluster, load, given.pods, given.rounds)
             memory = {each.name: each.pss_mib() for each in (go, bursar)}
         timekeeper.end()
-    show(rows)
-    print("memory (PSS, MiB): " + ", ".join(f"{name} {figures}" for name, figures in memory.items()))
-    if given.json:
-        given.json.write_text(json.dumps({"rows": rows, "pss_mib": memory}, indent=1))
+    tell(rows, COLUMNS, memory, given.json)
 
 
 def seen() -> Json:

@@ -7,8 +7,6 @@ the median of each is told. CPU is that of all the webhook's processes, by the r
 """
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -18,11 +16,21 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from tests.bench import pods
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
+from tests.bench.table import medians, tell
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import standings
 
 Json = dict[str, Any]
 CONNECTIONS = (1, 8)
+COLUMNS = {
+    "review": ("size", ""),
+    "connections": ("connections", "d"),
+    "webhook": ("webhook", ""),
+    "reviews/s": ("per_s", ".0f"),
+    "p50 ms": ("p50_ms", ".2f"),
+    "p99 ms": ("p99_ms", ".2f"),
+    "CPU us": ("cpu_us", ".0f"),
+}
 
 
 def main() -> None:
@@ -42,10 +50,7 @@ def main() -> None:
             rows = measured(load, (go, bursar), tls, folder, given.reviews, given.rounds)
             memory = {each.name: each.pss_mib() for each in (go, bursar)}
         timekeeper.end()
-    show(rows)
-    print("memory (PSS, MiB): " + ", ".join(f"{name} {figures}" for name, figures in memory.items()))
-    if given.json:
-        given.json.write_text(json.dumps({"rows": rows, "pss_mib": memory}, indent=1))
+    tell(rows, COLUMNS, memory, given.json)
 
 
 def measured(
@@ -66,7 +71,7 @@ def measured(
             taken.setdefault((size, connections, each.name), []).append(figures)
     return [
         {"size": size, "bytes": bodies[size].stat().st_size, "connections": connections, "webhook": each.name}
-        | _median(taken[size, connections, each.name])
+        | medians(taken[size, connections, each.name])
         for size, connections, each in keys
     ]
 
@@ -80,30 +85,10 @@ def _one(load: Load, each: Contestant, tls: Tls, body: Path, connections: int, c
     return figures | {"cpu_us": 1e6 * spent_s / (count + connections)}
 
 
-def _median(rounds: list[Json]) -> Json:
-    return {
-        name: round(statistics.median(each[name] for each in rounds), 2)
-        for name in ("per_s", "p50_ms", "p99_ms", "cpu_us")
-    }
-
-
 def _file(folder: Path, name: str, body: bytes) -> Path:
     file = folder / f"{name.replace(' ', '-')}.json"
     file.write_bytes(body)
     return file
-
-
-def show(rows: list[Json]) -> None:
-    """Prints the table."""
-    print(
-        f"{'review':<16}{'connections':>11} {'webhook':<8}"
-        f"{'reviews/s':>10}{'p50 ms':>8}{'p99 ms':>8}{'CPU us':>8}"
-    )
-    for row in rows:
-        print(
-            f"{row['size']:<16}{row['connections']:>11} {row['webhook']:<8}{row['per_s']:>10.0f}"
-            f"{row['p50_ms']:>8.2f}{row['p99_ms']:>8.2f}{row['cpu_us']:>8.0f}"
-        )
 
 
 if __name__ == "__main__":

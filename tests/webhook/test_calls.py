@@ -11,7 +11,9 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
-from tests.webhook.servers import Injector, Tls, wait_until
+from tests.webhook.injector import Injector
+from tests.webhook.servers import Tls, wait_until
+from tests.webhook.worlds import env
 from tests.worlds import Json
 
 pytestmark = pytest.mark.cluster
@@ -145,14 +147,14 @@ def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: Worl
         "name": "proxy.example.com",
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
-        "clientConfig": {"url": injector.url, "caBundle": world.ca_bundle()},
+        "clientConfig": {"url": f"{injector.url}/container-first", "caBundle": world.ca_bundle()},
         "rules": [rule],
     }
     world.api.call("POST", _CONFIGURATIONS, {"metadata": {"name": "zzz"}, "webhooks": [webhook]})
 
     def is_called() -> bool:
         world.creates("free")
-        return injector.calls > 0
+        return bool(injector.calls)
 
     wait_until(is_called, "the other webhook to be called")
 
@@ -162,7 +164,7 @@ def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: Worl
 
     assert asked == {"mutate": 2, "validate": 1}
     proxy = stored["spec"]["containers"][0]
-    assert (proxy["name"], proxy["env"]) == ("proxy", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+    assert (proxy["name"], env(proxy)["NVIDIA_VISIBLE_DEVICES"]) == ("proxy", "void")
 
 
 def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: World) -> None:

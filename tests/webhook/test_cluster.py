@@ -17,7 +17,8 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.webhook.servers import ROOT, Injector, Timekeeper, Tls, Webhook, environment, wait_until
+from tests.webhook.injector import Injector
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
 from webhook.certificates.cluster import Cluster
@@ -361,7 +362,7 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_fir
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "None",
                 "reinvocationPolicy": "IfNeeded",
-                "clientConfig": {"url": injector.url, "caBundle": world.ca_bundles()[0]},
+                "clientConfig": {"url": f"{injector.url}/container-first", "caBundle": world.ca_bundles()[0]},
                 "rules": [
                     {
                         "apiGroups": [""],
@@ -381,14 +382,14 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_fir
         pod = next(pods)
         world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(pod, half()))
         found.append(stored(world, pod))
-        return injector.calls > 0
+        return bool(injector.calls)
 
     wait_until(created, "the other webhook to be called")
     world.kubectl("delete", "mutatingwebhookconfiguration", name)
     injector.end()
 
     proxy, main = found[-1]["spec"]["containers"]
-    assert (proxy["name"], env(proxy)) == ("proxy", {"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert (proxy["name"], env(proxy)["NVIDIA_VISIBLE_DEVICES"]) == ("proxy", "void")
     assert env(main)["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['visible-devices.bursar.dev/main']"
     assert [each["name"] for each in found[-1]["spec"]["initContainers"]] == ["bursar-sidecar"]
     answers = [

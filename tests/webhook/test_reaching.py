@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from tests.webhook.worlds import PLAIN_SIDECAR, TERMS, admitted, governed, half, plain, sidecar_of
 from tests.worlds import Json, container, limits_of
 from webhook import rules
-from webhook.forbidden import HOST_PATHS, HOST_STEMS, VARIABLES, may_steer, reaches_cards, steers_isolation
+from webhook.forbidden import (
+    HOST_PATHS,
+    HOST_STEMS,
+    VARIABLES,
+    may_steer,
+    names_steering,
+    reaches_cards,
+    steers_isolation,
+)
 from webhook.terms import Terms
 
 
@@ -101,6 +109,16 @@ def test_a_variable_that_steers_isolation_is_refused_wherever_its_value_comes_fr
         raw = admitted(half(env=[{"name": "HOME", "value": "/"}, variable]))
 
         assert broken(raw) == [("isolation-variable", "spec.containers[0].env[1]")]
+
+
+@given(st.lists(st.sampled_from(["HOME", "A", "", "\n"]), max_size=3), st.data())
+def test_one_look_at_all_names_misses_no_variable_that_steers(others: list[str], data: Any) -> None:
+    word = data.draw(st.sampled_from(VARIABLES))
+    name = word.rstrip("*") + (data.draw(st.text(max_size=5)) if word[-1] == "*" else "")
+    at = data.draw(st.integers(0, len(others)))
+
+    assert steers_isolation(name)
+    assert names_steering("\n".join([*others[:at], name, *others[at:]]))
 
 
 @pytest.mark.parametrize(

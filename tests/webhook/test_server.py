@@ -141,6 +141,19 @@ def test_a_head_that_is_known_is_still_each_requests_own(webhook: Webhook) -> No
     connection.close()
 
 
+def test_a_client_that_wants_no_more_is_answered_and_the_connection_ends(webhook: Webhook) -> None:
+    request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+    for _ in range(2):
+        with tls_socket(webhook) as client:
+            client.sendall(request % (len(GOOD), GOOD))
+            received = b""
+            while taken := client.recv(65_536):  # until it ends
+                received += taken
+
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nConnection: close\r\n" in received
+
+
 def test_an_expectation_is_met_each_time(webhook: Webhook) -> None:
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n%s"
     with tls_socket(webhook) as client:

@@ -30,10 +30,7 @@ def integral(value: object) -> int | None:
         return value if abs(value) <= LARGEST else None
     if not isinstance(value, str) or len(value) > _LONGEST:
         return None
-    exact = _exact(value)
-    if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:
-        return None
-    return int(exact)
+    return _whole(value)
 
 
 def same_amount(one: object, other: object) -> bool:
@@ -45,6 +42,13 @@ def same_amount(one: object, other: object) -> bool:
 
 
 @lru_cache(maxsize=1024)  # the same few amounts come with each pod
+def _whole(text: str) -> int | None:
+    exact = _exact(text)
+    if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:
+        return None
+    return int(exact)
+
+
 def _exact(text: str) -> Fraction | None:
     match = _GRAMMAR.fullmatch(text)
     if match is None or not (match[2] or match[3]):

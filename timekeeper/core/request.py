@@ -4,6 +4,7 @@ written."""
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from timekeeper.core import names
@@ -62,16 +63,19 @@ def parse(pod: Json) -> Parsed:
     spoken = {dialect.name for dialects, _, _ in read for dialect in dialects}
     annotations = annotations_of(pod)
     violations = [violation for _, _, broken in read for violation in broken]
-    violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
+    if len(spoken) > 1:
+        violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
     if not asks and not violations:
         return Parsed(None, ())
-    violations += _constraint_violations(
-        annotations, {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
-    )
+    constrained = not _CONSTRAINTS.isdisjoint(annotations)
+    if constrained:
+        violations += _constraint_violations(
+            annotations, {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
+        )
     if violations:
         return Parsed(None, tuple(violations))
     (dialect,) = spoken
-    return Parsed(_request(dialect, asks, annotations), ())
+    return Parsed(_request(dialect, asks, annotations if constrained else {}), ())
 
 
 def annotations_of(pod: Json) -> Json:
@@ -108,19 +112,31 @@ def sequence(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_SPOKEN = frozenset(name for dialect in DIALECTS for name in dialect.resources)
+_CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
+_SHORT = 512  # characters of names that are worth remembering: what is remembered stays small
+
+
+@lru_cache(maxsize=1024)
+def _words(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]:
+    """The dialects that these resources are of, and whether a GPU resource of none is among them. The same
+    few resources come with nearly every container."""
+    spoken = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
+    known = {name for dialect in spoken for name in dialect.resources}
+    return spoken, any(UNSPOKEN.match(name) for name in resources if name not in known)
 
 
 def _read_container(
     container: Container,
 ) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
-    resources = mapping(container.raw.get("resources"))
-    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    given = mapping(container.raw.get("resources"))
+    limits, requests = mapping(given.get("limits")), mapping(given.get("requests"))
     amounts = {**requests, **limits}
-    if _SPOKEN.isdisjoint(amounts) and not any(map(UNSPOKEN.match, amounts)):
+    resources = tuple(amounts)
+    words = _words if sum(map(len, resources)) <= _SHORT else _words.__wrapped__
+    spoken, strange = words(resources)
+    if not spoken and not strange:
         return (), None, ()  # most containers of most pods
-    violations = _unspoken(container, amounts)
-    spoken = tuple(d for d in DIALECTS if any(name in limits or name in requests for name in d.resources))
+    violations = _unspoken(container, amounts) if strange else []
     for dialect in spoken:
         violations += _differing(container, dialect, limits, requests)
     if len(spoken) != 1 or violations:
@@ -167,8 +183,6 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
 
 def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
     named = [(container, dialect.name) for container, dialects in spoken for dialect in dialects]
-    if len({dialect for _, dialect in named}) < 2:
-        return []
     return [
         Violation(
             rule="several-dialects",

@@ -14,13 +14,15 @@ from webhook.terms import WORDS
 
 OURS = (f"{names.DOMAIN}/", names.VISIBLE)
 OWNED = tuple(owned for dialect in DIALECTS for owned in dialect.owned)
+_OWNED = frozenset(each for each in OWNED if each[-1] not in "-/")
+_OWNED_STEMS = tuple(each for each in OWNED if each[-1] in "-/")
 
 _WRITTEN = (names.REQUEST, names.STANDING, names.DEVICES, names.INVENTORY, names.HOLDERS, names.GOVERNED)
 
 
 def is_owned(annotation: str) -> bool:
     """True for an annotation that a dialect's node plugin reads as the scheduler's word."""
-    return any(annotation.startswith(owned) if owned[-1] in "-/" else annotation == owned for owned in OWNED)
+    return annotation in _OWNED or annotation.startswith(_OWNED_STEMS)
 
 
 def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
@@ -47,9 +49,8 @@ def named_as_ours(pod: Json) -> Iterator[Violation]:
             seen += 1
             if seen > 1 or not injected.is_ours(container, native=field == "initContainers"):
                 yield _reserved("sidecar-name", f"spec.{field}[{index}].name", names.SIDECAR, "container")
-    ours = {each["name"] for each in injected.VOLUMES}
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
-        if volume["name"] in ours and not injected.is_our_volume(volume):
+        if volume["name"] in injected.VOLUME_NAMES and not injected.is_our_volume(volume):
             yield _reserved("sidecar-volume", f"spec.volumes[{index}].name", volume["name"], "volume")
 
 

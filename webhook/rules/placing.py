@@ -21,13 +21,16 @@ _LISTS = (
     (names.EXCLUDE_MODELS, _MODEL, "a model's name as the inventory has it, or words of it", "T4"),
     (names.UUIDS, _UUID, "UUIDs of cards", "GPU-5a3c0e8f-0000-0000-0000-000000000000"),
 )
+_LISTED = frozenset(name for name, *_ in _LISTS)
 
 
 def placed(pod: Json, terms: Terms) -> Iterator[Violation]:
     """For a pod that asks for a GPU: what keeps it from being placed, or from leaving in time."""
     spec = pod["spec"]
     yield from _by_hand(spec)
-    yield from _constraints(annotations_of(pod))
+    annotations = annotations_of(pod)
+    if not _LISTED.isdisjoint(annotations):
+        yield from _constraints(annotations)
     yield from _init_containers(spec)
     yield from _scheduler(spec, terms)
     yield from _priority_class(spec, terms)

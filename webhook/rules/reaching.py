@@ -8,7 +8,14 @@ from timekeeper.core.request import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook import ephemeral, visible
-from webhook.forbidden import DEVICE_ANNOTATIONS, may_steer, names_devices, reaches_cards, steers_isolation
+from webhook.forbidden import (
+    DEVICE_ANNOTATIONS,
+    may_steer,
+    names_devices,
+    names_steering,
+    reaches_cards,
+    steers_isolation,
+)
 from webhook.review import CONTAINER_LISTS, sequence_of
 from webhook.visible import VISIBLE_DEVICES
 
@@ -32,10 +39,13 @@ def sees_cards_without_asking(pod: Json) -> Iterator[Violation]:
 def reaching(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """For a pod that asks for a GPU, well or badly (then there is no request)."""
     for path, container in _containers(pod):
-        yield from _visible_by_hand(path, container, request)
-        if asks(container) or container["name"] == names.SIDECAR:  # the sidecar sees the pod's cards too
+        variables = "\n".join([each["name"] for each in sequence_of(container.get("env"))])
+        if VISIBLE_DEVICES in variables:
+            yield from _visible_by_hand(path, container, request)
+        if container.get("envFrom") or names_steering(variables):
             yield from _steering(path, container)
-        yield from _privileged(path, container)
+        if container.get("securityContext"):
+            yield from _privileged(path, container)
         yield from _device_mounts(path, container)
     yield from _device_annotations(pod)
     yield from _host(pod["spec"])
@@ -115,6 +125,8 @@ def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> 
 
 
 def _steering(path: str, container: Json) -> Iterator[Violation]:
+    if not asks(container) and container["name"] != names.SIDECAR:  # which sees the pod's cards too
+        return
     for place, variable in enumerate(sequence_of(container.get("env"))):
         if steers_isolation(variable["name"]):
             yield Violation(

@@ -1,12 +1,15 @@
 // A minimal admission webhook, to compare ours with: it decodes the fields that it needs and answers /mutate
 // with one small patch and /validate with a yes. Nothing else of what an admission has to do is done here.
+// What is posted to /patch is answered to /mutate instead: so one sees what an API server makes of a patch.
 package main
 
 import (
 	"encoding/json"
 	"flag"
+	"io"
 	"log"
 	"net/http"
+	"sync/atomic"
 )
 
 type review struct {
@@ -45,6 +48,14 @@ const (
 	oneLabel = `[{"op":"add","path":"/metadata/labels/bench.bursar.dev~1seen","value":"true"}]`
 )
 
+var given atomic.Pointer[[]byte]
+
+func take(_ http.ResponseWriter, r *http.Request) {
+	if patch, err := io.ReadAll(r.Body); err == nil {
+		given.Store(&patch)
+	}
+}
+
 func answer(w http.ResponseWriter, r *http.Request) {
 	var asked review
 	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Request == nil {
@@ -57,7 +68,9 @@ func answer(w http.ResponseWriter, r *http.Request) {
 		_, asks := container.Resources.Limits["bursar.dev/gpu-percent"]
 		if asks && r.URL.Path == "/mutate" && metadata.Labels["bench.bursar.dev/seen"] == "" {
 			said.PatchType, said.Patch = "JSONPatch", []byte(oneLabel)
-			if metadata.Labels == nil {
+			if patch := given.Load(); patch != nil {
+				said.Patch = *patch
+			} else if metadata.Labels == nil {
 				said.Patch = []byte(labels)
 			}
 		}
@@ -71,5 +84,6 @@ func main() {
 	cert, key := flag.String("cert", "tls.crt", "PEM"), flag.String("key", "tls.key", "PEM")
 	flag.Parse()
 	http.HandleFunc("/", answer)
+	http.HandleFunc("/patch", take)
 	log.Fatal(http.ListenAndServeTLS(*listen, *cert, *key, nil))
 }
