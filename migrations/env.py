@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from timekeeper.store.engine import open_store
 from timekeeper.store.schema import METADATA
+from timekeeper.store.upgrade import lock
 
 
 def migrate(connection: Connection) -> None:
@@ -28,6 +29,7 @@ def by_hand() -> None:
     store = open_store(url)
     try:
         with store.writing() as connection:
+            lock(connection)
             migrate(connection)
     finally:
         store.close()

@@ -32,6 +32,9 @@ ENDING_MS = 600
 # has been silent for so long, it ends unasked: a Job must not hold its cards for ever. What the pod used is
 # charged all the same, by the kubelet's timestamps.
 MOST_SILENCE_MS = 600_000
+# How late such a sidecar may learn that the others have ended, however seldom it is asked to beat: the cards
+# are held for nothing meanwhile.
+MOST_ENDING_INTERVAL_MS = 60_000
 # A server whose every refusal reads differently does not fill the log of an outage.
 MOST_REASONS = 8
 NEVER = 1 << 62
@@ -170,7 +173,7 @@ class Heart:
             self._ports.say("timekeeper-back", failures=self._failures, waiting=len(self._spool.beats()))
         self._failures = 0
         self._reasons.clear()
-        if answer.interval_ms and answer.interval_ms != self._interval_ms:
+        if answer.interval_ms:
             self._pace(answer.interval_ms, now_ms)
         if answer.in_budget is not None and answer.in_budget != self._in_budget:
             self._in_budget = answer.in_budget
@@ -186,7 +189,10 @@ class Heart:
             self._ports.say("ends", reason="the pod's other containers have ended")
             self.end(now_ms)
 
-    def _pace(self, interval_ms: int, now_ms: int) -> None:
+    def _pace(self, asked_ms: int, now_ms: int) -> None:
+        interval_ms = min(asked_ms, MOST_ENDING_INTERVAL_MS) if self._ends_when_over else asked_ms
+        if interval_ms == self._interval_ms:
+            return
         self._interval_ms = interval_ms
         if self._end_at is None:
             soon = now_ms + beats.jittered_ms(interval_ms, self._ports.fraction())

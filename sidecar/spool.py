@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_IN_A_POST = 64
 MOST_WAITING = 448
 MOST_BEATS = MOST_IN_A_POST + MOST_WAITING
+MOST_AGE_MS = 30 * 86_400_000  # the oldest that the timekeeper takes: after a longer outage it is that old
 
 
 @value
@@ -94,7 +95,8 @@ def document(post: Post, now_ms: int) -> Heartbeats:
         "boot": post.boot,
         "sequence": post.sequence,
         "beats": [
-            {"age_ms": max(0, now_ms - beat.at_ms), "devices": list(beat.devices)} for beat in post.beats
+            {"age_ms": min(MOST_AGE_MS, max(0, now_ms - beat.at_ms)), "devices": list(beat.devices)}
+            for beat in post.beats
         ],
     }
 

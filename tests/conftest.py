@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests import postgresql
 
 _FOLDER = pytest.StashKey[Path]()
 
@@ -23,7 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The folder goes, whatever is in it."""
+    """PostgreSQL ends, where a test has used it, and the folder goes, whatever is in it."""
+    postgresql.end()
     shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)  # a process that is just ending may still write
 
 

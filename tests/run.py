@@ -2,7 +2,7 @@
 minute.
 
 The control plane's build (minutes, when nothing is cached) runs beside lint, types and the tests that need
-none of it.
+none of it; the ledger's tests, half of those, run beside all others.
 """
 
 import argparse
@@ -35,31 +35,27 @@ class FailedError(Exception):
     """A step failed; its own output has said why."""
 
 
-class Build:
-    """The control plane's binaries, found or built in the background; its progress lines come through as they
-    are."""
+class Beside:
+    """A command that runs beside the others; its lines come through behind its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, command: list[str]) -> None:
+        self._name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.local", "build"],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self._thread = threading.Thread(target=self._relay, daemon=True)
         self._thread.start()
 
     def _relay(self) -> None:
-        for line in self._process.stderr or ():
-            print(f"[control plane] {line}", end="", flush=True)
+        for line in self._process.stdout or ():
+            print(f"[{self._name}] {line}", end="", flush=True)
 
     def wait(self) -> None:
         """Until it is done. Raises FailedError."""
         code = self._process.wait()
         self._thread.join()
         if code:
-            raise FailedError("the control plane could not be built")
+            raise FailedError(self._name)
 
     def stop(self) -> None:
         """Ends it where it still runs."""
@@ -77,9 +73,14 @@ def step(name: str, command: list[str]) -> None:
     print(f"== {name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
-def pytest(name: str, marks: str) -> None:
-    """The tests that these marks choose, under coverage."""
-    step(name, [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", "-m", "pytest", "-q", "-m", marks])
+def build() -> Beside:
+    """The control plane's binaries, found or built."""
+    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build"])
+
+
+def pytest(marks: str, *more: str) -> list[str]:
+    """The command for the tests that these marks choose, under coverage."""
+    return [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", "-m", "pytest", "-q", "-m", marks, *more]
 
 
 def check() -> None:
@@ -91,15 +92,20 @@ def check() -> None:
 def test() -> None:
     """All of it. Raises FailedError at the first step that fails."""
     debian.install()
-    build = Build()
+    step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
+    plain, cluster, ledger = "not cluster and not soak", "cluster and not soak", "tests/timekeeper"
+    control_plane = build()
+    beside = [control_plane]
     try:
-        step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
         check()
-        pytest("tests that need no control plane", "not cluster and not soak")
-        build.wait()
-        pytest("tests on a real control plane", "cluster and not soak")
+        beside.append(Beside("ledger", pytest(plain, ledger)))
+        step("tests that need no control plane", pytest(plain, f"--ignore={ledger}"))
+        control_plane.wait()
+        step("tests on a real control plane", pytest(cluster))
+        beside[-1].wait()
     finally:
-        build.stop()
+        for each in beside:
+            each.stop()
     step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
     step(
         "coverage",
@@ -110,12 +116,12 @@ def test() -> None:
 def soak() -> None:
     """The larger profiles: tests marked soak, and the property tests with many more examples."""
     os.environ["BURSAR_SOAK"] = "1"
-    build = Build()
+    control_plane = build()
     try:
-        build.wait()
+        control_plane.wait()
         step("soak", [f"{BIN}/pytest", "-q", "-m", "not cluster or soak", "--timeout", "7200"])
     finally:
-        build.stop()
+        control_plane.stop()
 
 
 def main() -> int:

@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from threading import Thread
 
 # Before anything is imported that an old Python could not even read.
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.settings import Settings, UnusableError, read
+from timekeeper import leash
+from timekeeper.settings import AUDITING, Settings, UnusableError, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(settings: Settings, given: Sequence[str]) -> int:
     """Each command imports what it needs: the settler needs no web server, --help needs nothing."""
     if settings.leash:
-        Thread(target=_end_with_parent, name="leash", daemon=True).start()
+        leash.hold()
     if settings.command == "settle":
         from timekeeper.settler.process import settle
 
@@ -46,18 +46,13 @@ def _run(settings: Settings, given: Sequence[str]) -> int:
 
         migrate(settings)
         return 0
+    if settings.command in AUDITING:
+        from timekeeper.auditing.commands import run
+
+        return run(settings)
     from timekeeper import supervisor
 
     return supervisor.serve(settings, given)
-
-
-def _end_with_parent() -> None:
-    """Our standard input is a pipe that only the process that started us holds open: its end is that
-    process's, however it came about. Everything is safe on disk at any moment, so there is nothing to put in
-    order."""
-    while os.read(0, 1):
-        continue
-    os._exit(1)
 
 
 if __name__ == "__main__":

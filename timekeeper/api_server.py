@@ -59,16 +59,19 @@ class ApiServer:
         """Create an object, or ask a review. Raises as `get` does."""
         return self._call("POST", path, {}, body)
 
-    def list_all(self, path: str) -> tuple[tuple[Json, ...], str]:
-        """Every object of a collection, page by page, and the resource version to watch from."""
-        items: list[Json] = []
+    def put(self, path: str, body: Json) -> Json:
+        """Replace an object, of the version that the body names. Raises as `get` does."""
+        return self._call("PUT", path, {}, body)
+
+    def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
+        """Every object of a collection, a page at a time, each with the resource version of the whole."""
         parameters = {"limit": str(_PAGE)}
         while True:
             page = self.get(path, **parameters)
-            items += page.get("items") or ()
             metadata = page.get("metadata") or {}
+            yield list(page.get("items") or ()), str(metadata.get("resourceVersion", ""))
             if not metadata.get("continue"):
-                return tuple(items), str(metadata.get("resourceVersion", ""))
+                return
             parameters["continue"] = metadata["continue"]
 
     def watch(self, path: str, version: str, for_s: int) -> Iterator[Json]:

@@ -13,6 +13,6 @@ def say(event: str, **fields: object) -> None:
 
 
 def _shown(text: str) -> str:
-    plain = text != "" and all(c.isprintable() and c not in ' "=' for c in text)
-    escaped = "".join(c if c.isprintable() else " " for c in text.replace('"', "'"))
-    return text if plain else f'"{escaped}"'
+    if text and text.isprintable() and not any(mark in text for mark in ' "='):
+        return text
+    return '"' + "".join(c if c.isprintable() else " " for c in text.replace('"', "'")) + '"'

@@ -22,10 +22,18 @@ POSTINGS = Counter("bursar_postings", "Postings written, by kind", ["kind"])
 SESSIONS_OPENED = Counter("bursar_sessions_opened", "Sessions opened, by what fixed their rate", ["by"])
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "Pods seen whose GPU request cannot be charged")
 LOST_ENDS = Counter("bursar_lost_ends", "Ends of pods forgotten because the database was away for too long")
+WRONG_SUMS = Counter("bursar_wrong_sums", "Kept sums that were found not to be those of their sessions")
 WATCH_FAILURES = Counter("bursar_watch_failures", "Failed calls of a watch", ["source"])
 EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multiprocess_mode="mostrecent")
 STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
 BROKEN = Gauge("bursar_broken_budgets", "Budget entries that are wrong now", multiprocess_mode="mostrecent")
+DATABASE = Gauge("bursar_database", "1 for the kind of database", ["kind"], multiprocess_mode="mostrecent")
+LEADS = Gauge(
+    "bursar_settler_leads", "1 where this replica settles, 0 where it follows", multiprocess_mode="mostrecent"
+)
+TERM = Gauge(
+    "bursar_settler_term", "The term in which this replica settled last", multiprocess_mode="mostrecent"
+)
 TICK_SECONDS = Gauge(
     "bursar_settler_tick_seconds", "How long the last tick took", multiprocess_mode="mostrecent"
 )

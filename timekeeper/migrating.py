@@ -10,11 +10,11 @@ from timekeeper.store.upgrade import upgrade
 
 def migrate(settings: Settings) -> None:
     """Run the migrations that are missing. Raises UnusableError with a sentence for the operator."""
-    store = open_store(settings.database)
+    store = open_store(settings.database, connections=settings.database_connections)
     try:
         later = upgrade(store)
     except UnavailableError as error:
-        raise UnusableError(f"--database: {shown(settings.database)}: {error}; {_allowed(store)}") from error
+        raise UnusableError(f"--database: {store.shown}: {error}; {_allowed(store)}") from error
     finally:
         store.close()
     if later:
@@ -22,15 +22,9 @@ def migrate(settings: Settings) -> None:
 
 
 def _allowed(store: Store) -> str:
-    if store.engine.dialect.name != "sqlite":
-        return "the database must be up, and let this user in"
+    if store.is_shared:
+        return "the database must be there and up, and let this user in and create tables"
     return (
         "it must be a ledger's file or a new one, in a folder that is there and that this user"
         f" (id {os.getuid()}) may write"
     )
-
-
-def shown(url: str) -> str:
-    """A database's URL without user and password."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{tail}" if at else url

@@ -2,6 +2,7 @@
 as children, until SIGTERM."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -53,7 +54,8 @@ class _Family:
     to import stays out of this process."""
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        self._arguments = arguments
+        # one name for all settlers of this process: the next one need not wait for the Lease of the last
+        self._arguments = [*arguments, f"--holder={socket.gethostname()}_{secrets.token_hex(4)}"]
         self._environment = environment
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._settler_since = 0.0

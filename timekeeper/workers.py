@@ -1,6 +1,8 @@
 """The serving workers: the REST API on gunicorn, over TLS with the newest certificate on disk."""
 
 import os
+import resource
+import ssl
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -10,16 +12,19 @@ from flask import Flask
 from gunicorn import util
 from gunicorn.app.base import BaseApplication
 from gunicorn.http import errors
-from gunicorn.workers.gthread import ThreadWorker
 from prometheus_client import multiprocess
 
+from timekeeper import leash
 from timekeeper.api_server import connect
 from timekeeper.app import create_app
 from timekeeper.app.gate import Gate
 from timekeeper.app.problem import CONTENT_TYPE, Problem
 from timekeeper.app.tokens import Expected, issuer_of
 from timekeeper.clock import now_ms
+from timekeeper.connection import BoundedSocket
 from timekeeper.log import say
+from timekeeper.loop import LoopWorker
+from timekeeper.seats import Seats
 from timekeeper.settings import FIGURES_FOLDER, Settings
 from timekeeper.store.engine import open_store
 from timekeeper.tls import check_files, newest_context, newest_text
@@ -28,13 +33,14 @@ from timekeeper.tls import check_files, newest_context, newest_text
 _KEEP_ALIVE_S = 75
 _END_WITHIN_S = 3
 _CONNECTIONS = 4_000  # of one worker at a time, most of them idle
+_OTHER_FILES = 200  # of one worker: the database, the API server, figures
 
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM. Raises UnusableError with a sentence where the settings cannot be followed."""
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     check_files(settings.tls_cert, settings.tls_key, settings.ca)
-    _Workers(settings).run()
+    _Workers(settings, _allowed_connections()).run()
 
 
 def build(settings: Settings) -> Flask:
@@ -42,7 +48,7 @@ def build(settings: Settings) -> Flask:
     api = connect(settings.kubeconfig)
     expected = Expected(settings.audience, settings.issuer or issuer_of(api.token))
     return create_app(
-        open_store(settings.database),
+        open_store(settings.database, connections=settings.database_connections),
         Gate(api.post, expected, now_ms),
         now_ms,
         newest_text(Path(settings.ca)),
@@ -50,8 +56,18 @@ def build(settings: Settings) -> Flask:
     )
 
 
-class Worker(ThreadWorker):  # type: ignore[misc]
-    """gunicorn's, which says in our form what is wrong with a request that reaches no route."""
+def _allowed_connections() -> int:
+    """How many clients a worker may have at a time: each is an open file."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS + _OTHER_FILES
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if now != resource.RLIM_INFINITY and now < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    return max(_OTHER_FILES // 4, allowed - _OTHER_FILES)
+
+
+class Worker(LoopWorker):
+    """Ours, which says in our form what is wrong with a request that reaches no route."""
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Answer 4xx or 5xx and let the connection be closed."""
@@ -87,20 +103,28 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus | None], ...] = (
 
 
 class _Workers(BaseApplication):  # type: ignore[misc]
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, connections: int) -> None:
         self._settings = settings
+        self._connections = connections
+        self.seats = Seats()
         super().__init__()
 
     def load_config(self) -> None:
         given = self._settings
         listens = f"fd://{given.socket_fd}" if given.socket_fd is not None else f"{given.host}:{given.port}"
-        context = newest_context(Path(given.tls_cert), Path(given.tls_key))
+        newest = newest_context(Path(given.tls_cert), Path(given.tls_key))
+
+        def context() -> ssl.SSLContext:
+            made = newest()
+            made.sslsocket_class = BoundedSocket
+            return made
+
         for name, value in {
             "bind": [listens],
             "workers": given.workers,
             "worker_class": "timekeeper.workers.Worker",
             "threads": given.threads,
-            "worker_connections": _CONNECTIONS,
+            "worker_connections": self._connections,
             "keepalive": _KEEP_ALIVE_S,
             "timeout": 30,
             "graceful_timeout": _END_WITHIN_S,
@@ -110,6 +134,7 @@ class _Workers(BaseApplication):  # type: ignore[misc]
             "control_socket_disable": True,
             "loglevel": "warning",
             "child_exit": _forget,
+            "post_fork": lambda _server, _worker: leash.hold() if given.leash else None,
         }.items():
             self.cfg.set(name, value)
 
@@ -118,6 +143,7 @@ class _Workers(BaseApplication):  # type: ignore[misc]
 
 
 def _forget(_server: object, worker: Any) -> None:
-    """A worker that ended leaves no gauges behind."""
+    """A worker that ended holds no connections and leaves no gauges behind."""
+    worker.app.seats.leave(worker.age)
     if FIGURES_FOLDER in os.environ:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

@@ -6,11 +6,11 @@ another ConfigMap too is found by the timekeeper alone. Pure; imported where a b
 brings PyYAML.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.core import names
-from timekeeper.core.budgets import EntryError, read_entry
+from timekeeper.core.budgets import EntryError, group_key, read_entry
 from timekeeper.core.policy import Budget, not_built
 from timekeeper.core.request import Json, mapping
 from timekeeper.core.violation import Violation
@@ -38,6 +38,7 @@ EXAMPLES: Mapping[str, str] = {
     "policy": "policy: binpack",
     "maxGPUs": "maxGPUs: 8",
     "price": "price: 2.50",
+    "currency": "currency: EUR",
     "rules": "rules: {grace-period: warn}",
     "exempt": "exempt: ['system:serviceaccount:team-a:builder']",
     "timeZone": "timeZone: Europe/Berlin",
@@ -87,7 +88,7 @@ def judge(review: ObjectReview) -> Answer:
     now = texts(review.object)
     changed = {key: text for key, text in now.items() if before.get(key) != text}
     unchanged = {key: text for key, text in now.items() if key not in changed}
-    fresh = entries(changed)
+    fresh = entries(changed, there=unchanged)
     stale = entries(unchanged, MOST_CHARACTERS - sum(map(len, changed.values())))
     old_mistakes = misplaced(review.old) if was_read else ()
     violations = [
@@ -103,10 +104,14 @@ def judge(review: ObjectReview) -> Answer:
     return Answer("valid", warnings=fitting((*_unchanged(stale), *warnings(fresh))))
 
 
-def entries(data: Mapping[str, str], most_characters: int = MOST_CHARACTERS) -> Entries:
-    """Reads the entries in their order until ``most_characters`` are read."""
+def entries(
+    data: Mapping[str, str], most_characters: int = MOST_CHARACTERS, there: Collection[str] = ()
+) -> Entries:
+    """Reads the entries in their order until ``most_characters`` are read. ``there``: the keys that stand
+    beside them unread."""
     wrong: dict[str, EntryError] = {}
     unbuilt: dict[str, list[str]] = {}
+    keys = {*data, *there}
     left = most_characters
     unread = 0
     for key, text in data.items():
@@ -118,9 +123,14 @@ def entries(data: Mapping[str, str], most_characters: int = MOST_CHARACTERS) -> 
         if isinstance(value, EntryError):
             wrong[key] = value
         elif isinstance(value, Budget):
-            for sentence in not_built(value):
+            for sentence in (*not_built(value, key), *_of_group(value, keys)):
                 unbuilt.setdefault(sentence, []).append(key)
     return Entries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
+
+
+def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:
+    if budget.group and group_key(budget.group) not in there:
+        yield f"group: {group_key(budget.group)} is not here; where it is nowhere, the group has no limit"
 
 
 def texts(config_map: Json) -> dict[str, str]:

@@ -35,7 +35,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Back to what the previous release made."""
+    """Back to what the previous release made; not where it could not hold what is there."""
+    _refuse_to_lose("folded", "1 = 1")
+    _refuse_to_lose("grants", "kind IN ('carry', 'transfer')")
     _drop_triggers()
     op.drop_table("terms")
     op.drop_table("figures")
@@ -45,6 +47,12 @@ def downgrade() -> None:
     _grant_checks(_OLD_KINDS, _OLD_TAKE)
     for column in ("folded_ms", "requested_mib", "requested_milli", "labels"):
         op.drop_column("sessions", column)
+
+
+def _refuse_to_lose(table: str, which: str) -> None:
+    found = sa.select(sa.func.count()).select_from(sa.table(table)).where(sa.text(which))
+    if op.get_bind().execute(found).scalar_one():
+        raise RuntimeError(f"{table} has rows that the release before knows no place for")
 
 
 def _sessions() -> None:
@@ -173,31 +181,45 @@ def _terms() -> None:
 
 def _triggers() -> None:
     """Charges are added up by the database, and what is written once is neither changed nor deleted."""
-    day = f"NEW.from_ms / {DAY_MS} * {DAY_MS}"
-    add = (
-        f"INSERT INTO days (namespace, day_ms, amount) VALUES (NEW.namespace, {day}, NEW.amount)"  # noqa: S608
-        " ON CONFLICT (namespace, day_ms) DO UPDATE SET amount = days.amount + excluded.amount;"
-    )
-    in_one_day = _IN_ONE_DAY.replace("from_ms", "NEW.from_ms").replace("to_ms", "NEW.to_ms")
     if _is_sqlite():
-        op.execute(
-            f"CREATE TRIGGER postings_are_added_up AFTER INSERT ON postings WHEN {in_one_day} BEGIN {add} END"
-        )
+        _add_up_each()
     else:
-        op.execute(
-            "CREATE FUNCTION postings_are_added_up() RETURNS trigger LANGUAGE plpgsql AS"
-            f" $$ BEGIN {add} RETURN NULL; END $$"
-        )
-        op.execute(
-            "CREATE TRIGGER postings_are_added_up AFTER INSERT ON postings"
-            f" FOR EACH ROW WHEN ({in_one_day}) EXECUTE FUNCTION postings_are_added_up()"
-        )
+        _add_up_together()
         _refuse("grants", "UPDATE", "grants are written once")
         _refuse("postings", "UPDATE", "postings are written once")
     _refuse("folded", "UPDATE", "folded are written once")
     _refuse("grants", "DELETE", "grants are never deleted")
     _refuse("folded", "DELETE", "folded are never deleted")
     _refuse("postings", "DELETE", "postings are deleted only of a folded session", _NOT_FOLDED)
+
+
+_ADDED = " ON CONFLICT (namespace, day_ms) DO UPDATE SET amount = days.amount + excluded.amount;"
+
+
+def _add_up_each() -> None:
+    day = f"NEW.from_ms / {DAY_MS} * {DAY_MS}"
+    in_one_day = _IN_ONE_DAY.replace("from_ms", "NEW.from_ms").replace("to_ms", "NEW.to_ms")
+    op.execute(
+        f"CREATE TRIGGER postings_are_added_up AFTER INSERT ON postings WHEN {in_one_day} BEGIN"  # noqa: S608
+        f" INSERT INTO days (namespace, day_ms, amount) VALUES (NEW.namespace, {day}, NEW.amount)"
+        f"{_ADDED} END"
+    )
+
+
+def _add_up_together() -> None:
+    """All rows of a statement at once: PostgreSQL keeps every version of a row that a transaction writes, and
+    goes through all of them to write the next. In one order, so that nobody waits crosswise for another."""
+    op.execute(
+        "CREATE FUNCTION postings_are_added_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"  # noqa: S608
+        " INSERT INTO days (namespace, day_ms, amount)"
+        f" SELECT namespace, from_ms / {DAY_MS} * {DAY_MS}, CAST(SUM(amount) AS BIGINT) FROM added"
+        f" WHERE {_IN_ONE_DAY} GROUP BY namespace, from_ms / {DAY_MS} ORDER BY 1, 2"
+        f"{_ADDED} RETURN NULL; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER postings_are_added_up AFTER INSERT ON postings"
+        " REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION postings_are_added_up()"
+    )
 
 
 _NOT_FOLDED = "(SELECT folded_ms FROM sessions WHERE uid = OLD.session_uid) IS NULL"

@@ -1,17 +1,21 @@
 """How many heartbeats a second one timekeeper takes, from real pods with real bound tokens, over verified
 TLS.
 
-``python tests/bench/heartbeats.py [--pods N] [--seconds S] [--json FILE]``. On kept-alive connections, and
-with a new TLS connection for each. The senders share the machine's cores with the timekeeper, the API server
-and etcd.
+``python tests/bench/heartbeats.py [--pods N] [--seconds S] [--rounds N] [--json FILE]``. Each pod waits for
+its answer before it beats again: on a connection that it keeps, or with a new TLS connection for each; with
+and without a card's figures. The rows are taken in turn, and the median of the rounds is told. The sender,
+the API server and etcd share the machine's cores with the timekeeper; CPU is by the beat, of all the
+timekeeper's processes and of the sender.
 """
 
 import argparse
-import http.client
 import json
+import os
+import statistics
+import subprocess
 import sys
-import threading
-import time
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +24,58 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from deploy.local.cluster import ControlPlane
 from deploy.local.nodes import kwok_node
 from deploy.local.stack import Stack, Tuning
+from tests.bench.contestants import Contestant, compiled
 
 Json = dict[str, Any]
-SENDERS = 8
+WORKERS = 2
+FIGURE = [{"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000, "scope": "exclusive"}]
 
 
-class Pod:
-    """One pod's sidecar, as far as the timekeeper can tell."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way of sending."""
 
-    def __init__(self, token: str) -> None:
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._sequence = 0
+    kept: bool
+    figures: bool
 
-    def beat(self, connection: http.client.HTTPSConnection) -> float:
-        """One heartbeat; how long it took, in milliseconds. Exits where it is not taken."""
-        self._sequence += 1
-        body = {
-            "version": 1,
-            "boot": "bench",
-            "sequence": self._sequence,
-            "beats": [{"age_ms": 0, "devices": []}],
+    def name(self) -> str:
+        """For people."""
+        return f"{'kept alive' if self.kept else 'a new one each'}{', with figures' if self.figures else ''}"
+
+
+ROWS = tuple(Row(kept, figures) for kept in (True, False) for figures in (False, True))
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The program that beats (go/beats) and what it needs."""
+
+    program: Path
+    address: str
+    ca: Path
+    tokens: Path
+
+    def run(self, row: Row, boot: str, seconds: float) -> Json:
+        """Count, rate, p50, p99 and its own CPU time. Exits where a heartbeat is not taken."""
+        flags = {
+            "address": self.address,
+            "ca": self.ca,
+            "tokens": self.tokens,
+            "boot": boot,
+            "devices": json.dumps(FIGURE if row.figures else []),
+            "seconds": seconds,
+            "kept": str(row.kept).lower(),
         }
-        began = time.perf_counter()
-        connection.request("POST", "/v1/heartbeats", json.dumps(body), self._headers)
-        response = connection.getresponse()
-        text = response.read()
-        if response.status != 200:
-            raise SystemExit(f"a heartbeat was answered with {response.status}: {text[:200]!r}")
-        return 1000 * (time.perf_counter() - began)
+        command = [str(self.program), *(f"-{name}={value}" for name, value in flags.items())]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"the heartbeats failed: {done.stderr.strip()}")
+        found: Json = json.loads(done.stdout)
+        return found
 
 
-def start_pods(stack: Stack, count: int) -> list[Pod]:
-    """Pods that run, with a session in the ledger each."""
+def start_pods(stack: Stack, count: int) -> list[str]:
+    """Pods that run, with a session in the ledger each; their tokens."""
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("bench", cards=16))
     limits = {"bursar.dev/gpu-percent": "1"}
     spec = {"containers": [{"name": "main", "image": "example/app:1", "resources": {"limits": limits}}]}
@@ -60,72 +84,70 @@ def start_pods(stack: Stack, count: int) -> list[Pod]:
         stack.cp.api.call("POST", pods, {"metadata": {"name": f"p{at}"}, "spec": spec})
     stack.wait("the sessions", lambda: stack.log("timekeeper").count("session opened") == count, within_s=120)
     listed = stack.cp.api.call("GET", pods)["items"]
-    return [Pod(stack.token("default", "default", audience="bursar", pod=pod)) for pod in listed]
+    return [stack.token("default", "default", audience="bursar", pod=pod) for pod in listed]
 
 
-class Senders:
-    """Threads that beat for a while, each for its share of the pods."""
+def measured(timekeeper: Contestant, sender: Sender, rounds: int, seconds: float) -> list[Json]:
+    """A line of the table for each row: medians of the rounds."""
+    sender.run(ROWS[0], "warm", 1)
+    taken: dict[Row, list[Json]] = {row: [] for row in ROWS}
+    for number in range(rounds):
+        for at, row in enumerate(ROWS):
+            before = timekeeper.cpu_s()
+            found = sender.run(row, f"round-{number}-{at}", seconds)
+            us = 1e6 / found["count"]
+            cpu = {"cpu_us": us * (timekeeper.cpu_s() - before), "sender_cpu_us": us * found["cpu_s"]}
+            taken[row].append(found | cpu)
+    names = ("per_s", "p50_ms", "p99_ms", "cpu_us", "sender_cpu_us")
+    return [
+        {"kept_alive": row.kept, "figures": row.figures, "connections": row.name()}
+        | {name: round(statistics.median(each[name] for each in taken[row]), 2) for name in names}
+        for row in ROWS
+    ]
 
-    def __init__(self, stack: Stack, pods: list[Pod], kept_alive: bool) -> None:
-        self._stack, self._pods, self._kept_alive = stack, pods, kept_alive
-        self._times_ms: list[float] = []
-        self._lock = threading.Lock()
 
-    def run(self, seconds: float) -> Json:
-        """Beats a second, p50 and p99 in milliseconds."""
-        until = time.monotonic() + seconds
-        threads = [
-            threading.Thread(target=self._send, args=(self._pods[n::SENDERS], until)) for n in range(SENDERS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ordered = sorted(self._times_ms)
-        return {
-            "kept_alive": self._kept_alive,
-            "beats_per_s": round(len(ordered) / seconds, 1),
-            "p50": round(ordered[len(ordered) // 2], 2),
-            "p99": round(ordered[int(len(ordered) * 0.99)], 2),
-        }
-
-    def _send(self, pods: list[Pod], until: float) -> None:
-        connection, times = self._connect(), []
-        while time.monotonic() < until:
-            for pod in pods:
-                times.append(pod.beat(connection))
-                if not self._kept_alive:
-                    connection.close()
-                    connection = self._connect()
-        with self._lock:
-            self._times_ms += times
-
-    def _connect(self) -> http.client.HTTPSConnection:
-        host, port = self._stack.timekeeper_url.removeprefix("https://").split(":")
-        return http.client.HTTPSConnection(host, int(port), context=self._stack.tls_context(), timeout=10)
+def show(rows: list[Json]) -> None:
+    """Prints the table."""
+    print(
+        f"{'connections':<28}{'beats/s':>9}{'p50 ms':>8}{'p99 ms':>8}"
+        f"{'CPU us a beat':>15}{'sender CPU us':>15}"
+    )
+    for row in rows:
+        print(
+            f"{row['connections']:<28}{row['per_s']:>9.0f}{row['p50_ms']:>8.1f}{row['p99_ms']:>8.1f}"
+            f"{row['cpu_us']:>15.0f}{row['sender_cpu_us']:>15.0f}"
+        )
 
 
 def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=64, help="pods that beat (%(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=10, help="how long each row is measured (%(default)s)"
-    )
+    parser.add_argument("--seconds", type=float, default=5, help="a row and round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    arguments = parser.parse_args()
-    with ControlPlane() as cp, Stack(cp, Tuning(timekeeper_workers=2)) as stack:
-        pods = start_pods(stack, arguments.pods)
-        Senders(stack, pods, kept_alive=True).run(1)
-        rows = [Senders(stack, pods, kept_alive).run(arguments.seconds) for kept_alive in (True, False)]
-    print(f"{'connections':<14}{'beats/s':>10}{'p50 ms':>9}{'p99 ms':>9}")
-    for row in rows:
-        name = "kept alive" if row["kept_alive"] else "a new one each"
-        print(f"{name:<14}{row['beats_per_s']:>10}{row['p50']:>9}{row['p99']:>9}")
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"pods": arguments.pods, "senders": SENDERS, "rows": rows}, indent=1)
-        )
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ControlPlane() as cp,
+        Stack(cp, Tuning(timekeeper_workers=WORKERS)) as stack,
+    ):
+        folder = Path(name)
+        compiled(folder)
+        tokens = folder / "tokens"
+        tokens.write_text("\n".join(start_pods(stack, given.pods)))
+        address = stack.timekeeper_url.removeprefix("https://")
+        port = int(address.rpartition(":")[2])
+        timekeeper = Contestant("timekeeper", port, stack.processes["timekeeper"].pid)
+        sender = Sender(folder / "beats", address, stack.ca_file, tokens)
+        rows = measured(timekeeper, sender, given.rounds, given.seconds)
+        memory = timekeeper.pss_mib()
+    load = [round(each, 2) for each in os.getloadavg()]
+    show(rows)
+    print(f"memory (PSS, MiB) of the timekeeper's processes: {memory}; load of the machine: {load}")
+    if given.json:
+        conditions = {"pods": given.pods, "workers": WORKERS, "load": load, "pss_mib": memory}
+        given.json.write_text(json.dumps(conditions | {"rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -196,15 +196,82 @@ def test_what_is_not_built_yet_is_said() -> None:
     assert isinstance(entry, Budget)
     assert {sentence.split(":")[0] for sentence in not_built(entry)} == {
         "onExhausted",
-        "carryOver",
-        "group",
         "policy",
         "maxGPUs",
-        "price",
     }
     assert "evict acts as deprioritize" in not_built(entry)[0]
     assert not_built(Budget(amount=1, on_exhausted="deprioritize")) == ()
     assert not_built(Budget(amount=1, on_exhausted="deny")) == ()
+
+
+def test_what_has_no_effect_where_it_stands_is_said() -> None:
+    once = Budget(1, period="once", carry_over_milli=500, on_exhausted="deny")
+    group = Budget(
+        1, on_exhausted="deny", mode="observe", rules=(("host-pid", "warn"),), exempt=("a",), price="2"
+    )
+
+    assert not_built(once, "team-a") == ("carryOver: it has no effect where the period is once",)
+    assert not_built(group, "team-a") == ()
+    assert [sentence.split(":")[0] for sentence in not_built(group, "_group.lab")] == [
+        "mode",
+        "rules",
+        "exempt",
+        "price",
+    ]
+
+
+def test_a_price_and_its_currency_may_stand_in_the_settings() -> None:
+    assert read_entry("_settings", "price: 1.25\ncurrency: EUR") == Settings(price="1.25", currency="EUR")
+    assert read_entry("_settings", "") == Settings(price="", currency="USD")
+
+
+@pytest.mark.parametrize("currency", ["eur", "EURO", "E1R", "€", "''", "[EUR]"])
+def test_a_currency_has_three_capital_letters(currency: str) -> None:
+    error = read_entry("_settings", f"currency: {currency}")
+
+    assert isinstance(error, EntryError)
+    assert error.field == "currency"
+
+
+@pytest.mark.parametrize("price", ["-1", "1.1234567", "1e3", "ten"])
+def test_a_price_is_a_decimal_of_at_most_six_places(price: str) -> None:
+    for key, text in (("_settings", f"price: {price}"), ("team-a", f"gpuHours: 1\nprice: {price}")):
+        error = read_entry(key, text)
+        assert isinstance(error, EntryError)
+        assert (error.field, "at most 6 decimals" in error.allowed) == ("price", True)
+
+
+def test_a_group_is_in_no_group() -> None:
+    error = read_entry("_group.lab", "gpuHours: 1\ngroup: other")
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field) == (2, "group")
+    assert read_entry("_group.lab", "gpuHours: 1\ngroup: other", settled=True) == Budget(
+        GPU_HOUR, group="other"
+    )
+
+
+def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
+    reading = read(
+        {
+            "bursar-budgets": {
+                "team-a": "gpuHours: 1\ngroup: lab",
+                "team-b": "gpuHours: 1\ngroup: there",
+                "team-c": "gpuHours: 1\ngroup: broken",
+                "_defaults": "gpuHours: unlimited\nperiod: day\ngroup: pool",
+                "_group.broken": "gpuHours: many",
+            },
+            "others": {"_group.there": "gpuHours: 1"},
+        }
+    )
+
+    assert [error.key for error in reading.errors] == ["_group.broken"]
+    assert [(each.key, each.line, each.field) for each in reading.warnings] == [
+        ("team-a", 2, "group"),
+        ("_defaults", 3, "group"),
+    ]
+    assert "there is no entry _group.lab, so the group has no limit" in reading.warnings[0].sentence()
+    assert {"team-a", "_defaults"} <= reading.budgets.keys()
 
 
 @pytest.mark.parametrize(

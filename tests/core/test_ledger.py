@@ -102,6 +102,8 @@ def test_a_session_over_midnight_is_cut_at_local_midnight() -> None:
         (Evidence(0, started_ms=100, ended_ms=800, beat_ms=300), 900, Interval(100, 800), True),
         (Evidence(0, started_ms=500, ended_ms=400), 900, Interval(500, 500), True),
         (Evidence(0, ended_ms=0), 900, Interval(0, 0), True),
+        (Evidence(0, ended_ms=0, watermark_ms=900_000), 950_000, Interval(600_000, 900_000), True),
+        (Evidence(0, started_ms=100, ended_ms=0, beat_ms=500), 900, Interval(100, 500), True),
         (Evidence(0, beat_ms=599_000), 599_999, Interval(0, 0), False),
         (Evidence(0, watermark_ms=700_000), 800_000, Interval(600_000, 700_000), False),
         (Evidence(0, started_ms=700_000, ended_ms=800_000), 900_000, Interval(600_000, 800_000), True),

@@ -69,7 +69,10 @@ NEEDED: dict[str, Reasons] = {
 }
 # what the roles for people hold, and who has them without being given them
 PEOPLE = {
-    "bursar-viewer": {Right("get", resource, "bursar.dev") for resource in ("budgets", "usage")},
+    "bursar-viewer": {
+        Right("get", resource, "bursar.dev")
+        for resource in ("balances", "budgets", "grants", "sessions", "usage")
+    },
     "bursar-grants": {Right("create", "grants", "bursar.dev")},
 }
 
@@ -129,7 +132,9 @@ def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> No
 
 
 def demanded(module: ast.Module) -> list[tuple[str, str]]:
-    """Verb and resource of every call of ``gate.allow``. Raises where one is not written out."""
+    """Verb and resource of every right that is written out: where the gate is asked, or as a value."""
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
     allowing = [call for call in calls if ast.unparse(call.func).endswith("gate.allow")]
-    return [(ast.literal_eval(call.args[1]), ast.literal_eval(call.args[2])) for call in allowing]
+    written = [call.args[1:3] for call in allowing if isinstance(call.args[1], ast.Constant)]
+    written += [call.args for call in calls if ast.unparse(call.func) == "Right"]
+    return [(ast.literal_eval(verb), ast.literal_eval(resource)) for verb, resource in written]

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from sidecar import beats, spool
 from sidecar.courier import NOT_KNOWN, Delivered, Failed
-from sidecar.heart import ENDING_MS, GATHER_MS, MOST_REASONS, MOST_SILENCE_MS, Heart, Ports
+from sidecar.heart import (
+    ENDING_MS,
+    GATHER_MS,
+    MOST_ENDING_INTERVAL_MS,
+    MOST_REASONS,
+    MOST_SILENCE_MS,
+    Heart,
+    Ports,
+)
 from timekeeper.core.wire import BeatDevice
 
 FINE = Delivered(beats.Answer(1_000, True, None, False))
@@ -158,6 +166,52 @@ def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> No
     world.run(1_100)
 
     assert len(world.posts) == sent + 1
+
+
+def test_an_interval_that_was_stretched_is_kept_to_through_an_outage() -> None:
+    """As many pods ask the timekeeper for as long as it is away; none of them comes more often for that than
+    the back-off says, and beats go on at the interval that was named last."""
+    world = World()
+    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.run(6_000)
+    world.answer(AWAY)
+    before = len(world.made)
+    for _ in range(60):
+        world.run(60_000)
+        if world.under_way:
+            world.answer(AWAY)
+
+    assert 10 <= len(world.made) - before <= 14
+    assert world.lines == ["standing", "timekeeper-away"]
+
+
+def test_the_last_beat_goes_at_once_however_far_the_next_one_was() -> None:
+    world = World()
+    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.run(6_000)
+    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.run(20_000)
+    world.end()
+
+    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    world.answer(FINE)
+    assert world.heart.ended(world.now_ms)
+
+
+def test_a_sidecar_that_is_to_end_by_itself_asks_once_a_minute_at_least() -> None:
+    """A Job's cards are not held for five minutes because beats are far apart."""
+    world = World(ends_when_over=True)
+    seldom = Delivered(beats.Answer(300_000, True, None, False))
+    world.answer(seldom)
+    world.run(6_000)
+    world.answer(seldom)
+    for _ in range(3):
+        sent = len(world.posts)
+        world.run(MOST_ENDING_INTERVAL_MS * 11 // 10)
+        assert len(world.posts) == sent + 1
+        world.answer(seldom)
+
+    assert "ends" not in world.lines
 
 
 def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back() -> None:

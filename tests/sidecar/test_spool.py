@@ -151,3 +151,12 @@ def test_a_spool_of_nonsense_is_a_value_error_and_nothing_else(read: object) -> 
 
     with suppress(ValueError):
         spool.decode(text, "b", "s", 10)
+
+
+def test_no_age_is_told_that_the_timekeeper_would_not_take() -> None:
+    """After an outage of months the beats are still delivered, as old as may be."""
+    post = Post("r", 1, (Beat(0, ()), Beat(spool.MOST_AGE_MS, ()), Beat(3 * spool.MOST_AGE_MS, ())))
+
+    told = spool.document(post, 3 * spool.MOST_AGE_MS)["beats"]
+
+    assert [beat["age_ms"] for beat in told] == [spool.MOST_AGE_MS, spool.MOST_AGE_MS, 0]

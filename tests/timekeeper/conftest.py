@@ -1,15 +1,57 @@
-"""A town for each test."""
+"""A town for each test, on each database."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.postgresql import EMPTY, fresh_postgresql
 from tests.timekeeper.worlds import Town
+from timekeeper.store.engine import Store, open_store
+from timekeeper.store.upgrade import upgrade
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own without a row in it; on PostgreSQL with this release's schema already.
+
+    A test that concerns one kind alone says so:
+    ``@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)``.
+    """
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/ledger.db"
+    else:
+        with fresh_postgresql() as url:
+            yield url
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
-    built = Town(tmp_path)
+def town(database_url: str) -> Iterator[Town]:
+    built = Town(database_url)
     yield built
     built.close()
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    made = open_store(database_url)
+    upgrade(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without a table."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/ledger.db"
+    else:
+        with fresh_postgresql(EMPTY) as url:
+            yield url
+
+
+@pytest.fixture
+def empty(empty_url: str) -> Iterator[Store]:
+    made = open_store(empty_url)
+    yield made
+    made.close()

@@ -1,4 +1,5 @@
-"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events. Plain HTTP.
+"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events, and the Lease
+of the settlers. Plain HTTP.
 
 It keeps what it is given and tells all watchers; it knows nothing of what the objects mean.
 """
@@ -24,6 +25,10 @@ PATHS = {
 }
 
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/bursar-system/leases"
+LEASE = f"{LEASES}/bursar-timekeeper-settler"
+
+
 class FakeApiServer:
     """``tokens``: token -> TokenReview status; ``allowed``: (username, verb, resource, namespace) that
     may."""
@@ -39,6 +44,9 @@ class FakeApiServer:
         self.events: list[Json] = []
         self.bearers: set[str | None] = set()
         self.expired = False
+        self.lease: Json | None = None  # the settlers' Lease
+        self.holders: list[str] = []  # who wrote himself into it, each once in a row
+        self.cut: set[str] = set()  # URLs under which the Lease cannot be reached
 
     def put(self, source: str, item: Json) -> None:
         """Add or replace an object; watchers are told."""
@@ -95,10 +103,27 @@ class FakeApiServer:
             wanted = spec["resourceAttributes"]
             who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
             return {"status": {"allowed": who in self.allowed}}
+        if path == LEASES:
+            return None if self.lease else self._hold(body)
         if path.endswith("/events"):
             self.events.append(body)
             return body
         return None
+
+    def replace_lease(self, body: Json) -> Json | None:
+        """The Lease as written; None where it is not of the version that was read."""
+        with self._changed:
+            there = self.lease or {"metadata": {"resourceVersion": "none"}}
+            read = body["metadata"].get("resourceVersion")
+            return self._hold(body) if read == there["metadata"]["resourceVersion"] else None
+
+    def _hold(self, body: Json) -> Json:
+        self._version += 1
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        holder = body["spec"].get("holderIdentity", "")
+        if self.holders[-1:] != [holder]:
+            self.holders.append(holder)
+        return self.lease
 
 
 def wait_for(holds: Callable[[], bool], within_s: float = 10) -> None:
@@ -144,7 +169,11 @@ def serving(api: FakeApiServer) -> Iterator[str]:
             address = urlsplit(self.path)
             source = PATHS.get(address.path)
             asked = {name: values[0] for name, values in parse_qs(address.query).items()}
-            if source is None:
+            if address.path == LEASE and url in api.cut:
+                self._answer(503, {"message": "cut off"})
+            elif address.path == LEASE:
+                self._answer(200 if api.lease else 404, api.lease or {"message": "not found"})
+            elif source is None:
                 self._answer(404, {"message": "not found"})
             elif asked.get("watch") == "true" and api.expired:
                 self._answer(410, {"message": "too old"})
@@ -157,6 +186,11 @@ def serving(api: FakeApiServer) -> Iterator[str]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             answer = api.review(urlsplit(self.path).path, body)
             self._answer(404 if answer is None else 201, answer or {})
+
+        def do_PUT(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = api.replace_lease(body) if self.path == LEASE else None
+            self._answer(409 if answer is None else 200, answer or {"message": "another version"})
 
         def _answer(self, status: int, body: Json) -> None:
             data = json.dumps(body).encode()
@@ -185,10 +219,11 @@ def serving(api: FakeApiServer) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    url = f"http://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield url
     finally:
         server.shutdown()
         server.server_close()

@@ -1,128 +1,284 @@
 """What should have been charged, worked out a second time and in another way. Imports nothing of ours.
 
-It is told what got through to the timekeeper, and answers for each moment of a pod's life whether it counts.
+The oracle is told what got through to the timekeeper, and answers for each pod from when to when it counts,
+and at which rate. Times are milliseconds since 1970, rates thousandths of a card.
 """
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
 
-START_GRACE_MS = 600_000
+Json = dict[str, Any]
+
 SILENT_MS = 60_000
-MOST_GRACE_MS = 600_000
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What ``_settings`` say of charging. ``weights``: by the word that names a model."""
+
+    charge_by: str = "dominant"
+    charge_from: str = "running"
+    weights: tuple[tuple[str, Fraction], ...] = ()
+    start_grace: int = 600_000
+    most_grace: int = 600_000
+    settle_after: int = 3_600_000
+    zone: str = "UTC"
 
 
 @dataclass
 class Seen:
-    """One pod as far as it was told. ``left``: seen to vanish at this moment, with this grace, when the
-    node's Lease was so old and the node heard until then. ``last_ms``: where a session without proof ends for
-    good."""
+    """One pod as far as it was told.
 
-    namespace: str
-    node: str
-    rate: int
-    bound: int
+    ``terms`` and ``rate``: fixed when its session was opened. ``left``: when it was seen to vanish, and its
+    grace; ``lost``: it was found missing; ``lease_then`` and ``mark_then``: its node's Lease, and until when
+    the node was heard, at that moment. ``last``: where a session without proof ends for good. ``at_rest``:
+    until when its node was heard as it ended. ``settled``: the interval that was posted for good.
+    """
+
+    raw: Json
+    terms: Terms | None = None
+    rate: int = 0
+    bound: int = 0
     start: int | None = None
     end: int | None = None
-    beat: int = 0
-    sequences: dict[str, int] = field(default_factory=dict)
     left: tuple[int, int] | None = None
+    lost: bool = False
     lease_then: int | None = None
     mark_then: int = 0
-    missed: bool = False
-    last_ms: int | None = None
+    last: int | None = None
+    at_rest: int = 0
+    settled: tuple[int, int] | None = None
 
     @property
     def over(self) -> bool:
         """Nothing more can come."""
-        return self.end is not None or self.last_ms is not None
+        return self.end is not None or self.last is not None
+
+    @property
+    def namespace(self) -> str:
+        """Whose it is."""
+        return str(self.raw["metadata"]["namespace"])
+
+    @property
+    def node(self) -> str:
+        """Where it runs."""
+        return str(self.raw["spec"]["nodeName"])
 
 
 @dataclass
-class Oracle:
-    """Evidence by pod UID and node; all times in milliseconds."""
+class Known:
+    """What the settler knows: of pods by UID and of nodes, and the moment that its watch of pods was last
+    heard. ``marks``: until when each node was heard, as it is written."""
 
     pods: dict[str, Seen] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     heard: int = 0
+    terms: Terms = Terms()
 
-    def hears(self, now: int) -> None:
-        """The watch of pods brings something, or shows that it is alive."""
+    def copy(self) -> "Known":
+        """The same once more, to go on from by itself."""
+        pods = {uid: replace(pod) for uid, pod in self.pods.items()}
+        return Known(pods, dict(self.leases), dict(self.marks), self.heard, self.terms)
+
+    def mark(self, node: str) -> int:
+        """Until when a node was heard with its pods in view."""
+        return min(self.leases.get(node, 0), self.heard)
+
+    def sees(self, raw: Json, now: int) -> None:
+        """The watch tells of a bound pod."""
+        self.heard = max(self.heard, now)
+        self._learn(raw)
+
+    def goes(self, raw: Json, now: int) -> None:
+        """The watch tells that a pod's object went. It says when itself; a second time tells nothing new."""
+        pod = self._learn(raw)
+        if pod.left is None and not pod.lost and pod.last is None:
+            self._note(pod)
+            grace = 1000 * int(raw["spec"]["terminationGracePeriodSeconds"])
+            pod.left = (min(now, moment(raw["metadata"]["deletionTimestamp"]) or now), grace)
         self.heard = max(self.heard, now)
 
-    def status(self, uid: str, started: int | None, ended: int | None) -> None:
-        """The kubelet's word on a pod."""
-        pod = self.pods[uid]
-        if started is not None:
-            pod.start = started if pod.start is None else min(pod.start, started)
-        if ended is not None:
-            pod.end = ended
+    def lists(self, raws: list[Json], asked: int) -> None:
+        """All pods there are: what is not among them went while nobody watched."""
+        there = {raw["metadata"]["uid"] for raw in raws}
+        for uid, pod in self.pods.items():
+            if uid not in there and not pod.over and pod.left is None:
+                self._note(pod)
+                pod.lost = True
+        for raw in raws:
+            self._learn(raw)
+        self.heard = max(self.heard, asked)
 
-    def beats(self, uid: str, run: str, sequence: int, age: int, now: int) -> None:
-        """A post of heartbeats arrives."""
-        pod = self.pods[uid]
-        if sequence > pod.sequences.get(run, -1):
-            pod.sequences[run] = sequence
-            pod.beat = max(pod.beat, min(now, max(pod.bound, now - age)))
+    def _learn(self, raw: Json) -> Seen:
+        pod = self.pods.setdefault(raw["metadata"]["uid"], Seen(raw))
+        start, end = kubelet_says(raw)
+        if start is not None and (pod.start is None or start < pod.start):
+            pod.start, pod.settled = start, None
+        if end is not None and end != pod.end:
+            pod.end, pod.settled = end, None
+        return pod
 
-    def leaves(self, uid: str, now: int, grace: int) -> None:
-        """A pod's object is seen to go, without proof of its end."""
-        self._note(uid)
-        self.pods[uid].left = (now, min(grace, MOST_GRACE_MS))
+    def _note(self, pod: Seen) -> None:
+        pod.lease_then, pod.mark_then = self.leases.get(pod.node), self.mark(pod.node)
 
-    def missing(self, uid: str) -> None:
-        """A pod is found missing from a list."""
-        self._note(uid)
-        self.pods[uid].missed = True
-
-    def _note(self, uid: str) -> None:
-        pod = self.pods[uid]
-        pod.lease_then = self.leases.get(pod.node)
-        pod.mark_then = min(pod.lease_then or 0, self.heard)
-
-    def tick(self) -> None:
-        """What is known now is taken down: who left for good, and until when nodes were heard."""
-        for pod in self.pods.values():
-            if not pod.over and (pod.left or pod.missed):
-                self._close(pod)
+    def tick(self, now: int, beats: dict[str, int], cards: Json) -> None:
+        """What is known now is written: which sessions open, who left for good, and until when nodes were
+        heard."""
+        for uid in [uid for uid, pod in self.pods.items() if pod.terms is None and pod.end == 0]:
+            del self.pods[uid]
+        for uid, pod in self.pods.items():
+            if pod.terms is None:
+                pod.terms, pod.bound = self.terms, bound_at(pod.raw)
+                pod.rate = rate(pod.raw, cards[pod.node], self.terms)
+            if not pod.over and (pod.left or pod.lost):
+                self._close(pod, beats.get(uid, 0))
+            if pod.end is not None and not pod.at_rest:
+                pod.at_rest = max(self.marks.get(pod.node, 0), self.mark(pod.node))
         for node in {pod.node for pod in self.pods.values() if not pod.over}:
-            if node in self.leases:
-                self.marks[node] = max(self.marks.get(node, 0), min(self.leases[node], self.heard))
+            self.marks[node] = max(self.marks.get(node, 0), self.mark(node))
+        for uid, pod in self.pods.items():
+            start, end = self.counts(uid, now, beats)
+            is_silent = start == end or now - end >= self.terms.settle_after
+            if pod.end is not None or (pod.last is not None and now >= pod.last and is_silent):
+                pod.settled = start, end
 
-    def _close(self, pod: Seen) -> None:
+    def _close(self, pod: Seen, beat: int) -> None:
         is_heard = pod.left and pod.lease_then is not None and pod.left[0] - pod.lease_then <= SILENT_MS
         if pod.left and is_heard:
-            pod.last_ms = sum(pod.left)
+            pod.last = pod.left[0] + min(pod.left[1], self.terms.most_grace)
         else:
             marks = (pod.mark_then, self.marks.get(pod.node, 0))
-            pod.last_ms = max(pod.bound, pod.start or 0, pod.beat, *marks)
+            pod.last = max(pod.bound, pod.start or 0, beat, *marks)
 
-    def killed(self, now: "Oracle") -> None:
-        """Go on from here, as of the last tick, with the heartbeats that others have written since."""
-        for uid, pod in self.pods.items():
-            pod.beat, pod.sequences = now.pods[uid].beat, now.pods[uid].sequences
+    def restarts(self) -> None:
+        """The settler is killed: what was only heard is forgotten, what is written stays."""
+        for uid in [uid for uid, pod in self.pods.items() if pod.terms is None]:
+            del self.pods[uid]
         self.leases.clear()
         self.heard = 0
 
-    def counts(self, uid: str, now: int) -> tuple[int, int]:
+    def counts(self, uid: str, now: int, beats: dict[str, int]) -> tuple[int, int]:
         """The interval of a pod that counts at this moment; empty where both ends are the same."""
         pod = self.pods[uid]
-        latest = pod.bound + START_GRACE_MS
-        if pod.start is None and now < latest:
+        if pod.terms is None:
             return 0, 0
-        start = latest if pod.start is None else min(pod.start, latest)
+        if pod.settled is not None:
+            return pod.settled
+        start = self._begins(pod, pod.terms, now)
+        if start is None:
+            return 0, 0
         if pod.end is not None:
-            end = pod.end
-        elif pod.last_ms is not None:
-            end = min(now, pod.last_ms)
+            end = pod.end or max(pod.bound, pod.start or 0, pod.at_rest, beats.get(uid, 0))
+        elif pod.last is not None:
+            end = min(now, pod.last)
         else:
-            end = min(now, max(pod.beat, self.marks.get(pod.node, 0)))
+            end = min(now, max(beats.get(uid, 0), self.marks.get(pod.node, 0)))
         return start, max(start, end)
 
-    def charge(self, namespace: str, now: int, since: int, until: int) -> int:
-        """What a namespace owes for the time between two moments."""
-        total = 0
-        for uid, pod in self.pods.items():
-            if pod.namespace == namespace:
-                start, end = self.counts(uid, now)
-                total += pod.rate * max(0, min(end, until) - max(start, since))
-        return total
+    def _begins(self, pod: Seen, terms: Terms, now: int) -> int | None:
+        if terms.charge_from == "bound":
+            return pod.bound
+        latest = pod.bound + terms.start_grace
+        if pod.start is not None:
+            return min(pod.start, latest)
+        return latest if latest <= now else None
+
+    def owed(self, uid: str, now: int, beats: dict[str, int], since: int = 0, until: int = 2**62) -> int:
+        """What a pod costs of the time between two moments."""
+        start, end = self.counts(uid, now, beats)
+        return self.pods[uid].rate * max(0, min(end, until) - max(start, since))
+
+
+def kubelet_says(raw: Json) -> tuple[int | None, int | None]:
+    """The first start and the last end of the pod's GPU containers; an end of 0: it never ran, and will
+    not."""
+    wanted = {each["name"] for each in gpu_containers(raw)}
+    status = raw["status"]
+    told = [
+        each
+        for each in status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
+        if each["name"] in wanted
+    ]
+    runs = [run for each in told for when in ("state", "lastState") for run in each.get(when, {}).values()]
+    starts = [at for run in runs if (at := moment(run.get("startedAt"))) is not None]
+    ends = [at for run in runs if (at := moment(run.get("finishedAt"))) is not None]
+    is_running = any("running" in each["state"] for each in told)
+    is_over = status["phase"] in ("Succeeded", "Failed") and not is_running
+    return min(starts, default=None), (max(ends, default=0) if is_over else None)
+
+
+def moment(text: str | None) -> int | None:
+    """A timestamp of the API server; that of a container which could not be started (1970) is none."""
+    if text is None or text.startswith("1970"):
+        return None
+    day, clock = text.removesuffix("Z").split("T")
+    hours, minutes, seconds = clock.split(":")
+    past = 1000 * (60 * (60 * int(hours) + int(minutes)) + Fraction(seconds))
+    return 86_400_000 * _days(*map(int, day.split("-"))) + int(past)
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days from 1970-01-01 on, by Howard Hinnant's days_from_civil."""
+    year -= month <= 2
+    era, month = year // 400, (month + 9) % 12
+    in_era = year % 400
+    return 146_097 * era + 365 * in_era + in_era // 4 - in_era // 100 + (153 * month + 2) // 5 + day - 719_469
+
+
+def bound_at(raw: Json) -> int:
+    """When the pod was given its node."""
+    (bound,) = [each for each in raw["status"]["conditions"] if each["type"] == "PodScheduled"]
+    return moment(bound["lastTransitionTime"]) or 0
+
+
+def gpu_containers(raw: Json) -> list[Json]:
+    """The containers that ask for cards, each with ``init``: whether it ends before the others begin."""
+    spec = raw["spec"]
+    listed = [(each, True) for each in spec.get("initContainers", [])]
+    listed += [(each, False) for each in spec["containers"]]
+    return [{**each, "init": init} for each, init in listed if "bursar.dev" in str(each.get("resources", {}))]
+
+
+def rate(raw: Json, cards: Json, terms: Terms) -> int:
+    """The pod's rate: of each card that it was given, its part times the card's weight, rounded up.
+
+    ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
+    costs only where it takes more than they do.
+    """
+    given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
+    taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}
+    for each in gpu_containers(raw):
+        limits, uuids = each["resources"]["limits"], [one["uuid"] for one in given[each["name"]]]
+        for uuid in uuids:
+            share = 10 * int(limits.get("bursar.dev/gpu-percent", 0)) // len(uuids)
+            whole = int(cards[uuid]["memory_mib"])
+            memory = int(limits.get("bursar.dev/gpu-memory", 0)) // len(uuids) or whole * share // 1000
+            taken.setdefault(uuid, {True: [], False: []})[each["init"]].append((share, memory))
+    total = 0
+    for uuid, by_phase in taken.items():
+        most = [
+            max(sum(use[i] for use in by_phase[False]), *(u[i] for u in by_phase[True]), 0) for i in (0, 1)
+        ]
+        part = _part(most[0], most[1], int(cards[uuid]["memory_mib"]), terms.charge_by)
+        total += ceil(part * _weight(cards[uuid]["model"], terms.weights))
+    return total
+
+
+def _part(share: int, memory: int, whole: int, charge_by: str) -> int:
+    of_memory = ceil(Fraction(1000 * memory, whole))
+    if charge_by == "compute":
+        return share
+    if charge_by == "memory":
+        return of_memory
+    return ceil(Fraction(share + of_memory, 2)) if charge_by == "mean" else max(share, of_memory)
+
+
+def _weight(model: str, weights: tuple[tuple[str, Fraction], ...]) -> Fraction:
+    """That of the longest name whose words stand side by side in the model's."""
+    said = f" {model.lower().replace('-', ' ')} "
+    named = [(len(name), value) for name, value in weights if f" {name.lower().replace('-', ' ')} " in said]
+    return max(named)[1] if named else Fraction(1)

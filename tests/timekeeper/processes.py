@@ -1,5 +1,6 @@
 """A real ``python -m timekeeper`` over TLS, on an API server that is a fake or a real one."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ WITHIN_S = 30.0
 
 @dataclass
 class Process:
-    """The flags of a timekeeper and, while it runs, its process. ``folder`` holds certificates, log and
-    ledger."""
+    """The flags of a timekeeper and, while it runs, its process. ``folder`` holds certificates, log and,
+    where no ``url`` of a database is given, the ledger."""
 
     folder: Path
     kubeconfig: Path
@@ -33,6 +33,7 @@ class Process:
     port: int = field(default_factory=free_port)
     path: str = field(default_factory=os.getcwd)
     running: "subprocess.Popen[bytes] | None" = None
+    url: str = ""
 
     @property
     def database(self) -> Path:
@@ -45,7 +46,7 @@ class Process:
         return [
             *(sys.executable, "-m", "timekeeper", f"--listen=127.0.0.1:{self.port}", "--workers=1"),
             *(f"--{flag}={self.folder / name}" for flag, name in files.items()),
-            f"--database=sqlite:///{self.database}",
+            f"--database={self.url or f'sqlite:///{self.database}'}",
             f"--kubeconfig={self.kubeconfig}",
             *self.more,
         ]
@@ -119,7 +120,7 @@ def send(
     return answer.status, json.loads(text) if is_json else text.decode()
 
 
-@contextmanager
+@contextlib.contextmanager
 def prepared(folder: Path, kubeconfig: Path, *more: str) -> Iterator[Process]:
     """A timekeeper that is ready to be started; nothing of it outlives the block."""
     authority = new_authority("timekeeper-tests")
@@ -128,3 +129,17 @@ def prepared(folder: Path, kubeconfig: Path, *more: str) -> Iterator[Process]:
         (folder / name).write_bytes(pem)
     with Launcher() as launcher:
         yield Process(folder, kubeconfig, launcher, more)
+
+
+def children(of: int) -> dict[str, list[int]]:
+    """The process IDs below one, by the command they run."""
+    found: dict[str, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            if parent == of and "--as" in words:
+                found.setdefault(words[words.index("--as") + 1], []).append(int(entry.name))
+    return found

@@ -22,7 +22,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.app.usage import safe
+from timekeeper.app.sheets import safe
 from timekeeper.core.policy import GPU_HOUR
 
 ENTRY = "gpuHours: 2\nperiod: month\nonExhausted: deprioritize"
@@ -52,6 +52,13 @@ ROUTES = [
     ("/budget/team-a", "get", "budgets", "team-a"),
     ("/v1/usage", "get", "usage", ""),
     ("/v1/usage?namespace=team-a", "get", "usage", "team-a"),
+    ("/v1/sessions", "get", "sessions", ""),
+    ("/v1/sessions?namespace=team-a", "get", "sessions", "team-a"),
+    ("/v1/grants", "get", "grants", ""),
+    ("/v1/grants?subject=team-a", "get", "grants", "team-a"),
+    ("/v1/balances", "get", "balances", ""),
+    ("/v1/balances/team-a", "get", "balances", "team-a"),
+    ("/v1/budgets/_group.blue", "get", "budgets", "_group.blue"),
 ]
 
 
@@ -207,19 +214,24 @@ def test_a_budget_is_told_in_amounts_and_in_exact_hours(home: Town) -> None:
             "from": at_ms("2026-11-01T00:00:00Z"),
             "to": at_ms("2026-12-01T00:00:00Z"),
         },
+        "carryOver": 0,
         "granted": 2 * GPU_HOUR,
+        "carried": 0,
         "posted": GPU_HOUR // 2,
         "pending": 0,
         "reserved": 0,
         "remaining": 3 * GPU_HOUR // 2,
         "gpuHours": {
             "granted": "2",
+            "carried": "0",
             "posted": "0.5",
             "pending": "0",
             "reserved": "0",
             "remaining": "1.5",
         },
         "validUntil": at_ms("2026-12-01T00:00:00Z"),
+        "exhaustedAt": None,
+        "group": None,
         "warnings": [],
         "lastError": None,
     }
@@ -341,6 +353,22 @@ def test_a_pods_owner_stands_in_the_report(home: Town) -> None:
     assert row["owner"] == "Job/train"
 
 
+def test_a_replica_sets_pods_are_their_deployments(home: Town) -> None:
+    for name, owner, labels in (
+        ("a", "web-5d4f8c7b9", {"pod-template-hash": "5d4f8c7b9"}),
+        ("b", "web-5d4f8c7b9", {}),
+        ("c", "web", {"pod-template-hash": "b"}),
+    ):
+        pod = gpu_pod(name, namespace="team-b", card=1, started_ms=T0, ended_ms=T0 + SECOND)
+        reference = {"kind": "ReplicaSet", "name": owner, "controller": True}
+        pod["metadata"] |= {"ownerReferences": [reference], "labels": labels}
+        home.hear("pods", pod)
+    home.tick()
+
+    rows = home.get("/v1/usage?namespace=team-b&group=pod").get_json()["rows"]
+    assert [row["owner"] for row in rows] == ["Deployment/web", "ReplicaSet/web-5d4f8c7b9", "ReplicaSet/web"]
+
+
 @pytest.mark.parametrize("text", ["=cmd()", "+1", "-1", "@x", "\tx", "\rx"])
 def test_a_cell_that_begins_like_a_formula_is_text(text: str) -> None:
     assert safe(text) == f"'{text}"
@@ -368,7 +396,15 @@ def test_a_model_named_like_a_formula_is_text_in_a_report(town: Town) -> None:
         ("to=999999999999999", "to"),
         ("from=5&to=5", "to"),
         ("from=6&to=5", "to"),
-        ("group=node", "group"),
+        ("group=colour", "group"),
+        ("group=node,node", "group"),
+        ("by=year", "by"),
+        ("timeZone=Mars", "timeZone"),
+        ("limit=0", "limit"),
+        ("limit=10001", "limit"),
+        ("after=x", "after"),
+        ("from=0&by=hour", "from"),
+        ("format=focus&group=pod", "group"),
         ("format=xml", "format"),
         ("colour=red", "colour"),
         ("namespace=A", "namespace"),
@@ -489,6 +525,7 @@ def test_minutes_are_taken_as_they_were_written(home: Town) -> None:
         b'{"minutes": NaN}',
         b'{"minutes": Infinity}',
         b'{"minutes": 1e999999}',
+        b'{"minutes": 1e99999999999999999999}',
         b'{"minutes": 0.0000001}',
         b'{"minutes": 1.0000000000000000000000000000000001}',
         b'{"minutes": 10000000001}',
@@ -506,6 +543,17 @@ def test_minutes_that_cannot_be_granted_are_400(home: Town, body: bytes) -> None
 @pytest.mark.parametrize("key", [None, "x" * 201, "with blank"])
 def test_a_grant_needs_a_key(home: Town, key: str | None) -> None:
     assert increase(home, {"minutes": 30}, key=key) == 400
+
+
+def test_a_key_of_an_increase_stands_for_one_caller(home: Town) -> None:
+    home.reviews.tokens[token("ann")] = user_status("ann")
+    assert increase(home, {"minutes": 30}) == 200
+
+    path, head = "/budget/team-a/increase", {"Idempotency-Key": "k"}
+    answer = home.post(path, {"minutes": 30}, token("ann"), **head)
+
+    assert (answer.status_code, answer.get_json()["field"]) == (422, "Idempotency-Key")
+    assert home.budget()["gpuHours"]["granted"] == "2.5"
 
 
 def test_an_unlimited_namespace_cannot_be_increased(home: Town) -> None:
@@ -534,7 +582,7 @@ def test_health_needs_no_token(home: Town) -> None:
 
 
 def test_a_settler_that_is_gone_is_told_by_readyz(home: Town) -> None:
-    home.clock.turn(11 * SECOND)
+    home.clock.turn(46 * SECOND if home.store.is_shared else 11 * SECOND)
 
     answer = home.client.get("/readyz")
 
@@ -557,6 +605,94 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
     assert (answer.status_code, answer.content_type) == (500, "application/problem+json")
     assert "namespaces" not in json.dumps(answer.get_json())
     assert "KeyError: 'namespaces'" in caplog.text
+
+
+def test_sessions_tell_who_held_what_and_what_it_cost(home: Town) -> None:
+    home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50))
+    home.node_heard()
+    home.tick()
+
+    ended, running = home.get("/v1/sessions").get_json()["sessions"]
+
+    assert (ended["uid"], ended["pod"], ended["state"], ended["amount"]) == (
+        "uid-p",
+        "p",
+        "settled",
+        GPU_HOUR // 2,
+    )
+    assert (ended["started"], ended["ended"], ended["cards"]) == (T0, T0 + 30 * MINUTE, ["GPU-0"])
+    assert (running["state"], running["posted"], running["pending"]) == ("open", 0, GPU_HOUR // 2)
+    assert (running["requestedMilli"], running["requestedMib"], running["rateMilli"]) == (500, 8_000, 500)
+    for query, pods in {
+        "state=open": ["second"],
+        "state=settled": ["p"],
+        "node=n2": [],
+        "namespace=team-b": [],
+        f"from={T0 + 31 * MINUTE}": ["second"],
+        f"to={T0}": [],
+        f"from={T0}&to={T0 + 1}&node=n1": ["p", "second"],
+    }.items():
+        found = home.get(f"/v1/sessions?{query}").get_json()["sessions"]
+        assert [each["pod"] for each in found] == pods, query
+
+
+def test_a_session_whose_end_nobody_tells_ends_with_its_last_evidence(home: Town) -> None:
+    pod = gpu_pod("lost", bound_ms=T0, started_ms=T0, card=1)
+    home.hear("pods", pod)
+    home.tick()
+    home.beat(pod, 1)  # an hour after T0
+    home.clock.turn(HOUR)
+    home.hear("pods", gpu_pod("lost", bound_ms=T0, card=1, phase="Failed"))
+    home.tick()
+
+    whole = {each["pod"]: each for each in home.get("/v1/sessions").get_json()["sessions"]}
+    assert (whole["lost"]["state"], whole["lost"]["ended"]) == ("settled", None)
+    for query, pods in {
+        f"from={T0 + HOUR - 1}": ["lost"],
+        f"from={T0 + HOUR}": [],
+        f"from={T0 + 45 * MINUTE}&to={T0 + 50 * MINUTE}": ["lost"],
+        f"to={T0}": [],
+    }.items():
+        found = home.get(f"/v1/sessions?{query}").get_json()["sessions"]
+        assert [each["pod"] for each in found] == pods, query
+
+
+def test_pages_of_sessions_budgets_and_balances_are_the_whole(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a=ENTRY, team_b=ENTRY, team_c=ENTRY))
+    for number in range(4):
+        home.hear("pods", gpu_pod(f"n{number}", started_ms=T0, ended_ms=T0 + SECOND))
+    home.tick()
+
+    for name, key in (("sessions", "uid"), ("budgets", "namespace"), ("balances", "namespace")):
+        whole = [each[key] for each in home.get(f"/v1/{name}").get_json()[name]]
+        found, following = [], f"/v1/{name}?limit=2"
+        while following:
+            answer = home.get(following)
+            page = answer.get_json()
+            found += [each[key] for each in page[name]]
+            following = f"/v1/{name}?limit=2&after={page['next']}" if page["next"] else ""
+            assert bool(following) == ("Link" in answer.headers)
+        assert found == whole
+        assert len(whole) >= 3
+
+
+def test_a_balance_is_the_budgets_figures_alone(home: Town) -> None:
+    balance, budget = home.get("/v1/balances/team-a").get_json(), home.budget()
+
+    shared = ("standing", "granted", "posted", "pending", "reserved", "remaining", "gpuHours")
+    assert {name: balance[name] for name in shared} == {name: budget[name] for name in shared}
+    assert (balance["from"], balance["to"]) == (budget["period"]["from"], budget["period"]["to"])
+
+
+def test_a_namespace_that_nobody_has_heard_of_has_the_budget_that_it_would_have(home: Town) -> None:
+    assert home.get("/v1/budgets/nobody").get_json()["standing"] == "UNLIMITED"
+    assert home.get("/v1/balances/nobody").get_json()["posted"] == 0
+    for path, name in (
+        ("sessions?namespace", "sessions"),
+        ("grants?subject", "grants"),
+        ("usage?namespace", "rows"),
+    ):
+        assert home.get(f"/v1/{path}=nobody").get_json()[name] == []
 
 
 def test_everyone_is_asked_about_as_himself(home: Town) -> None:

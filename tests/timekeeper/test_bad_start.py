@@ -99,7 +99,7 @@ def test_a_ledger_that_may_not_be_written(process: Process) -> None:
         ("mysql://host/bursar", "not a database URL that we can use, mysql is not supported; "),
         (
             "postgresql+nodriver://me:hunter2@host/bursar",
-            "not a database URL that we can use, the driver of postgresql+nodriver cannot be loaded",
+            "not a database URL that we can use, the driver of postgresql+nodriver is not psycopg; ",
         ),
         ("sqlite://", "sqlite:// names no file, and each process would have its own; "),
     ],

@@ -96,7 +96,7 @@ class Fuse:
     def bury(self) -> None:
         """What the kernel does for a process that was killed: its files are closed, its locks are gone."""
         self.lit = False
-        gc.collect()  # cursors of the killed transaction
+        gc.collect(1)  # cursors of the killed transaction, which are young
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -215,10 +215,10 @@ def test_a_heartbeat_whose_writer_dies_is_repeated_and_counts_once(
 
     fuse.lit = True
     with pytest.raises(KilledError), town.store.writing() as connection:
-        beats.record(connection, [post])
+        beats.record(connection, [post], 5_000)
     fuse.bury()
     with town.store.writing() as connection:
-        beats.record(connection, [post])
+        beats.record(connection, [post], 5_000)
 
     assert town.charged() == 1000 * (MINUTE + SECOND)
     town.close()

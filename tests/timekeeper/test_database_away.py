@@ -1,28 +1,38 @@
 """The database is full, locked or gone: clear answers, nothing half written, and nothing forgotten."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 import sqlalchemy
 from sqlalchemy import event
 
+from tests.postgresql import EMPTY, fresh_postgresql, server
 from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.settler.run import Settler
 from timekeeper.store import reading
 from timekeeper.store.engine import Store, UnavailableError, open_store
+from timekeeper.store.schema import NODES
 from timekeeper.store.upgrade import upgrade
 
 POD = gpu_pod(started_ms=T0)
+BUDGET = "gpuHours: 1\nperiod: month"
 
 
 class Disk:
-    """Full while ``full``: SQLite may then not add a single page. ``torn``: nothing at all can be written."""
+    """Full while ``full``: SQLite may then not add a single page. ``torn``: nothing at all can be written.
+    PostgreSQL is read only in both cases, as a standby is, or a managed one whose disk is full."""
 
     def __init__(self, town: Town) -> None:
         self.full = self.torn = False
-        event.listen(town.store.engine, "checkout", self._bound)
+        is_shared = town.store.is_shared
+        event.listen(town.store.engine, "checkout", self._read_only if is_shared else self._bound)
+
+    def _read_only(self, connection: Any, *_: object) -> None:
+        connection.read_only = self.full or self.torn
 
     def _bound(self, connection: Any, *_: object) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone() if self.full else (2**30,)
@@ -63,9 +73,13 @@ def test_a_full_disk_fails_the_tick_whole_and_the_next_one_catches_up(town: Town
 def test_while_the_settler_cannot_write_readyz_fails_and_livez_holds(town: Town, disk: Disk) -> None:
     disk.full = True
     fill(town)
-    for _ in range(12):
+    silent_s = 45 if town.store.is_shared else 10  # among replicas another has time to take over
+    for _ in range(silent_s):
         town.clock.turn(SECOND)
         town.tick()
+    assert town.get("/readyz").status_code == 200
+    town.clock.turn(SECOND)
+    town.tick()
 
     assert town.get("/readyz").status_code == 503
     assert town.get("/livez").status_code == 200
@@ -126,6 +140,7 @@ def test_a_grant_that_could_not_be_written_was_not_made(town: Town, disk: Disk) 
     assert town.budget()["gpuHours"]["granted"] == "1"
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_without_its_file_everything_is_503_but_livez(town: Town, tmp_path: Path) -> None:
     town.begin()
     town.store.close()
@@ -143,6 +158,154 @@ def test_without_its_file_everything_is_503_but_livez(town: Town, tmp_path: Path
     assert town.tick() is False
 
 
+@contextmanager
+def server_stopped() -> Iterator[None]:
+    """PostgreSQL is stopped, as for an upgrade; whoever is connected is thrown out."""
+    server().stop()
+    try:
+        yield
+    finally:
+        server().start()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_while_postgresql_is_stopped_everything_is_503_but_livez_and_afterwards_all_goes_on(
+    town: Town,
+) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=BUDGET)))
+    with server_stopped():
+        for route in ("/v1/budgets", "/v1/budgets/team-a", "/v1/usage", "/budget/team-a"):
+            answer = town.get(route)
+            told = (route, answer.status_code, answer.content_type)
+            assert told == (route, 503, "application/problem+json")
+        assert town.beat(POD, 1).status_code == 503
+        assert town.get("/readyz").status_code == 503
+        assert "database: " in town.get("/readyz").get_data(as_text=True)
+        assert town.get("/livez").status_code == 200
+        town.hear("pods", POD)
+        assert town.tick() is False
+        town.clock.turn(MINUTE)
+        town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE), deleted=True)
+        assert town.tick() is False
+
+    assert town.get("/v1/standings").status_code == 200
+    assert town.tick() is True
+    assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
+    assert town.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_did_not_ask_while_postgresql_was_started_anew_notices_nothing(town: Town) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    with server_stopped():
+        town.clock.turn(SECOND)
+
+    assert town.get("/v1/budgets").status_code == 200
+    assert town.tick() is True
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("at", range(5))
+def test_a_connection_cut_in_the_middle_of_a_tick_costs_that_tick_and_nothing_else(
+    town: Town, at: int
+) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
+    cut = Cut(town.store, at)
+    town.clock.turn(MINUTE)
+
+    assert town.tick() is False
+    assert cut.done
+    assert town.tick() is True
+    assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
+
+
+class Cut:
+    """The server ends the session before the ``at``-th statement of a transaction that writes."""
+
+    def __init__(self, store: Store, at: int) -> None:
+        self.left, self.done = at, False
+        event.listen(store.engine, "before_cursor_execute", self._before)
+
+    def _before(self, connection: Any, *_: Any) -> None:
+        if self.done or "bursar_writes" not in connection.get_execution_options():
+            return
+        if self.left == 0:
+            self.done = True
+            pid = connection.connection.dbapi_connection.info.backend_pid
+            server().as_admin(f"SELECT pg_terminate_backend({pid}, 5000)")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_finds_all_connections_in_use_waits_no_longer_than_its_patience(database_url: str) -> None:
+    hurried = open_store(database_url, patience_ms=20, connections=2)
+    with hurried.reading(), hurried.reading(), pytest.raises(UnavailableError, match="in use"):
+        watermarks(hurried)
+
+    assert watermarks(hurried) == {}
+    hurried.close()
+
+
+def watermarks(store: Store) -> dict[str, int]:
+    with store.reading() as connection:
+        return reading.watermarks(connection)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_report_sees_one_moment_and_can_write_nothing(town: Town) -> None:
+    with town.store.reading() as before:
+        assert reading.watermarks(before) == {}
+        write_node(town.store, "later")
+        assert reading.watermarks(before) == {}
+
+    with pytest.raises(UnavailableError, match="read-only"), town.store.reading() as connection:
+        connection.execute(NODES.insert(), {"name": "never", "watermark_ms": 1})
+    assert watermarks(town.store) == {"later": 1}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_writers_wait_for_those_of_their_own_turn_alone(town: Town) -> None:
+    hurried = open_store(town.url, patience_ms=20)
+    with town.store.writing("grants"):
+        with hurried.writing("beats") as connection:
+            connection.execute(NODES.insert(), {"name": "beats", "watermark_ms": 1})
+        with pytest.raises(UnavailableError, match="lock timeout"), hurried.writing("grants"):
+            pass
+    with hurried.writing("grants") as connection:
+        connection.execute(NODES.insert(), {"name": "grants", "watermark_ms": 1})
+
+    assert watermarks(hurried) == {"beats": 1, "grants": 1}
+    hurried.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_two_that_wait_for_each_other_are_parted_and_one_of_them_goes_on(town: Town) -> None:
+    for name in ("a", "b"):
+        write_node(town.store, name)
+    told: list[str] = []
+    both = Barrier(2)
+
+    def change(first: str, second: str) -> None:
+        try:
+            with town.store.writing() as connection:
+                for name in (first, second):
+                    connection.execute(NODES.update().where(NODES.c.name == name).values(watermark_ms=2))
+                    if name == first:
+                        both.wait(10)
+        except UnavailableError as error:
+            told.append(str(error))
+
+    threads = [Thread(target=change, args=names) for names in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert [text.partition(" DETAIL")[0] for text in told] == ["deadlock detected"]
+    assert watermarks(town.store) == {"a": 2, "b": 2}
+
+
 def test_a_settler_cannot_begin_without_the_ledger(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/no/such/folder/ledger.db")
 
@@ -150,9 +313,18 @@ def test_a_settler_cannot_begin_without_the_ledger(tmp_path: Path) -> None:
         Settler(store, lambda: T0, lambda _: None)
 
 
+def test_a_settler_cannot_begin_where_there_are_no_tables() -> None:
+    with fresh_postgresql(EMPTY) as url:
+        store = open_store(url)
+        with pytest.raises(UnavailableError, match='relation "terms" does not exist'):
+            Settler(store, lambda: T0, lambda _: None)
+        store.close()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_writer_waits_for_another_one_and_then_goes_on(town: Town) -> None:
     with town.store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO nodes VALUES ('first', 1)")
+        connection.execute(NODES.insert(), {"name": "first", "watermark_ms": 1})
         waits = Thread(target=write_node, args=(town.store, "second"))
         waits.start()
         assert waits.is_alive()
@@ -162,6 +334,7 @@ def test_a_writer_waits_for_another_one_and_then_goes_on(town: Town) -> None:
         assert reading.watermarks(connection) == {"first": 1, "second": 1}
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_writer_that_waited_too_long_is_told_so_and_can_write_later(town: Town) -> None:
     hurried = open_store(town.url, patience_ms=20)
     with town.store.writing(), pytest.raises(UnavailableError, match="locked"):
@@ -176,7 +349,7 @@ def test_a_writer_that_waited_too_long_is_told_so_and_can_write_later(town: Town
 
 def write_node(store: Store, name: str) -> None:
     with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO nodes VALUES (?, 1)", (name,))
+        connection.execute(NODES.insert(), {"name": name, "watermark_ms": 1})
 
 
 def test_a_file_that_is_no_database_is_a_sentence(tmp_path: Path) -> None:
@@ -187,6 +360,7 @@ def test_a_file_that_is_no_database_is_a_sentence(tmp_path: Path) -> None:
         upgrade(store)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_fault_of_ours_is_not_taken_for_a_database_that_is_away(town: Town) -> None:
     with pytest.raises(sqlalchemy.exc.SQLAlchemyError), town.store.reading() as connection:
         connection.exec_driver_sql("SELECT ?", (object(),))

@@ -1,7 +1,10 @@
 """What counts as having run: proof before estimates, in both directions, and nothing twice."""
 
+import json
+
 import pytest
 
+from tests import worlds
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import (
     DAY,
@@ -10,6 +13,7 @@ from tests.timekeeper.worlds import (
     MINUTE,
     SECOND,
     T0,
+    Json,
     Town,
     budgets,
     gpu_pod,
@@ -517,3 +521,321 @@ def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town
 
     world.apply(Heard("pods", T0, Quiet()))
     assert world.heard_ms == T0
+
+
+# What a kubelet's statuses say.
+
+
+def crew(statuses: Json, init_statuses: Json | None = None, phase: str = "Running") -> Json:
+    """A pod of team-b on card 1 with an init container, a native sidecar and two others, each of which asks
+    for a quarter of it; statuses by container."""
+    quarter = {"uuid": "GPU-1", "index": 1, "share_milli": 250, "memory_mib": 4_000}
+    names = ("setup", "cache", "main", "helper")
+    given = {"version": 1, "containers": {name: [quarter] for name in names}}
+    setup, cache, main, helper = (worlds.container(name, gpu_percent="25") for name in names)
+    body = gpu_pod("crew", namespace="team-b", card=1)
+    body["metadata"]["annotations"]["bursar.dev/devices"] = json.dumps(given)
+    body["spec"] |= {
+        "initContainers": [setup, cache | {"restartPolicy": "Always"}],
+        "containers": [main, helper],
+    }
+    body["status"] |= worlds.status(phase, **statuses)
+    body["status"]["initContainerStatuses"] = worlds.status(phase, **(init_statuses or {}))[
+        "containerStatuses"
+    ]
+    return body
+
+
+WAITING: Json = {"waiting": {"reason": "PodInitializing"}}
+
+
+def ran(from_ms: int, to_ms: int | None = None) -> Json:
+    return worlds.running(iso(from_ms)) if to_ms is None else terminated(iso(from_ms), iso(to_ms))
+
+
+def test_a_gpu_init_container_begins_the_session(running: Town) -> None:
+    running.hear(
+        "pods", crew({"main": WAITING, "helper": WAITING}, {"setup": ran(START), "cache": WAITING}, "Pending")
+    )
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+
+    # the init container ends before the others begin: three quarters are held at most
+    assert running.charged("team-b") == 750 * MINUTE
+
+
+def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> None:
+    minute = [START + n * MINUTE for n in range(5)]
+    main, helper = ran(minute[1], minute[2]), ran(minute[1], minute[3])
+    running.hear(
+        "pods",
+        crew(
+            {"main": main, "helper": helper},
+            {"setup": ran(minute[0], minute[1]), "cache": ran(minute[1], minute[4])},
+            "Succeeded",
+        ),
+    )
+    running.tick()
+
+    assert running.postings("uid-crew") == [(minute[0], minute[4], 750, "settled")]
+
+
+def test_while_one_of_several_gpu_containers_runs_the_cards_are_held(running: Town) -> None:
+    """Also where the phase is terminal already, as a node's lifecycle controller sets it from afar."""
+    for phase in ("Running", "Failed"):
+        main, helper = ran(START, START + SECOND), ran(START)
+        running.hear("pods", crew({"main": main, "helper": helper}, phase=phase))
+        running.clock.turn(MINUTE)
+        running.node_heard()
+        running.tick()
+
+    assert running.charged("team-b") == 750 * 2 * MINUTE
+    assert running.postings("uid-crew") == []
+
+
+def test_back_off_between_crashes_is_charged_for_the_cards_are_held(running: Town) -> None:
+    crashing = gpu_pod(started_ms=START)
+    crashing["status"]["containerStatuses"] = [
+        {
+            "name": "main",
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": terminated(iso(START + 50 * SECOND), iso(START + 51 * SECOND)),
+        }
+    ]
+    running.hear("pods", crashing)
+    running.clock.turn(5 * MINUTE)
+    running.node_heard()
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * 5 * MINUTE
+
+
+def test_a_start_that_a_restarted_settler_is_not_told_again_stays_known(running: Town) -> None:
+    """After two restarts of a container its status no longer tells the first."""
+    running.clock.turn(10 * MINUTE)
+    later = gpu_pod(started_ms=START + 9 * MINUTE)
+    later["status"]["containerStatuses"][0]["lastState"] = terminated(
+        iso(START + 8 * MINUTE), iso(START + 8 * MINUTE + SECOND)
+    )
+    running.hear("pods", later, unheard=True)
+    running.restart()
+    running.node_heard()
+    running.tick()
+
+    assert running.budget()["pending"] == GPU * 10 * MINUTE
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "PodInitializing"], ids=["bogus image", "endless init"])
+def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, reason: str) -> None:
+    """From startGrace on, though no timestamp of the kubelet's tells of it: deleting the pod refunds
+    nothing."""
+    stuck = gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0)
+    stuck["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {"reason": reason}}}]
+    running.hear("pods", stuck)
+    running.clock.turn(10 * HOUR)
+    running.node_heard()
+    running.tick()
+    never = {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}}
+    stuck["status"] |= {"phase": "Failed", "containerStatuses": [{"name": "main", "state": never}]}
+    running.hear("pods", stuck)
+    running.hear("pods", stuck, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    due = T0 + 10 * MINUTE, T0 + 10 * HOUR + 2 * SECOND
+    assert running.postings("uid-stuck") == [(*due, GPU, "settled")]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        {"phase": "Failed", "reason": "NodeLost"},
+    ],
+)
+def test_an_end_that_tells_no_time_is_charged_to_the_last_evidence(running: Town, status: Json) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(20 * SECOND)
+    running.beat(POD, 1)
+    running.hear("pods", {**POD, "status": status})
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.node_heard()
+    running.tick()
+
+    assert running.postings() == [(START, START + 80 * SECOND, GPU, "settled")]
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1), ("Failed", 137)])
+def test_completed_failed_and_killed_pods_are_charged_by_the_kubelets_timestamps(
+    running: Town, phase: str, code: int
+) -> None:
+    ended = gpu_pod(started_ms=START, ended_ms=START + MINUTE, phase=phase)
+    ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = code
+    running.clock.turn(HOUR)
+    running.node_heard()
+    running.hear("pods", ended)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_an_evicted_pod_pays_until_its_containers_have_ended(running: Town) -> None:
+    """An eviction only asks for the end, as a deletion does: until then the cards are held."""
+    leaving = gpu_pod(started_ms=START)
+    leaving["metadata"]["deletionTimestamp"] = iso(START + 30 * SECOND)
+    leaving["status"]["conditions"].append(
+        {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    )
+    running.hear("pods", leaving)
+    running.clock.turn(20 * SECOND)
+    running.node_heard()
+    running.tick()
+    assert running.budget()["pending"] == GPU * 20 * SECOND
+
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + 25 * SECOND, phase="Failed"))
+    running.tick()
+
+    assert running.postings() == [(START, START + 25 * SECOND, GPU, "settled")]
+
+
+# Nodes.
+
+
+def test_a_rebooted_nodes_pods_are_charged_through_the_reboot(running: Town) -> None:
+    """The pod object stays and holds its cards; its containers start again."""
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.hear("leases", lease(START + MINUTE), deleted=True)
+    running.clock.turn(10 * MINUTE)
+    running.tick()
+    assert running.charged() == GPU * MINUTE
+
+    again = gpu_pod(started_ms=START + 9 * MINUTE)
+    again["status"]["containerStatuses"][0]["lastState"] = {
+        "terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}
+    }
+    running.hear("pods", again)
+    running.node_heard()
+    running.tick()
+
+    assert running.charged() == GPU * 11 * MINUTE
+
+
+def test_a_removed_nodes_pods_end_with_its_last_evidence(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
+    running.clock.turn(10 * MINUTE)
+    running.hear("leases", lease(START), deleted=True)
+    running.hear("nodes", node(), deleted=True)
+    running.hear("pods", POD, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_to_the_last_evidence(
+    running: Town,
+) -> None:
+    running.clock.turn(MINUTE)
+    running.beat(POD, 1)
+    running.tick()
+    running.clock.turn(30 * MINUTE)
+    running.hear("pods", POD, deleted=True)
+    running.hear("leases", lease(running.clock()))
+    running.quiet()
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.node_heard()
+    running.tick()
+
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+
+
+# Clocks.
+
+
+def test_a_start_from_a_fast_clock_is_charged_once_it_has_come(running: Town) -> None:
+    early = gpu_pod("early", namespace="team-b", card=1, started_ms=running.clock() + MINUTE)
+    running.hear("pods", early)
+    running.clock.turn(30 * SECOND)
+    running.node_heard()
+    running.tick()
+    assert running.charged("team-b") == 0
+
+    running.clock.turn(40 * SECOND)
+    running.node_heard()
+    running.tick()
+
+    assert running.charged("team-b") == GPU * 10 * SECOND
+
+
+def test_an_end_before_its_start_costs_nothing(running: Town) -> None:
+    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START - MINUTE))
+    running.tick()
+
+    assert running.charged() == 0
+
+
+def test_ages_count_and_no_clock_of_the_pods(running: Town) -> None:
+    """A sidecar's clock may be years off: what it sends is how long ago."""
+    running.clock.turn(HOUR)
+    running.beat(POD, 1, 30 * MINUTE)
+    running.clock.turn(MINUTE)
+    running.beat(POD, 2, 40 * MINUTE)
+
+    assert running.budget()["pending"] == GPU * 30 * MINUTE
+
+
+def test_heartbeats_of_a_pod_that_is_gone_change_nothing_and_say_so(running: Town) -> None:
+    ended = gpu_pod(started_ms=START, ended_ms=START + MINUTE)
+    running.hear("pods", ended, deleted=True)
+    running.clock.turn(HOUR)
+    running.tick()
+
+    answer = running.beat(POD, 1)
+    running.tick()
+
+    assert (answer.status_code, answer.get_json()["over"]) == (200, True)
+    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.charged() == GPU * MINUTE
+
+
+# Terms.
+
+
+@pytest.mark.parametrize(
+    ("charge_by", "rate"), [("dominant", 1_500), ("compute", 750), ("memory", 1_500), ("mean", 1_125)]
+)
+def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
+    running: Town, charge_by: str, rate: int
+) -> None:
+    """A quarter of a card's compute and half of its memory, on a model of weight 3."""
+    running.hear("nodes", node("n2", model="H100"))
+    running.hear("configmaps", budgets(_settings=f"chargeBy: {charge_by}\nweights: {{H100: 3}}"))
+    running.tick()
+    body = gpu_pod("uneven", namespace="team-b", node="n2", started_ms=START)
+    limits = {"bursar.dev/gpu-percent": "25", "bursar.dev/gpu-memory": "8000"}
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    slice_ = {"uuid": "GPU-0", "index": 0, "share_milli": 250, "memory_mib": 8_000}
+    body["metadata"]["annotations"]["bursar.dev/devices"] = json.dumps(
+        {"version": 1, "containers": {"main": [slice_]}}
+    )
+    running.hear("pods", body)
+    running.tick()
+
+    running.hear("configmaps", budgets(_settings="weights: {H100: 1}\nchargeBy: dominant"))
+    running.hear("nodes", node("n2", model="T4"))
+    ended = {**body, "status": worlds.status("Succeeded", main=ran(START, START + MINUTE))}
+    running.hear("pods", ended)
+    running.tick()
+
+    assert running.postings("uid-uneven") == [(START, START + MINUTE, rate, "settled")]

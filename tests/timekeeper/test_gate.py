@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.app.gate import Gate
+from timekeeper.app.gate import MOST_REMEMBERED, Gate
 from timekeeper.app.problem import Problem
 from timekeeper.app.tokens import Expected, fault, issuer_of
 from timekeeper.core.reflect import UnreachableError
@@ -33,10 +33,10 @@ EXPECTED = Expected("bursar", "test")
 class Door:
     """A gate with its reviews and its clock."""
 
-    def __init__(self, issuer: str = "test") -> None:
+    def __init__(self, issuer: str = "test", most_remembered: int = MOST_REMEMBERED) -> None:
         self.clock = Clock()
         self.reviews = Reviews({GOOD: user_status("someone")})
-        self.gate = Gate(self.reviews.post, Expected("bursar", issuer), self.clock)
+        self.gate = Gate(self.reviews.post, Expected("bursar", issuer), self.clock, most_remembered)
 
     def status(self, bearer: str, *right: str) -> int:
         """200, or the status of the refusal."""
@@ -256,3 +256,44 @@ def test_half_a_pod_is_no_pod(door: Door, user: Json) -> None:
         door.gate.pod(f"Bearer {GOOD}")
 
     assert refusal.value.status == 403
+
+
+def test_a_pod_that_is_not_remembered_is_known_only_after_a_question(door: Door) -> None:
+    door.reviews.tokens[GOOD] = pod_status(gpu_pod("p"))
+    header = f"Bearer {GOOD}"
+    assert door.gate.known_pod(header) is None
+    assert door.reviews.asked == []
+
+    asked = door.gate.pod(header)
+
+    assert door.gate.known_pod(header) == asked
+    door.clock.turn(MINUTE)
+    assert door.gate.known_pod(header) is None
+
+
+@pytest.mark.parametrize(("bearer", "status"), [("junk", 401), (GOOD, 403), (token("forged"), 401)])
+def test_what_is_remembered_of_a_refusal_is_refused_without_a_question(
+    door: Door, bearer: str, status: int
+) -> None:
+    door.status(bearer)
+    asked = list(door.reviews.asked)
+
+    with pytest.raises(Problem) as refusal:
+        door.gate.known_pod(f"Bearer {bearer}")
+
+    assert refusal.value.status == status
+    assert door.reviews.asked == asked
+
+
+def test_what_nobody_asks_about_any_more_is_forgotten() -> None:
+    """However many tokens come, memory holds those of the last two minutes at most, and so many."""
+    door = Door(most_remembered=10)
+    for number in range(100):
+        door.status(token(f"stranger-{number}"))
+        assert door.gate.remembered() <= 20
+
+    for _ in range(2):
+        door.clock.turn(MINUTE)
+        door.status(GOOD)
+
+    assert door.gate.remembered() == 2

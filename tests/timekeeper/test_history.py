@@ -2,7 +2,7 @@
 
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY
-from timekeeper.accounts.history import Entry, History, history_of
+from timekeeper.accounts.history import Entry, History, Tenure, history_of
 from timekeeper.core.ledger import FOREVER_MS, Interval
 from timekeeper.core.policy import UNLIMITED, Budget, Settings
 
@@ -90,10 +90,133 @@ def test_a_budget_taken_away_and_given_again_refills_nothing() -> None:
     assert span(of, NOV_20) == Interval(NOV_1, DEC_1)
 
 
-def test_a_changed_time_zone_closes_the_account_then() -> None:
-    of = history(("team-a", MONTH, NOV_10), ("_settings", "timeZone: Europe/Berlin", NOV_20))
+BERLIN, TOKYO, NEW_YORK = (
+    f"timeZone: {zone}" for zone in ("Europe/Berlin", "Asia/Tokyo", "America/New_York")
+)
+HOUR = 3_600_000
 
-    assert span(of, NOV_20) == Interval(NOV_20, DEC_1 - 3_600_000)
+
+def test_a_changed_time_zone_counts_from_the_end_of_the_running_period_on() -> None:
+    """So nothing is refilled by it, and no grant is left behind in an account that nobody reads any more."""
+    of = history(("team-a", MONTH, NOV_10), ("_settings", BERLIN, NOV_20))
+
+    assert span(of, NOV_20) == Interval(NOV_1, DEC_1)
+    assert span(of, DEC_1) == Interval(DEC_1, DEC_1 + 31 * DAY - HOUR)
+
+
+def test_the_first_period_in_another_zone_is_never_a_remnant() -> None:
+    """In New York it is still November when December begins in UTC: five hours are no month."""
+    of = history(("team-a", MONTH, NOV_10), ("_settings", NEW_YORK, NOV_20))
+
+    assert span(of, DEC_1) == Interval(DEC_1, DEC_1 + 31 * DAY + 5 * HOUR)
+    assert span(of, DEC_1 + 31 * DAY + 5 * HOUR).start_ms == DEC_1 + 31 * DAY + 5 * HOUR
+
+
+def test_a_time_zone_changed_again_before_it_counted_never_counts() -> None:
+    of = history(
+        ("team-a", MONTH, NOV_10),
+        ("_settings", TOKYO, NOV_12),
+        ("_settings", BERLIN, NOV_16),
+        ("_settings", "timeZone: UTC", NOV_20),
+    )
+
+    assert span(of, NOV_20) == Interval(NOV_1, DEC_1)
+    assert span(of, DEC_1) == Interval(DEC_1, DEC_1 + 31 * DAY)
+
+
+def test_a_period_changed_after_the_time_zone_closes_the_account_then_all_the_same() -> None:
+    of = history(("team-a", MONTH, NOV_10), ("_settings", BERLIN, NOV_12), ("team-a", WEEK, NOV_20))
+
+    assert span(of, NOV_12) == Interval(NOV_1, NOV_20)
+    assert span(of, NOV_20) == Interval(NOV_20, NOV_23 - HOUR)
+
+
+def test_accounts_follow_each_other_whatever_was_changed() -> None:
+    of = history(
+        ("team-a", WEEK, NOV_1),
+        ("_settings", TOKYO, NOV_10),
+        ("team-a", MONTH, NOV_12),
+        ("_settings", NEW_YORK, NOV_16),
+        ("team-a", None, NOV_20),
+    )
+    at, end = NOV_1, DEC_1 + 70 * DAY
+    while at < end:
+        account = of.account("team-a", at)
+        assert account.span.start_ms <= at < account.span.end_ms
+        assert of.account("team-a", account.span.end_ms - 1) == account
+        assert of.account("team-a", account.span.end_ms).span.start_ms == account.span.end_ms
+        at = account.span.end_ms
+
+
+def test_an_account_that_a_changed_period_closed_is_followed_by_none() -> None:
+    of = history(("team-a", MONTH, NOV_10), ("team-a", WEEK, NOV_20))
+
+    assert of.preceding("team-a", of.account("team-a", NOV_20)) is None
+    week = of.account("team-a", NOV_23)
+    assert of.preceding("team-a", week) == of.account("team-a", NOV_20)
+
+
+def test_a_group_has_its_own_entry_or_no_limit_and_never_the_default() -> None:
+    of = history(("_defaults", WEEK, 100), ("_group.lab", MONTH, 200))
+
+    assert of.budget("_group.lab", 150).budget == UNLIMITED
+    assert of.budget("_group.lab", 200).key == "_group.lab"
+    assert span(of, NOV_20, "_group.lab") == Interval(NOV_1, DEC_1)
+
+
+def test_a_namespace_is_in_a_group_while_its_entry_says_so() -> None:
+    of = history(
+        ("_defaults", "gpuHours: 1\ngroup: pool", 100),
+        ("team-a", MONTH + "\ngroup: lab", 200),
+        ("team-a", MONTH + "\ngroup: lab\nprice: 1", 300),
+        ("team-a", MONTH, 400),
+        ("team-a", None, 500),
+    )
+
+    assert [of.group("team-a", at) for at in (99, 100, 200, 300, 400, 500)] == [
+        *("", "pool", "lab"),
+        *("lab", "", "pool"),
+    ]
+    assert of.memberships("team-a") == (
+        (Interval(100, 200), "pool"),
+        (Interval(200, 400), "lab"),
+        (Interval(500, FOREVER_MS), "pool"),
+    )
+    assert of.groups_of("team-a") == {"pool", "lab"}
+    assert of.groups == {"pool"}
+
+
+def test_a_price_is_the_namespaces_own_else_the_defaults_else_the_clusters() -> None:
+    of = history(
+        ("_settings", "price: 1.5\ncurrency: EUR", 100),
+        ("_defaults", "gpuHours: 1\nprice: 2", 200),
+        ("team-a", "gpuHours: 1\nprice: 3", 300),
+        ("team-a", "gpuHours: 1", 400),
+        ("_settings", "", 500),
+    )
+
+    assert [of.price("team-a", at) for at in (99, 100, 200, 300, 400, 500)] == [
+        *(("", "USD"), ("1.5", "EUR"), ("2", "EUR")),
+        *(("3", "EUR"), ("2", "EUR"), ("2", "USD")),
+    ]
+
+
+def test_a_report_is_cut_where_group_or_price_changed_and_nowhere_else() -> None:
+    of = history(
+        ("_settings", "price: 1", 100),
+        ("team-a", "gpuHours: 1\ngroup: lab", 200),
+        ("team-a", "gpuHours: 2\ngroup: lab", 300),
+        ("team-a", "gpuHours: 2\nprice: 2", 400),
+        ("_defaults", "gpuHours: 2\nprice: 9", 500),
+    )
+
+    assert list(of.tenures("team-a", Interval(50, 900))) == [
+        Tenure(Interval(50, 100), "", "", "USD"),
+        Tenure(Interval(100, 200), "", "1", "USD"),
+        Tenure(Interval(200, 400), "lab", "1", "USD"),
+        Tenure(Interval(400, 900), "", "2", "USD"),
+    ]
+    assert list(of.tenures("team-a", Interval(200, 200))) == []
 
 
 def test_from_the_default_to_an_own_entry_of_the_same_kind_the_account_goes_on() -> None:

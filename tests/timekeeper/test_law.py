@@ -1,264 +1,185 @@
-"""The law: posted and pending together are what the evidence proves x rate, to the unit, whatever happens.
+"""Laws of charging, for random pods: what a session costs, and what all the sessions on a card cost together.
 
-Random histories of pods, watches that go deaf, settlers that are killed, heartbeats lost, doubled, reordered
-and late, long silences, budgets that change; after every tick the ledger is held against an oracle that
-imports nothing of ours.
-"""
+That postings and pending are the witnessed time x rate, in every mode and through every fault, is the state
+machine's (test_machine.py); here are the laws of rates, and the same sum for single sessions."""
 
-import copy
-import tempfile
-from pathlib import Path
+import json
+from fractions import Fraction
+from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.oracle import Oracle, Seen
-from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, Json, Town, budgets, gpu_pod, lease, node
-from timekeeper.core.ledger import Interval
-from timekeeper.store import reading
+from tests import worlds
+from tests.timekeeper import oracle, truth
+from timekeeper.accounts.pods import Pod, read_pod
+from timekeeper.accounts.posting import amount_within, still_to_post
+from timekeeper.accounts.session import open_session
+from timekeeper.core.cards import decode_inventory
+from timekeeper.core.ledger import Evidence, Interval, split, witnessed
+from timekeeper.core.policy import Settings
 
-NODES = ("n1", "n2")
-TEAMS = ("team-a", "team-b")
-ENTRIES = (
-    "gpuHours: 1\nperiod: hour",
-    "gpuHours: 3\nperiod: day",
-    "gpuHours: 100\nperiod: month",
-    "gpuHours: unlimited",
-)
-SPANS = (1, 250, SECOND, 7 * SECOND, 40 * SECOND, 11 * MINUTE, HOUR, 3 * HOUR)
-MOST_PODS = 4
+MODES = ("dominant", "compute", "memory", "mean")
+MEMORY_FLOOR_MIB = 64
+
+Taken = tuple[int, int]  # per mille of the compute, MiB
 
 
-class Life:
-    """A town and its oracle, to which the same things happen. ``true``: the arguments of `gpu_pod` for each
-    pod as it really is, whether it was heard of or not; ``late``: how many ticks the settler does not come
-    to."""
-
-    def __init__(self, folder: Path, entry: str) -> None:
-        self.town = Town(folder)
-        self.oracle = Oracle()
-        self.written = Oracle()
-        self.true: dict[str, Json] = {}
-        self.sent: dict[str, tuple[str, int, int]] = {}
-        self.deaf = False
-        self.late = 0
-        cards = (("nodes", node(name, cards=64)) for name in NODES)
-        self.town.begin(*cards, ("configmaps", budgets(team_a=entry)))
-        self.oracle.hears(self.town.clock())
-        self.tick()
-
-    def happens(self, act: str, which: int, span: int, more: int) -> None:
-        """One thing: ``which`` pod or node, for how long or how long ago, and what else the act needs."""
-        getattr(self, act)(which, span, more)
-        if self.late:
-            self.late -= 1
-        else:
-            self.tick()
-
-    def bind(self, which: int, span: int, more: int) -> None:
-        """A pod is bound, perhaps a while ago and running since."""
-        if sum(self.is_there(name) for name in self.true) >= MOST_PODS:
-            return
-        bound = self.town.clock() - span
-        name = f"p{len(self.true)}"
-        self.true[name] = {
-            "namespace": TEAMS[more % 2],
-            "node": NODES[which % 2],
-            "percent": 1 + more,
-            "card": len(self.true) % 64,
-            "grace_s": (0, 30, 3600)[more % 3],
-            "bound_ms": bound,
-            "started_ms": bound + span // 2 if more % 5 else None,
-            "ended_ms": None,
-        }
-        self.tell(name)
-
-    def start(self, which: int, span: int, more: int) -> None:
-        """Its container starts; the kubelet tells of it ``span`` after its binding."""
-        name = self.pod(which)
-        if name and self.is_there(name) and self.true[name]["started_ms"] is None:
-            self.true[name]["started_ms"] = min(self.town.clock(), self.true[name]["bound_ms"] + span)
-            self.tell(name)
-
-    def crash(self, which: int, span: int, more: int) -> None:
-        """Its container starts again, and the status tells of no earlier run."""
-        name = self.pod(which)
-        if name and self.runs(name):
-            self.true[name]["started_ms"] = self.town.clock()
-            self.tell(name)
-
-    def end(self, which: int, span: int, more: int) -> None:
-        """Its container ends, ``span`` after its start, and the kubelet tells of it now."""
-        name = self.pod(which)
-        if name and self.runs(name):
-            self.true[name]["ended_ms"] = min(self.town.clock(), self.true[name]["started_ms"] + span)
-            self.tell(name)
-
-    def delete(self, which: int, span: int, more: int) -> None:
-        """Its object goes, with or without terminal statuses."""
-        name = self.pod(which)
-        if name and self.is_there(name):
-            if not self.deaf:
-                self.learn(name)
-                self.oracle.leaves(f"uid-{name}", self.town.clock(), 1000 * self.true[name]["grace_s"])
-                self.oracle.hears(self.town.clock())
-            self.town.hear("pods", self.raw(name), deleted=True, unheard=self.deaf)
-
-    def beat(self, which: int, span: int, more: int) -> None:
-        """Its sidecar posts, now and then an old beat."""
-        name = self.pod(which)
-        if name:
-            self.post(name, "ab"[more % 2], more % 5, 0 if more % 3 else span)
-
-    def beat_again(self, which: int, span: int, more: int) -> None:
-        """The answer was lost, so the same post comes again, however much later."""
-        name = self.pod(which)
-        if name in self.sent:
-            self.town.clock.turn(span)
-            self.post(name, *self.sent[name])
-
-    def post(self, name: str, run: str, sequence: int, age: int) -> None:
-        answer = self.town.beat(self.raw(name), sequence, age, boot=run)
-        if answer.status_code == 200:
-            self.oracle.beats(f"uid-{name}", run, sequence, age, self.town.clock())
-            self.sent[name] = (run, sequence, age)
-
-    def node_lives(self, which: int, span: int, more: int) -> None:
-        """A while later the node renews its Lease, perhaps by a slow clock, and the watch of pods is
-        alive."""
-        self.town.clock.turn(span)
-        renewed = self.town.clock() - (0, 0, SECOND, 50 * SECOND, HOUR)[more % 5]
-        self.town.hear("leases", lease(renewed, NODES[which % 2]), unheard=self.deaf)
-        if not self.deaf:
-            self.oracle.leases[NODES[which % 2]] = renewed
-            if more % 4:
-                self.town.quiet()
-                self.oracle.hears(self.town.clock())
-
-    def time_passes(self, which: int, span: int, more: int) -> None:
-        """Nothing is heard."""
-        self.town.clock.turn(span)
-
-    def budget(self, which: int, span: int, more: int) -> None:
-        """team-a's budget is another."""
-        self.town.clock.turn(1)
-        self.town.hear("configmaps", budgets(team_a=ENTRIES[more % 4]), unheard=self.deaf)
-
-    def go_deaf(self, which: int, span: int, more: int) -> None:
-        """The watches are cut: what happens now is found at the next list."""
-        self.deaf = True
-
-    def go_slow(self, which: int, span: int, more: int) -> None:
-        """Much is heard before the next tick."""
-        self.late = 1 + which
-
-    def list_anew(self, which: int, span: int, more: int) -> None:
-        """A watch that expired; or a settler that was killed, with all that it had not written yet."""
-        if more % 2:
-            self.town.start_anew()
-            self.written.killed(self.oracle)
-            self.oracle = self.written
-        self.deaf = False
-        self.town.list_all()
-        listed = {raw["metadata"]["uid"] for raw in self.town.objects["pods"].values()}
-        for uid, pod in self.oracle.pods.items():
-            if uid not in listed and not pod.over and not pod.left:
-                self.oracle.missing(uid)
-        for raw in self.town.objects["leases"].values():
-            self.oracle.leases[raw["metadata"]["name"]] = at_ms(raw["spec"]["renewTime"])
-        self.oracle.hears(self.town.clock())
-        for uid in sorted(listed):
-            self.learn(uid.removeprefix("uid-"))
-
-    def tick(self) -> None:
-        """A tick, and what both then say."""
-        now = self.town.clock()
-        assert self.town.tick()
-        self.oracle.tick()
-        self.written = copy.deepcopy(self.oracle)
-        self.check_totals()
-        for namespace in TEAMS:
-            assert self.town.charged(namespace) == self.oracle.charge(namespace, now, 0, now + HOUR)
-            budget = self.town.budget(namespace)
-            since, until = budget["period"]["from"], budget["period"]["to"] or now + HOUR
-            owed = self.oracle.charge(namespace, now, since, until)
-            assert budget["posted"] + budget["pending"] == owed
-            said = self.town.settler.book.standings.get(namespace, "UNLIMITED")
-            assert said == budget["standing"]
-            if budget["granted"] is not None:
-                assert budget["remaining"] == budget["granted"] - owed - budget["reserved"]
-
-    def check_totals(self) -> None:
-        """What the settler keeps of sums is what the sums are."""
-        with self.town.store.reading() as connection:
-            for (namespace, start, end), total in self.town.settler.book.totals.items():
-                assert total == reading.posted_within(connection, namespace, Interval(start, end))
-
-    def settle_all(self) -> None:
-        """At the end nothing is pending for ever: what is there is proved, the rest has fallen silent."""
-        self.list_anew(0, 0, 0)
-        for name in [name for name in self.true if self.is_there(name)]:
-            true = self.true[name]
-            true["started_ms"] = true["started_ms"] or self.town.clock()
-            true["ended_ms"] = true["ended_ms"] or self.town.clock()
-            self.tell(name)
-        self.town.clock.turn(3 * HOUR)
-        self.tick()
-        assert [self.town.budget(namespace)["pending"] for namespace in TEAMS] == [0, 0]
-        assert self.town.settler.book.sessions == {}
-
-    def pod(self, which: int) -> str:
-        """One of the newest pods, there or gone; empty where there never was any."""
-        newest = list(self.true)[-MOST_PODS:]
-        return newest[which % len(newest)] if newest else ""
-
-    def is_there(self, name: str) -> bool:
-        return any(raw["metadata"]["name"] == name for raw in self.town.objects["pods"].values())
-
-    def runs(self, name: str) -> bool:
-        true = self.true[name]
-        return self.is_there(name) and true["started_ms"] is not None and true["ended_ms"] is None
-
-    def raw(self, name: str) -> Json:
-        return gpu_pod(name, **self.true[name])
-
-    def tell(self, name: str) -> None:
-        """The pod is written to the API server, and heard of where nobody is deaf."""
-        self.town.hear("pods", self.raw(name), unheard=self.deaf)
-        if not self.deaf:
-            self.learn(name)
-            self.oracle.hears(self.town.clock())
-
-    def learn(self, name: str) -> None:
-        """The oracle is told what the settler is told."""
-        true = self.true[name]
-        seen = Seen(true["namespace"], true["node"], 10 * true["percent"], true["bound_ms"])
-        self.oracle.pods.setdefault(f"uid-{name}", seen)
-        self.oracle.status(f"uid-{name}", true["started_ms"], true["ended_ms"])
+def asking(number: int, share_milli: int, memory_mib: int) -> dict[str, Any]:
+    """A pod on the one card; shares are whole percents."""
+    part = truth.Part("main", (0,), share_milli // 10, memory_mib)
+    raw = truth.Pod(f"uid-{number}", f"p{number}", "team-a", "n1", (part,), 0, 30).raw()
+    placed = {
+        "uuid": "GPU-0",
+        "index": 0,
+        "share_milli": share_milli,
+        "memory_mib": memory_mib,
+    }
+    raw["metadata"]["annotations"]["bursar.dev/devices"] = json.dumps(
+        {"version": 1, "containers": {"main": [placed]}}
+    )
+    return raw
 
 
-OFTEN = ("bind", "node_lives", "beat", "beat_again", "time_passes", "end")
-SELDOM = ("start", "crash", "delete", "budget", "go_deaf", "go_slow", "list_anew")
-histories = st.lists(
-    st.tuples(
-        st.sampled_from(OFTEN + OFTEN + SELDOM), st.integers(0, 3), st.sampled_from(SPANS), st.integers(0, 99)
-    ),
-    min_size=15,
-    max_size=45,
-)
+@st.composite
+def packings(draw: st.DrawFn) -> tuple[int, list[Taken]]:
+    """A card's memory, and pods that share it without ever taking more than there is."""
+    whole = draw(st.integers(1_000, 200_000))
+    compute, memory, pods = 100, whole, []
+    for _ in range(draw(st.integers(1, 12))):
+        percent = draw(st.integers(0, compute))
+        asked = draw(st.integers(MEMORY_FLOOR_MIB, max(MEMORY_FLOOR_MIB, memory)))
+        given_by_share = draw(st.booleans()) and 0 < percent < 100
+        taken = whole * 10 * percent // 1000 if given_by_share else asked
+        if taken < MEMORY_FLOOR_MIB or taken > memory or percent == 100:
+            continue
+        pods.append((10 * percent, taken))
+        compute, memory = compute - percent, memory - taken
+    return whole, pods
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(ENTRIES), histories)
-def test_the_ledger_says_what_the_evidence_proves(
-    entry: str, history: list[tuple[str, int, int, int]]
+def rates(whole: int, pods: list[Taken], mode: str, weight_milli: int) -> list[int]:
+    """What our ledger charges for each of these pods by the millisecond."""
+    cards = decode_inventory(worlds.inventory(worlds.card(0, whole, "H100")))
+    settings = Settings(charge_by=mode, weights=(("H100", weight_milli),))
+    found = []
+    for number, (share, memory) in enumerate(pods):
+        pod = read_pod(asking(number, share, memory))
+        assert isinstance(pod, Pod)
+        opened = open_session(pod, cards, settings, 0)
+        assert not opened.doubt
+        found.append(opened.session.rate_milli)
+    return found
+
+
+@given(packings(), st.sampled_from(MODES), st.integers(0, 10_000))
+def test_pods_that_share_a_card_never_cost_more_than_its_weight_allows(
+    packing: tuple[int, list[Taken]], mode: str, weight_milli: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        life = Life(Path(folder), entry)
-        try:
-            for act in history:
-                life.happens(*act)
-            life.settle_all()
-        finally:
-            life.town.close()
+    whole, pods = packing
+
+    charged = rates(whole, pods, mode, weight_milli)
+
+    weight = Fraction(weight_milli, 1000)
+    most = 1000 * weight * (2 if mode == "dominant" else 1)
+    assert not pods or sum(charged) < most + len(pods) * (weight + 1)
+    if mode != "dominant":
+        assert sum(charged) <= most + len(pods) * (weight + 1)
+
+
+@given(packings(), st.sampled_from(MODES), st.integers(0, 10_000))
+def test_a_pods_rate_is_its_part_of_the_card_x_weight_rounded_up_once_for_all(
+    packing: tuple[int, list[Taken]], mode: str, weight_milli: int
+) -> None:
+    whole, pods = packing
+    card = {"GPU-0": {"memory_mib": whole, "model": "H100"}}
+    terms = oracle.Terms(mode, weights=(("H100", Fraction(weight_milli, 1000)),))
+
+    charged = rates(whole, pods, mode, weight_milli)
+
+    assert charged == [oracle.rate(asking(0, *taken), card, terms) for taken in pods]
+
+
+@given(packings(), st.sampled_from(MODES))
+def test_a_whole_card_in_parts_costs_no_less_than_the_card(
+    packing: tuple[int, list[Taken]], mode: str
+) -> None:
+    """Rounding never favours those who cut a card into pieces."""
+    whole, pods = packing
+    share, memory = (sum(taken[i] for taken in pods) for i in (0, 1))
+    exact = {
+        "compute": Fraction(share),
+        "memory": Fraction(1000 * memory, whole),
+        "mean": (share + Fraction(1000 * memory, whole)) / 2,
+        "dominant": max(Fraction(share), Fraction(1000 * memory, whole)),
+    }
+
+    assert sum(rates(whole, pods, mode, 1000)) >= exact[mode]
+
+
+MOMENTS = st.integers(1_000_000_000_000, 1_000_000_100_000)
+PERHAPS = st.none() | MOMENTS
+
+
+@st.composite
+def evidences(draw: st.DrawFn) -> Evidence:
+    """Any evidence that there can be of one pod, all within a hundred seconds."""
+    bound, ended, vanished = draw(MOMENTS), draw(st.none() | st.just(0) | MOMENTS), draw(PERHAPS)
+    return Evidence(
+        bound_ms=bound,
+        started_ms=draw(PERHAPS),
+        ended_ms=ended,
+        beat_ms=draw(PERHAPS),
+        watermark_ms=draw(PERHAPS),
+        vanished_ms=None if ended is not None else vanished,
+        grace_ms=draw(st.integers(0, 60_000)) if vanished else 0,
+    )
+
+
+@given(evidences(), st.sampled_from(("running", "bound")), st.integers(0, 60_000), MOMENTS)
+def test_what_counts_follows_from_the_evidence_by_its_ranks(
+    known: Evidence, charge_from: str, start_grace: int, now: int
+) -> None:
+    terms = oracle.Terms(charge_from=charge_from, start_grace=start_grace)
+    pod = oracle.Seen({"spec": {"nodeName": "n"}}, terms, 1, known.bound_ms, known.started_ms, known.ended_ms)
+    pod.at_rest = known.watermark_ms or 0
+    pod.last = None if known.vanished_ms is None else known.vanished_ms + known.grace_ms
+    told = oracle.Known({"p": pod}, marks={"n": known.watermark_ms or 0})
+
+    seen = witnessed(known, Settings(charge_from=charge_from, start_grace_ms=start_grace), now)
+
+    start, end = told.counts("p", now, {"p": known.beat_ms or 0})
+    assert seen.interval.length_ms == end - start
+    assert not seen.interval.length_ms or seen.interval == Interval(start, end)
+    assert seen.proven == (known.ended_ms is not None)
+    assert seen.closed == (seen.proven or (pod.last is not None and now >= pod.last))
+
+
+spans = st.tuples(st.integers(0, 5_000), st.integers(0, 5_000)).map(
+    lambda each: Interval(min(each), max(each))
+)
+
+
+@given(
+    st.lists(spans, min_size=1, max_size=6),
+    st.integers(1, 4_000),
+    st.integers(1, 10**5),
+    st.sampled_from(("hour", "day")),
+)
+def test_whatever_was_posted_before_postings_become_exactly_what_is_due(
+    dues: list[Interval], rate_milli: int, scale: int, kind: str
+) -> None:
+    """Evidence comes and goes; after each posting the sum is the newest due x rate, in every part of time."""
+    cards = decode_inventory(worlds.inventory(worlds.card(0)))
+    pod = read_pod(asking(0, 500, 8_000))
+    assert isinstance(pod, Pod)
+    session = open_session(pod, cards, Settings(weights=(("A100", 2 * rate_milli),)), 0).session
+    posted: tuple[Any, ...] = ()
+    for due in dues:
+        due = Interval(due.start_ms * scale, due.end_ms * scale)
+        more = still_to_post(session, posted, due, lambda span: split(span, kind, "Europe/Berlin"), "test", 0)
+        posted += more
+        assert [each.sequence for each in posted] == list(range(len(posted)))
+        assert all(each.rate_milli and each.interval.length_ms for each in more)
+        for part in (due, Interval(0, due.start_ms), Interval(due.end_ms, 10**12)):
+            assert amount_within(posted, part) == rate_milli * part.within(due).length_ms

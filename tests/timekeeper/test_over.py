@@ -210,7 +210,7 @@ def test_what_the_release_before_settled_is_not_settled_anew(home: Town) -> None
     home.tick()
     settled = home.settler.book.settled["uid-p"].settled_ms
     with home.store.writing() as connection:
-        connection.exec_driver_sql("UPDATE sessions SET others_ended = 0")
+        connection.exec_driver_sql("UPDATE sessions SET others_ended = false")
     home.clock.turn(MINUTE)
     home.restart()
     home.tick()

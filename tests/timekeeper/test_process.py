@@ -5,6 +5,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import sqlite3
 import ssl
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from deploy.local.identity import new_authority
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
-from tests.timekeeper.processes import Process, prepared
+from tests.timekeeper.processes import Process, children, prepared, send
 from tests.timekeeper.worlds import (
     ADMIN,
     HOUR,
@@ -53,23 +54,15 @@ def timekeeper(api: FakeApiServer, tmp_path: Path) -> Iterator[Process]:
         yield process
 
 
-def children(of: int) -> dict[str, list[int]]:
-    """The process IDs below one, by the command they run."""
-    found: dict[str, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-            if parent == of and "--as" in words:
-                found.setdefault(words[words.index("--as") + 1], []).append(int(entry.name))
-    return found
-
-
-def test_it_serves_over_tls_with_the_newest_certificate(timekeeper: Process, tmp_path: Path) -> None:
+def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(
+    timekeeper: Process, tmp_path: Path
+) -> None:
     timekeeper.start()
     timekeeper.wait_ready()
+    with contextlib.closing(timekeeper.connection()) as connection:
+        connection.connect()
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        assert connection.sock.version() in ("TLSv1.2", "TLSv1.3")
     assert timekeeper.call("GET", "/v1/standings", ADMIN)[0] == 200
 
     other = new_authority("another")
@@ -82,17 +75,6 @@ def test_it_serves_over_tls_with_the_newest_certificate(timekeeper: Process, tmp
 
     assert timekeeper.call("GET", "/livez")[0] == 200
     assert timekeeper.end() == 0
-
-
-def test_only_tls_1_2_and_newer_is_spoken(timekeeper: Process) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
-    connection = timekeeper.connection()
-    connection.connect()
-    assert isinstance(connection.sock, ssl.SSLSocket)
-    assert connection.sock.version() in ("TLSv1.2", "TLSv1.3")
-    connection.close()
-    timekeeper.end()
 
 
 def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
@@ -115,21 +97,38 @@ def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
     )
 
     assert "settler ended code=-9 again_in_s=0.5" in timekeeper.log()
-    timekeeper.end()
 
 
-def test_without_its_supervisor_nothing_runs_on(timekeeper: Process) -> None:
+def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(timekeeper: Process) -> None:
+    """The next one must be able to listen: no worker stays for the clients that it has."""
     timekeeper.start()
     timekeeper.wait_ready()
     assert timekeeper.running is not None
     pids = [pid for each in children(timekeeper.running.pid).values() for pid in each]
     assert len(pids) == 2
+    clients = [timekeeper.connection() for _ in range(3)]
+    for client in clients:
+        assert send(client, "GET", "/livez")[0] == 200
 
     timekeeper.running.kill()
     timekeeper.running.wait()
     timekeeper.running = None
 
+    timekeeper.wait("the port", lambda: not is_taken(timekeeper.port), within_s=1)
     timekeeper.wait("the children's end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    for client in clients:
+        client.close()
+
+
+def is_taken(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process) -> None:
@@ -153,7 +152,6 @@ def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(timekeeper: Process)
 
     assert second.running.wait(20) == 2
     assert f"cannot listen on 127.0.0.1:{timekeeper.port}: Address already in use" in timekeeper.log()
-    timekeeper.end()
 
 
 def test_a_database_that_cannot_be_opened_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:

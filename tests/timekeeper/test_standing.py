@@ -245,6 +245,7 @@ def test_a_changed_standing_is_another_document(home: Town) -> None:
         "rules": {},
         "exempt": [],
         "policy": "",
+        "group": "",
     }
 
 

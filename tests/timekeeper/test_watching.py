@@ -155,7 +155,7 @@ def test_a_list_is_read_page_by_page() -> None:
 
     paged = Paged()
 
-    assert paged.list_all("/api/v1/pods") == ((lease(T0, "a"), lease(T0, "b")), "9")
+    assert list(paged.pages("/api/v1/pods")) == [([lease(T0, "a")], "9"), ([lease(T0, "b")], "9")]
     assert paged.asked == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
 
 

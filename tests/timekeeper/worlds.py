@@ -1,9 +1,11 @@
-"""A small cluster and its ledger: objects as dicts, a real SQLite file, the real Flask app, a clock turned by
+"""A small cluster and its ledger: objects as dicts, a real database, the real Flask app, a clock turned by
 hand."""
 
 import base64
 import json
+import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +150,8 @@ class Reviews:
         if body["kind"] == "TokenReview":
             return {"status": self.tokens.get(spec["token"], {"authenticated": False})}
         wanted = spec["resourceAttributes"]
-        who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
+        where = wanted["namespace"] or wanted.get("name", "")
+        who = (spec["user"], wanted["verb"], wanted["resource"], where)
         return {"status": {"allowed": who not in self.denied}}
 
 
@@ -171,12 +174,30 @@ ADMIN = token("admin")
 CA = "-----BEGIN CERTIFICATE-----\n"
 
 
-class Town:
-    """A cluster of dicts with settler, database and REST API. Everything is heard at the clock's time."""
+@cache
+def _new_ledger() -> bytes:
+    """An SQLite file with this release's schema and no row in it: migrations run once, and not in each
+    test."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ledger.db"
+        store = open_store(f"sqlite:///{file}")
+        upgrade(store)
+        store.close()
+        return file.read_bytes()
 
-    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+
+class Town:
+    """A cluster of dicts with settler, database and REST API. Everything is heard at the clock's time.
+
+    ``where``: the database's URL, or a folder for an SQLite file.
+    """
+
+    def __init__(self, where: str | Path, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.url = f"sqlite:///{folder}/ledger.db"
+        self.url = where if isinstance(where, str) else f"sqlite:///{where}/ledger.db"
+        file = Path(self.url.removeprefix("sqlite:///"))
+        if self.url.startswith("sqlite:///") and not file.exists():
+            file.write_bytes(_new_ledger())
         self.store: Store = open_store(self.url)
         upgrade(self.store)
         self.reviews = Reviews({ADMIN: user_status("admin")})

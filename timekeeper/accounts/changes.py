@@ -28,7 +28,8 @@ class Changes:
     """The difference that a tick makes.
 
     ``watermarks``: node -> until when it was heard; ``new_nodes`` are those among them that have no row yet.
-    ``errors``, ``waiting`` and ``published`` are None where they stay as they are.
+    ``errors``, ``waiting`` and ``published`` are None where they stay as they are; ``waiting`` has the rates
+    that are others now, 0 where none is left.
     """
 
     pulse: Pulse | None = None

@@ -14,6 +14,9 @@ from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
 SILENT_MS = 60_000
 
 
+_AHEAD_MS = 86_400_000  # by so much a node's clock may be before ours
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What is fixed at opening, then the evidence. Times in milliseconds since 1970, the rate in milli-GPU.
@@ -124,12 +127,6 @@ def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: in
     return Opened(session, given if isinstance(given, str) else "")
 
 
-def placement_fault(pod: Pod, cards: Iterable[Card]) -> str:
-    """Why the pod's placement is not to be trusted on these cards; empty where it is."""
-    given = _placement(pod, tuple(cards))
-    return given if isinstance(given, str) else ""
-
-
 def admitted_in_budget(standing: str, settings: Settings) -> bool:
     """Whether a pod with this ``bursar.dev/standing`` was let in as one that may use what is left."""
     if standing == "UNKNOWN":
@@ -161,17 +158,30 @@ def asked(request: GPURequest) -> placing.Use:
     return placing.Use(max(use.share_milli for use in most), max(use.memory_mib for use in most))
 
 
-def witness(session: Session, pod: Pod) -> Session:
+def witness(session: Session, pod: Pod, now_ms: int) -> Session:
     """The session with what the pod's status proves. The earliest start ever told stays: a status forgets it
-    after a few restarts. Of a pod that has ended nobody asks which container kept it going."""
-    starts = [start for start in (session.started_ms, pod.started_ms) if start is not None]
+    after a few restarts. Of a pod that has ended nobody asks which container kept it going.
+
+    Whoever writes statuses may have a wrong clock: no start counts from before the binding, and an end that
+    lies more than a day ahead is one of now.
+    """
+    started_ms = None if pod.started_ms is None else max(pod.started_ms, pod.bound_ms or 0)
+    starts = [start for start in (session.started_ms, started_ms) if start is not None]
     return replace(
         session,
         started_ms=min(starts, default=None),
-        ended_ms=session.ended_ms if pod.ended_ms is None else pod.ended_ms,
+        ended_ms=_ended_ms(session, pod, now_ms),
         vanished_ms=None,
         others_ended=pod.others_ended if pod.ended_ms is None else session.others_ended,
     )
+
+
+def _ended_ms(session: Session, pod: Pod, now_ms: int) -> int | None:
+    if pod.ended_ms is None:
+        return session.ended_ms
+    if pod.ended_ms <= now_ms + _AHEAD_MS:
+        return pod.ended_ms
+    return now_ms if session.ended_ms is None else session.ended_ms
 
 
 def vanish(

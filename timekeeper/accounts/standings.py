@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.core.ledger import Balance
 from timekeeper.core.policy import Settings
-from timekeeper.core.wire import PriorityClassWire, StandingEntry, Standings, StandingSettings
+from timekeeper.core.wire import PriorityClassWire, StandingEntry, StandingSettings
 
 # A reader tells our time by ``generated``: a document that stays for long is made anew this often.
 _RENEWED_EACH_MS = 300_000
+_MOST_BYTES_A_SECOND = 256 * 1024
 _GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the grant
 
 
@@ -20,12 +21,44 @@ _GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the 
 class Published:
     """A standings document as it is served: its bytes, and the revision that is its strong ETag.
 
-    ``gist`` is what a reader would act on differently; while it is the same, the document stays as it is.
+    ``gist`` is what a reader would act on differently, ``words`` the part of it that is no number; while they
+    are the same, the document stays as it is. ``at_ms``: when it was made.
     """
 
     revision: str
     body: bytes
     gist: str
+    words: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """One entry of the document, and of its gist the words and the numbers."""
+
+    statement: Statement
+    body: bytes
+    words: bytes
+    numbers: bytes
+
+
+class Entries:
+    """Encoded entries, kept for as long as their statements are the same: of thousands a few change."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._kept: dict[str, _Encoded] = {}
+
+    def encoded(self, settings: Settings, statements: Mapping[str, Statement]) -> list[_Encoded]:
+        """The entries of these statements, in their order."""
+        if self._settings != settings or len(self._kept) > 2 * len(statements) + 100:
+            self._settings, self._kept = settings, {}
+        kept = self._kept
+        for name, each in statements.items():
+            known = kept.get(name)
+            if known is None or known.statement is not each:
+                kept[name] = _encoded(name, each, settings)
+        return [kept[name] for name in statements]
 
 
 def publish(
@@ -35,22 +68,46 @@ def publish(
     namespaces: Mapping[str, Statement],
     now_ms: int,
     last: Published | None,
+    entries: Entries | None = None,
 ) -> Published:
-    """The document now; the last one, byte for byte, where nobody would act differently on a new one."""
-    document: Standings = {
-        "version": 1,
-        "revision": "",
-        "generated": now_ms,
-        "settings": _settings(settings, classes),
-        "default": _entry(default, settings),
-        "namespaces": {name: _entry(each, settings) for name, each in sorted(namespaces.items())},
-    }
-    balances = {"": default.balance, **{name: each.balance for name, each in namespaces.items()}}
-    gist = _gist(document, balances)
+    """The document now; the last one, byte for byte, where nobody would act differently on a new one.
+
+    A large one in which numbers alone are others waits for its turn, so that no more than a quarter of a
+    megabyte is written in a second. ``entries``: those of the last call, where they were kept.
+    """
+    told = entries or Entries()
+    first, *others = told.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
+    shown = _bytes(_settings(settings, classes))
+    era = str(now_ms // _RENEWED_EACH_MS).encode()
+    words = _digest([shown, era, *(each.words for each in (first, *others))])
+    gist = _digest([words.encode(), *(each.numbers for each in (first, *others))])
     if last is not None and last.gist == gist:
         return last
-    document["revision"] = hashlib.sha256(_bytes(document)).hexdigest()[:32]
-    return Published(document["revision"], _bytes(document), gist)
+    if last is not None and last.words == words:
+        pause_ms = len(last.body) // _MOST_BYTES_A_SECOND * 1000
+        if last.at_ms <= now_ms < last.at_ms + pause_ms:
+            return last
+    head = b'{"default":%b,"generated":%d,"namespaces":{%b},"revision":"' % (
+        first.body.partition(b":")[2],
+        now_ms,
+        b",".join(each.body for each in others),
+    )
+    tail = b'","settings":%b,"version":1}' % shown
+    revision = _digest([head, tail])[:32]
+    return Published(revision, b"".join((head, revision.encode(), tail)), gist, words, now_ms)
+
+
+def _encoded(name: str, statement: Statement, settings: Settings) -> _Encoded:
+    """The entry with its name before it, as it stands in the document."""
+    entry = _entry(statement, settings)
+    body = b"%b:%b" % (_bytes(name), _bytes(entry))
+    words = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
+    numbers = [entry["ratio"], _grains(statement.deciding.balance)]
+    return _Encoded(statement, body, _bytes([name, words]), _bytes(numbers))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
 def _settings(settings: Settings, classes: Mapping[str, tuple[int, str]]) -> StandingSettings:
@@ -82,35 +139,30 @@ def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWi
 
 
 def _entry(statement: Statement, settings: Settings) -> StandingEntry:
-    budget, balance = statement.in_force.budget, statement.balance
-    over = balance.standing == "OVER_BUDGET"
+    budget, standing = statement.in_force.budget, statement.standing
+    deciding, warning = statement.deciding, statement.warning
+    over = standing == "OVER_BUDGET"
     return {
-        "standing": "OVER_BUDGET" if over else "UNLIMITED" if balance.granted is None else "IN_BUDGET",
-        "onExhausted": budget.on_exhausted,
+        "standing": "OVER_BUDGET" if over else "IN_BUDGET" if standing == "IN_BUDGET" else "UNLIMITED",
+        "onExhausted": deciding.in_force.budget.on_exhausted,
         "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
-        "ratio": balance.ratio_milli,
-        "warnAt": budget.warn_at_milli,
-        "remaining": balance.remaining,
+        "ratio": warning.balance.ratio_milli,
+        "warnAt": warning.in_force.budget.warn_at_milli,
+        "remaining": deciding.balance.remaining,
         "validUntil": statement.valid_until_ms,
         "mode": _mode(budget.mode or settings.mode),
         "rules": dict(budget.rules),
         "exempt": list(budget.exempt),
         "policy": budget.policy,
+        "group": budget.group,
     }
 
 
-def _gist(document: Standings, balances: Mapping[str, Balance]) -> str:
-    """Everything, but the moment and the exact remainders only by their grains."""
-    entries = {"": document["default"], **document["namespaces"]}
-    told = {name: {**entry, "remaining": _grains(balances[name])} for name, entry in entries.items()}
-    era = document["generated"] // _RENEWED_EACH_MS
-    return hashlib.sha256(_bytes([document["settings"], told, era])).hexdigest()
-
-
-def _grains(balance: Balance) -> int | None:
+def _grains(balance: Balance) -> tuple[int, int] | None:
+    """What was granted, and how many grains of it are left."""
     if balance.granted is None or balance.remaining is None:
         return None
-    return balance.remaining * _GRAIN // max(1, balance.granted)
+    return balance.granted, balance.remaining * _GRAIN // max(1, balance.granted)
 
 
 def _bytes(document: object) -> bytes:

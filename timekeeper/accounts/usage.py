@@ -1,58 +1,153 @@
-"""Usage reports: what was charged inside a span, by namespace or by pod."""
+"""Usage reports: what charges are added up by, over which stretches of time, and what an amount comes to in
+hours and in money."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
+from timekeeper.accounts.history import History
+from timekeeper.core.ledger import FOREVER_MS, Interval, split
 from timekeeper.core.policy import GPU_HOUR
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to tell every single amount from its neighbours
 
+# what a report can be grouped by -> the columns that tell whom a row is about
+GROUPS = {
+    "namespace": ("namespace",),
+    "group": ("group",),
+    "pod": ("namespace", "pod", "uid", "owner", "node", "models"),
+    "owner": ("namespace", "owner"),
+    "node": ("node",),
+    "model": ("models",),
+}
+LABEL = "label:"  # a pod's label as a column is label:NAME
+
+# columns that follow from a namespace by the budget entries: their dates tell which value holds
+DATED = ("group", "price", "currency")
+
+TIME_STEPS = ("hour", "day", "month")
+MOST_STEPS = 10_000
+_LAST_STEP_MS = FOREVER_MS - 731 * 86_400_000  # the calendar ends with the year 9997
+_SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_000}
+
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """Who was charged; ``pod`` and what follows are empty in a report by namespace."""
+class Terms:
+    """A stretch through which a namespace was of one group and had one price."""
 
     namespace: str
-    pod: str = ""
-    uid: str = ""
-    owner: str = ""
-    node: str = ""
-    models: str = ""
+    from_ms: int
+    to_ms: int
+    group: str
+    price: str
+    currency: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a report: amounts in milli-GPU x milliseconds."""
+class Sums:
+    """Milli-GPU x milliseconds, but ``by_node_ms`` and ``by_tenant_ms``.
 
-    who: Charged
-    posted: int
-    pending: int
+    ``requested``: what the pods held, unweighted, in the time they were charged for; ``measured``: of that,
+    what was watched; ``used``: what was used then; the last two: for how long the node's agent, or the pod's
+    own sidecar, said so.
+    """
+
+    posted: int = 0
+    pending: int = 0
+    requested: int = 0
+    measured: int = 0
+    used: int = 0
+    by_node_ms: int = 0
+    by_tenant_ms: int = 0
 
     @property
     def amount(self) -> int:
         """Posted and pending together."""
         return self.posted + self.pending
 
+    @property
+    def used_by(self) -> str | None:
+        """By whose word something was used; None where nobody measured."""
+        words = (("node", self.by_node_ms), ("tenant", self.by_tenant_ms))
+        return " and ".join(word for word, ms in words if ms) or None
 
-def report(posted: Iterable[tuple[Charged, int]], pending: Iterable[tuple[Charged, int]]) -> tuple[Row, ...]:
-    """The lines of a report, sorted; who was charged nothing is left out."""
-    sums: dict[Charged, tuple[int, int]] = {}
-    for who, amount in posted:
-        settled, open_ = sums.get(who, (0, 0))
-        sums[who] = (settled + amount, open_)
-    for who, amount in pending:
-        settled, open_ = sums.get(who, (0, 0))
-        sums[who] = (settled, open_ + amount)
-    rows = [Row(who, settled, open_) for who, (settled, open_) in sums.items() if settled or open_]
-    return tuple(sorted(rows, key=lambda row: (row.who.namespace, row.who.pod, row.who.uid)))
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a report: the values of its columns, and what was charged to them in a stretch of time."""
+
+    span: Interval
+    key: tuple[str, ...]
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a report is about: these columns, over ``span`` as it is now, of one namespace or of all.
+
+    ``step`` and ``zone``: cut by the calendar, or not at all where ``step`` is empty. ``after``: only what
+    follows this step and key.
+    """
+
+    span: Interval
+    columns: tuple[str, ...]
+    now_ms: int
+    namespace: str | None = None
+    step: str = ""
+    zone: str = "UTC"
+    with_use: bool = False
+    after: tuple[int, tuple[str, ...]] | None = None
+
+    @property
+    def has_dated(self) -> bool:
+        """Whether budget entries must be asked."""
+        return bool(set(DATED) & set(self.columns))
+
+    @property
+    def has_too_many_steps(self) -> bool:
+        """More than anybody reads."""
+        return bool(self.step) and self.span.length_ms > MOST_STEPS * _SHORTEST_MS[self.step]
+
+    def spans(self) -> Iterator[Interval]:
+        """The stretches of time in order, those before ``after`` left out."""
+        start_ms = self.span.start_ms if self.after is None else max(self.after[0], self.span.start_ms)
+        rest = Interval(start_ms, max(start_ms, self.span.end_ms))
+        if not self.step:
+            yield rest
+        else:
+            yield from split(rest.within(Interval(0, _LAST_STEP_MS)), self.step, self.zone)
+
+
+def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
+    """The columns of a report that is grouped so, each once, labels last."""
+    columns: dict[str, None] = {}
+    for group in groups:
+        columns |= dict.fromkeys(GROUPS.get(group, (group,)))
+    return tuple(sorted(columns, key=lambda column: column.startswith(LABEL)))
+
+
+def terms_of(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[Terms]:
+    """Group and price of each namespace through the span, cut where either changed."""
+    for namespace in namespaces:
+        for each in history.tenures(namespace, span):
+            during = each.interval
+            yield Terms(namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency)
 
 
 def gpu_hours(amount: int) -> str:
     """An amount in GPU-hours as decimal text: exact where that ends, else to 12 places, from which the amount
     can still be told."""
+    return _decimal(Decimal(amount), Decimal(GPU_HOUR))
+
+
+def cost(amount: int, price: str) -> str:
+    """An amount at a price per GPU-hour as decimal text, to 12 places."""
+    return _decimal(Decimal(amount) * Decimal(price), Decimal(GPU_HOUR))
+
+
+def _decimal(numerator: Decimal, denominator: Decimal) -> str:
     with localcontext() as context:
-        context.prec = 50
-        hours = (Decimal(amount) / GPU_HOUR).quantize(_DIGITS, ROUND_HALF_EVEN)
-    text = f"{hours:f}".rstrip("0").rstrip(".")
+        context.prec = 60
+        value = (numerator / denominator).quantize(_DIGITS, ROUND_HALF_EVEN)
+    text = f"{value:f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text

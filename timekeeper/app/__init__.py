@@ -7,7 +7,18 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from timekeeper import metrics
-from timekeeper.app import ancestor, budgets, health, heartbeats, standings, usage
+from timekeeper.app import (
+    ancestor,
+    balances,
+    budgets,
+    described,
+    grants,
+    health,
+    heartbeats,
+    sessions,
+    standings,
+    usage,
+)
 from timekeeper.app.beating import Beating
 from timekeeper.app.body import drain
 from timekeeper.app.gate import Gate
@@ -24,12 +35,24 @@ def create_app(
     store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
 ) -> Flask:
     """The API over a database, a gate that knows its callers, and a clock in milliseconds. Touches neither
-    before the first request."""
+    before the first request. ``heartbeat_interval_ms``: the shortest that sidecars are asked for."""
     app = Flask("timekeeper", static_folder=None)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     ledger = Ledger(store, clock)
-    services = Services(ledger, gate, Beating(store, ledger.served), clock, ca, heartbeat_interval_ms)
-    for routes in (standings, budgets, usage, heartbeats, ancestor, health):
+    beating = Beating(store, ledger.served, heartbeat_interval_ms)
+    services = Services(ledger, gate, beating, clock, ca)
+    for routes in (
+        standings,
+        budgets,
+        balances,
+        grants,
+        sessions,
+        usage,
+        heartbeats,
+        ancestor,
+        health,
+        described,
+    ):
         routes.register(app, services)
     _handle_errors(app)
     _count(app)

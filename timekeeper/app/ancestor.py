@@ -28,8 +28,9 @@ def register(app: Flask, services: Services) -> None:
 
     @app.get("/budget/<namespace>")
     def budget_in_minutes(namespace: str) -> Response:
-        read_namespace(namespace)
-        services.gate.allow(request.headers.get("Authorization"), "get", "budgets", namespace)
+        authorization = request.headers.get("Authorization")
+        services.gate.caller(authorization)
+        services.gate.allow(authorization, "get", "budgets", read_namespace(namespace))
         return _answer(_shown(services.ledger.told(namespace).statement))
 
     @app.post("/budget/<namespace>/report")
@@ -44,8 +45,9 @@ def register(app: Flask, services: Services) -> None:
 
     @app.post("/budget/<namespace>/increase")
     def increase(namespace: str) -> Response:
-        read_namespace(namespace)
-        caller = services.gate.allow(request.headers.get("Authorization"), "create", "grants", namespace)
+        authorization = request.headers.get("Authorization")
+        services.gate.caller(authorization)
+        caller = services.gate.allow(authorization, "create", "grants", read_namespace(namespace))
         key = read_key(request.headers.get("Idempotency-Key"))
         amount, reason = read_increase(read_body())
         return _answer(_shown(_grant(services, namespace, amount, reason, caller.username, key)))
@@ -54,7 +56,7 @@ def register(app: Flask, services: Services) -> None:
 def _grant(services: Services, namespace: str, amount: int, reason: str, actor: str, key: str) -> Statement:
     """Make the grant, once for each key; the account after it."""
     ledger = services.ledger
-    with ledger.store.writing() as connection:
+    with ledger.store.writing(turn=grants.TURN) as connection:
         before, granted = ledger.account(connection, namespace)
         if before.balance.granted is None:
             raise Problem(
@@ -64,8 +66,8 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
             raise bad("minutes", "with what was granted before it would be more than the ledger can hold")
         grant = manual_grant(namespace, before.account.span, amount, reason, actor, key, services.clock())
         given = grants.give(connection, grant)
-        if given.amount != amount:
-            raise Problem(422, "under this key another amount was granted before", "Idempotency-Key")
+        if (given.grants[0].amount, given.grants[0].actor) != (amount, actor):
+            raise Problem(422, "under this key another grant was made before", "Idempotency-Key")
         after, _ = ledger.account(connection, namespace)
     if given.is_new:
         say("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)
@@ -75,7 +77,7 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
 def _shown(statement: Statement) -> Mapping[str, object]:
     balance = statement.balance
     return {
-        "budget_available": balance.standing != "OVER_BUDGET",
+        "budget_available": statement.standing != "OVER_BUDGET",
         "budget": None if balance.granted is None else balance.granted / GPU_MINUTE,
         "budget_remaining": None if balance.remaining is None else balance.remaining / GPU_MINUTE,
     }

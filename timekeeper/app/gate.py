@@ -19,7 +19,7 @@ Post = Callable[[str, Json], Json]
 
 GOOD_FOR_MS = 60_000
 REFUSED_FOR_MS = 5_000
-_MOST_REMEMBERED = 100_000
+MOST_REMEMBERED = 50_000
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path, no password
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -50,15 +50,53 @@ class Caller:
 class Gate:
     """Asks the API server through ``post(path, body)``, which raises UnreachableError; one per process."""
 
-    def __init__(self, post: Post, expected: Expected, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        post: Post,
+        expected: Expected,
+        clock: Callable[[], int],
+        most_remembered: int = MOST_REMEMBERED,
+    ) -> None:
+        """``most_remembered``: answers of each kind, of the last minute and of the one before."""
         self._post = post
         self._expected = expected
         self._clock = clock
-        self._tokens = _Memory(clock)
-        self._rights = _Memory(clock)
+        self._tokens = _Memory(clock, most_remembered)
+        self._rights = _Memory(clock, most_remembered)
 
     def caller(self, authorization: str | None) -> Caller:
         """Who sends this header. Raises a Problem: 401, or 503 where nobody can tell."""
+        token = self._token(authorization)
+        return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
+
+    def pod(self, authorization: str | None) -> BoundPod:
+        """The pod whose token this is. Raises a Problem: 401, 403 where the token is bound to no pod, or
+        503."""
+        return _pod_of(self.caller(authorization))
+
+    def known_pod(self, authorization: str | None) -> BoundPod | None:
+        """As `pod`, without a question to anyone: None where one would have to be asked."""
+        known = self._tokens.known(_digest(self._token(authorization)))
+        return _pod_of(_taken(known[0])) if known else None
+
+    def allow(
+        self, authorization: str | None, verb: str, resource: str, namespace: str = "", name: str = ""
+    ) -> Caller:
+        """The caller, who may do this to ``resource`` of group ``bursar.dev``, in one namespace or, where
+        that is empty, in all; there to the one of this name, or to any. Raises a Problem: 401, 403 or 503."""
+        caller = self.caller(authorization)
+        key = (caller, verb, resource, namespace, name)
+        if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace, name)):
+            where = f"in namespace {namespace}" if namespace else name or "in all namespaces"
+            raise Problem(403, f"{caller.username} may not {verb} {resource}.{DOMAIN} {where}")
+        return caller
+
+    def remembered(self) -> int:
+        """How many tokens' answers are kept."""
+        return len(self._tokens)
+
+    def _token(self, authorization: str | None) -> str:
+        """The token in the header, where it may be good. Raises a Problem."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise _unknown("a bearer token is needed")
@@ -67,28 +105,7 @@ class Gate:
         if problem:
             metrics.REVIEWS.labels("token", "spared").inc()
             raise _unknown(f"the token is refused: {problem}")
-        caller = self._tokens.get(hashlib.sha256(token.encode()).digest(), lambda: self._review(token))
-        if not isinstance(caller, Caller):
-            raise _unknown("the token is refused by the API server")
-        return caller
-
-    def pod(self, authorization: str | None) -> BoundPod:
-        """The pod whose token this is. Raises a Problem: 401, 403 where the token is bound to no pod, or
-        503."""
-        caller = self.caller(authorization)
-        if caller.pod is None:
-            raise Problem(403, "the token is not bound to a pod")
-        return caller.pod
-
-    def allow(self, authorization: str | None, verb: str, resource: str, namespace: str = "") -> Caller:
-        """The caller, who may do this to ``resource`` of group ``bursar.dev``, in one namespace or, where
-        that is empty, in all. Raises a Problem: 401, 403 or 503."""
-        caller = self.caller(authorization)
-        key = (caller, verb, resource, namespace)
-        if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace)):
-            where = f"in namespace {namespace}" if namespace else "in all namespaces"
-            raise Problem(403, f"{caller.username} may not {verb} {resource}.{DOMAIN} {where}")
-        return caller
+        return token
 
     def _review(self, token: str) -> Caller | None:
         spec = {"token": token, "audiences": [self._expected.audience]}
@@ -98,7 +115,7 @@ class Gate:
             return None
         return _caller(mapping(status.get("user")))
 
-    def _may(self, caller: Caller, verb: str, resource: str, namespace: str) -> bool:
+    def _may(self, caller: Caller, verb: str, resource: str, namespace: str, name: str) -> bool:
         spec = {
             "user": caller.username,
             "uid": caller.uid,
@@ -109,6 +126,7 @@ class Gate:
                 "resource": resource,
                 "verb": verb,
                 "namespace": namespace,
+                "name": name,
             },
         }
         status = self._ask("access", _ACCESS_REVIEWS, "SubjectAccessReview", "authorization.k8s.io/v1", spec)
@@ -125,26 +143,56 @@ class Gate:
 
 
 class _Memory:
-    """Answers by key, each for its time: what is granted longer than what is refused."""
+    """Answers by key, each for its time: what is granted longer than what is refused. What nobody asked for
+    in the last minute or two is forgotten."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], most: int) -> None:
         self._clock = clock
+        self._most = most
         self._lock = Lock()
-        self._known: dict[Hashable, tuple[int, object]] = {}
+        self._young: dict[Hashable, tuple[int, object]] = {}
+        self._old: dict[Hashable, tuple[int, object]] = {}
+        self._turned_ms = 0
 
     def get(self, key: Hashable, ask: Callable[[], object]) -> object:
         """The remembered answer, or a new one. What ``ask`` raises is not remembered."""
+        known = self.known(key)
+        if known:
+            return known[0]
         now_ms = self._clock()
-        with self._lock:
-            until_ms, answer = self._known.get(key, (0, None))
-        if now_ms < until_ms <= now_ms + GOOD_FOR_MS:
-            return answer
         answer = ask()
         with self._lock:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key] = (now_ms + (GOOD_FOR_MS if answer else REFUSED_FOR_MS), answer)
+            if abs(now_ms - self._turned_ms) >= GOOD_FOR_MS or len(self._young) >= self._most:
+                self._old, self._young, self._turned_ms = self._young, {}, now_ms
+            self._young[key] = (now_ms + (GOOD_FOR_MS if answer else REFUSED_FOR_MS), answer)
         return answer
+
+    def known(self, key: Hashable) -> tuple[object] | None:
+        """The remembered answer; None where there is none, or none that is good still."""
+        now_ms = self._clock()
+        with self._lock:
+            until_ms, answer = self._young.get(key) or self._old.get(key) or (0, None)
+        return (answer,) if now_ms < until_ms <= now_ms + GOOD_FOR_MS else None
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _taken(caller: object) -> Caller:
+    """Whom the API server took. Raises a Problem where it took nobody."""
+    if not isinstance(caller, Caller):
+        raise _unknown("the token is refused by the API server")
+    return caller
+
+
+def _pod_of(caller: Caller) -> BoundPod:
+    if caller.pod is None:
+        raise Problem(403, "the token is not bound to a pod")
+    return caller.pod
 
 
 def _unknown(detail: str) -> Problem:

@@ -8,6 +8,9 @@ from timekeeper.app.services import Services
 from timekeeper.store.engine import UnavailableError
 
 _SETTLER_SILENT_MS = 10_000
+# Where there are replicas, one of them settles in place of a silent one, and all serve on until it has begun:
+# a Lease's duration, a transaction that stood still, and a first look at the cluster.
+_TAKEOVER_MS = 45_000
 
 
 def register(app: Flask, services: Services) -> None:
@@ -34,9 +37,14 @@ def _problems(services: Services) -> list[str]:
         pulse = services.ledger.pulse()
     except UnavailableError as error:
         return [f"database: {error}"]
-    if abs(services.clock() - pulse.tick_ms) > _SETTLER_SILENT_MS:
+    now_ms, silent_ms = (
+        services.clock(),
+        _TAKEOVER_MS if services.ledger.store.is_shared else _SETTLER_SILENT_MS,
+    )
+    if abs(now_ms - pulse.tick_ms) > silent_ms:
         return ["settler: it has written nothing of late"]
-    return [f"settler: it {pulse.state}"] if pulse.state else []
+    has_decided = abs(now_ms - pulse.decided_ms) <= silent_ms
+    return [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
 
 
 def _text(body: str, status: int) -> Response:

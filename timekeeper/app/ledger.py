@@ -1,20 +1,20 @@
 """The ledger as callers see it: statements, standings and reports, each of one moment of the database."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
 import orjson
 
-from timekeeper.accounts.balance import Held, Statement, figures_of, statement
+from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.changes import NEVER, Pulse
-from timekeeper.accounts.grants import NONE, Granted
-from timekeeper.accounts.history import DEFAULTS, History, history_of
-from timekeeper.accounts.session import evidence
-from timekeeper.accounts.usage import Charged, Row, report
-from timekeeper.core.ledger import Interval
-from timekeeper.store import reading
+from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.history import DEFAULTS, GROUP, History, history_of
+from timekeeper.accounts.usage import Line, Question, Terms, terms_of
+from timekeeper.app.telling import stated_now
+from timekeeper.store import reading, reports
 from timekeeper.store.engine import Connection, Store
+from timekeeper.store.snapshot import take_time
 
 UNKNOWN = "UNKNOWN"
 
@@ -38,12 +38,13 @@ NOT_SERVED = Served("", b"", {}, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One namespace's statement with what was read beside it."""
+    """A namespace's or group's statement with what was read beside it: what is wrong with its entry, and with
+    that of its group."""
 
     namespace: str
     statement: Statement
-    zone: str
     error: str
+    group_error: str = ""
 
 
 class Ledger:
@@ -82,24 +83,30 @@ class Ledger:
     def told(self, namespace: str) -> Told:
         """One namespace's account now."""
         with self.store.reading() as connection:
-            return self._told(connection, [namespace], namespace)[0]
+            return self._told(connection, (namespace,))[0]
 
-    def all_told(self) -> list[Told]:
-        """The accounts of all namespaces that have an entry, or a session where the default has a limit."""
+    def all_told(self, limit: int | None = None, after: str = "") -> tuple[list[Told], str]:
+        """The accounts of all namespaces that have an entry, or a session where the default has a limit, in
+        the order of their names: at most ``limit`` after this one. With the name after which the next page
+        begins, empty where there is none."""
         with self.store.reading() as connection:
             history = self.history(connection)
             names = {key for key in history.living() if not key.startswith("_")}
             if history.text(DEFAULTS) is not None:
                 names |= reading.namespaces(connection)
-            return self._told(connection, sorted(names), None)
+            left = sorted(name for name in names if name > after)
+            page = left if limit is None else left[:limit]
+            return self._told(connection, page), page[-1] if len(page) < len(left) else ""
+
+    def groups_told(self) -> list[Told]:
+        """The accounts of all groups that have an entry, or that one names."""
+        with self.store.reading() as connection:
+            return self._told(connection, sorted(GROUP + each for each in self.history(connection).groups))
 
     def account(self, connection: Connection, namespace: str) -> tuple[Statement, Granted]:
         """One namespace's statement and grants, inside a transaction of the caller's."""
         now_ms, history = self.moment(connection)
-        figures = _figures(connection, now_ms, namespace)
-        return _statement(connection, history, figures, namespace, now_ms), _granted(
-            history, figures, namespace, now_ms
-        )
+        return stated_now(connection, history, (namespace,), now_ms)[namespace]
 
     def moment(self, connection: Connection) -> tuple[int, History]:
         """Now, never before what took effect last, and the history."""
@@ -114,83 +121,37 @@ class Ledger:
                 self._history = (newest, history_of(reading.entries(connection)))
             return self._history[1]
 
-    def usage(self, span: Interval, namespace: str | None, by_pod: bool) -> tuple[Row, ...]:
-        """What was charged for the time inside the span: posted, and pending of sessions that are not
-        settled."""
+    def calendar(self) -> tuple[str, int]:
+        """The budgets' time zone, and now."""
         with self.store.reading() as connection:
-            now_ms, _ = self.moment(connection)
-            posted = reading.posted_by(connection, span, namespace, by_pod)
-            pending = [
-                (_who(each, by_pod), each.pending(span, now_ms)) for each in _held(connection, namespace)
-            ]
-        return report(posted, pending)
+            now_ms, history = self.moment(connection)
+        return history.settings(now_ms).time_zone, now_ms
 
-    def _told(self, connection: Connection, names: Iterable[str], only: str | None) -> list[Told]:
+    def lines(self, asked: Question, limit: int | None) -> Generator[Line]:
+        """A report's lines as they are taken, all of one moment of the database, which is kept until the last
+        is taken or the generator closed.
+
+        Without a limit they are sent while they are read: the database waits for who takes them slowly.
+        """
+        with self.store.reading() as connection:
+            if limit is None:
+                take_time(connection)
+            terms: Iterable[Terms] = ()
+            if asked.has_dated:
+                names = reports.namespaces(connection, asked.namespace)
+                terms = terms_of(self.history(connection), names, asked.span)
+            yield from reports.lines(connection, asked, terms, limit)
+
+    def _told(self, connection: Connection, names: Collection[str]) -> list[Told]:
         now_ms, history = self.moment(connection)
-        figures = _figures(connection, now_ms, only)
         errors = reading.entry_errors(connection)
-        zone = history.settings(now_ms).time_zone
-        told = []
-        for name in names:
-            each = _statement(connection, history, figures, name, now_ms)
-            told.append(Told(name, each, zone, errors.get(name) or errors.get(each.in_force.key, "")))
-        return told
-
-
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    granted: Mapping[reading.AccountKey, Granted]
-    held: Mapping[str, list[Held]]
-    waiting: Mapping[str, int]
-
-
-def _figures(connection: Connection, now_ms: int, namespace: str | None) -> _Figures:
-    held: dict[str, list[Held]] = {}
-    for each in _held(connection, namespace):
-        held.setdefault(each.session.namespace, []).append(each)
-    return _Figures(reading.granted(connection, now_ms), held, reading.waiting(connection))
-
-
-def _held(connection: Connection, namespace: str | None) -> list[Held]:
-    """The sessions that are not settled, with all that is known of them."""
-    found = reading.unsettled(connection, namespace)
-    watermarks, beats = reading.watermarks(connection), reading.beats(connection, namespace=namespace)
-    return [
-        Held(
-            session,
-            evidence(session, watermarks.get(session.node), beats.get(uid)),
-            found.posted.get(uid, ()),
-        )
-        for uid, session in found.sessions.items()
-    ]
-
-
-def _granted(history: History, figures: _Figures, namespace: str, now_ms: int) -> Granted:
-    """The account's grants; before the settler has made its first, what that will be."""
-    span = history.account(namespace, now_ms).span
-    granted = figures.granted.get((namespace, span.start_ms, span.end_ms), NONE)
-    if granted.by_budget is None:
-        return Granted(history.budget(namespace, now_ms).budget.amount or 0, granted.by_hand)
-    return granted
-
-
-def _statement(
-    connection: Connection, history: History, figures: _Figures, namespace: str, now_ms: int
-) -> Statement:
-    span = history.account(namespace, now_ms).span
-    sums = figures_of(
-        span,
-        _granted(history, figures, namespace, now_ms).amount,
-        reading.posted_within(connection, namespace, span),
-        figures.held.get(namespace, ()),
-        figures.waiting.get(namespace, 0),
-        now_ms,
-    )
-    return statement(history, namespace, sums, now_ms)
-
-
-def _who(held: Held, by_pod: bool) -> Charged:
-    session = held.session
-    if not by_pod:
-        return Charged(session.namespace)
-    return Charged(session.namespace, session.name, session.uid, session.owner, session.node, session.models)
+        found = stated_now(connection, history, names, now_ms)
+        return [
+            Told(
+                name,
+                each,
+                errors.get(name) or errors.get(each.in_force.key, ""),
+                errors.get(GROUP + each.in_force.budget.group, ""),
+            )
+            for name, (each, _) in found.items()
+        ]

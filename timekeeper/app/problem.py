@@ -26,10 +26,17 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         """What it carries."""
-        body = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": self.detail}
+        title = HTTPStatus(self.status).phrase
+        detail = _sendable(self.detail)
+        body = {"type": "about:blank", "title": title, "status": self.status, "detail": detail}
         if self.where:
-            body["field"] = self.where
+            body["field"] = _sendable(self.where)
         return orjson.dumps(body)
+
+
+def _sendable(text: str) -> str:
+    """The text as UTF-8 can say it: JSON's escapes can name halves of characters."""
+    return text.encode(errors="replace").decode()
 
 
 def bad(where: str, detail: str) -> Problem:

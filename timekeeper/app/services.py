@@ -18,4 +18,3 @@ class Services:
     beating: Beating
     clock: Callable[[], int]
     ca: Callable[[], str]
-    heartbeat_interval_ms: int

@@ -2,21 +2,28 @@
 
 from flask import Flask, Response, request
 
-from timekeeper.app.bodies import read_parameters
 from timekeeper.app.problem import unavailable
+from timekeeper.app.routes import JSON, Call, Right, Route, serve
 from timekeeper.app.services import Services
+from timekeeper.core.wire import Standings
 
 # Older than this, a standing is nobody's to act on: a poller that hears so lets its own age.
 STALE_MS = 60_000
+
+STANDINGS = Route(
+    "GET",
+    "/v1/standings",
+    "every namespace's standing, and what webhook and extender need of _settings",
+    Right("get", "standings"),
+    {JSON: Standings},
+)
+ROUTES = (STANDINGS,)
 
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
 
-    @app.get("/v1/standings")
-    def standings() -> Response:
-        services.gate.allow(request.headers.get("Authorization"), "get", "standings")
-        read_parameters(request.args.to_dict(flat=False), {})
+    def standings(_call: Call) -> Response:
         served, pulse = services.ledger.standings()
         if not served.revision or services.clock() - pulse.decided_ms > STALE_MS:
             raise unavailable("the standings are not kept up: the settler has decided nothing of late")
@@ -25,3 +32,5 @@ def register(app: Flask, services: Services) -> None:
         response.headers["Cache-Control"] = "no-cache"
         response.make_conditional(request)
         return response
+
+    serve(app, services, STANDINGS, standings)

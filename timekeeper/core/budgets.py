@@ -5,27 +5,20 @@ Scalars are taken as text with their line marks (PyYAML's composer), so 0.1 is e
 not True; anchors and aliases are refused, for nobody needs them here and they can be made to explode.
 """
 
-import re
-import zoneinfo
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import yaml
 
-from timekeeper.core import policy
+from timekeeper.core import policy, scalars
 from timekeeper.core.names import BUDGETS
-from timekeeper.core.policy import GPU_HOUR, Budget, Settings
+from timekeeper.core.policy import Budget, Settings
 from timekeeper.core.request import POLICIES
 from timekeeper.core.rules import FIXED, SETTABLE
 
-LONGEST_NAME = 256  # characters of a user's or group's name
 LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
 DEEPEST = 4  # levels of nesting; a rule's mode is the deepest that an entry has
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +39,20 @@ class EntryError:
     def sentence(self) -> str:
         """One line for a log, an event or a refusal."""
         where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
-        return f"{where}: {self.problem}; allowed: {self.allowed}"
+        text = f"{where}: {self.problem}; allowed: {self.allowed}"
+        # YAML can write any character, and neither a database nor JSON takes them all
+        return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all the ConfigMaps together say: the good entries, and what is wrong with the others."""
+    """What all the ConfigMaps together say: the good entries, what is wrong with the others, and what good
+    ones ask of others that are not there."""
 
     budgets: Mapping[str, Budget]
     settings: Settings | None
     errors: tuple[EntryError, ...]
+    warnings: tuple[EntryError, ...] = ()
 
     @property
     def broken(self) -> frozenset[str]:
@@ -64,18 +61,18 @@ class Reading:
         return frozenset(error.key for error in self.errors) - good
 
 
-class _BadValueError(ValueError):
-    """A scalar that its field does not take; the text tells what is allowed."""
-
-
 class _BadEntryError(ValueError):
     def __init__(self, line: int, field: str, problem: str, allowed: str) -> None:
         super().__init__(problem)
         self.line, self.field, self.problem, self.allowed = line, field, problem, allowed
 
 
-def read(config_maps: Mapping[str, Mapping[str, str]]) -> Reading:
-    """Reads every entry of every ConfigMap (name -> data). A bad entry harms no other.
+def read(
+    config_maps: Mapping[str, Mapping[str, str]],
+    read_one: Callable[[str, str], Budget | Settings | EntryError] | None = None,
+) -> Reading:
+    """Reads every entry of every ConfigMap (name -> data). A bad entry harms no other. ``read_one``:
+    `read_entry`, or what answers as it does.
 
     ``bursar-budgets`` comes first, the others by name; a key that stands in two is an error of the later
     one's, and the earlier one holds.
@@ -84,20 +81,22 @@ def read(config_maps: Mapping[str, Mapping[str, str]]) -> Reading:
     settings: Settings | None = None
     errors: list[EntryError] = []
     seen: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in sorted(config_maps, key=lambda name: (name != BUDGETS, name)):
         for key, text in config_maps[name].items():
             if key in seen:
                 errors.append(_twice(key, seen[key], name))
                 continue
             seen[key] = name
-            value = read_entry(key, text)
+            texts[key] = text
+            value = (read_one or read_entry)(key, text)
             if isinstance(value, EntryError):
                 errors.append(value)
             elif isinstance(value, Settings):
                 settings = value
             else:
                 budgets[key] = value
-    return Reading(budgets, settings, tuple(errors))
+    return Reading(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
 
 
 def read_entry(key: str, text: str, settled: bool = False) -> Budget | Settings | EntryError:
@@ -111,6 +110,8 @@ def read_entry(key: str, text: str, settled: bool = False) -> Budget | Settings 
         if key == "_settings":
             return _settings(fields, settled)
         _check_key(key)
+        if key.startswith("_group.") and "group" in fields and not settled:
+            raise _BadEntryError(_line(fields["group"]), "group", "a group is in no group", "leaving it out")
         return _budget(fields, settled)
     except _BadEntryError as bad:
         return EntryError(key, bad.line, bad.field, bad.problem, bad.allowed)
@@ -121,6 +122,15 @@ def group_key(group: str) -> str:
     return f"_group.{group}"
 
 
+def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
+    """A warning for each budget whose group has no entry, not even a broken one: it has no limit."""
+    for key, budget in budgets.items():
+        if budget.group and group_key(budget.group) not in texts:
+            line = _line(_fields(texts[key])["group"])
+            problem = f"there is no entry {group_key(budget.group)}, so the group has no limit"
+            yield EntryError(key, line, "group", problem, "a group with an entry")
+
+
 def _twice(key: str, first: str, later: str) -> EntryError:
     problem = f"also in ConfigMap {first}; the entry in {later} is not read"
     return EntryError(key, 1, "", problem, "a key in one ConfigMap", later)
@@ -128,7 +138,7 @@ def _twice(key: str, first: str, later: str) -> EntryError:
 
 def _check_key(key: str) -> None:
     name = key.removeprefix("_group.")
-    if key != "_defaults" and not _NAME.fullmatch(name):
+    if key != "_defaults" and not scalars.NAME.fullmatch(name):
         raise _BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
 
@@ -190,120 +200,40 @@ def _scalar(node: yaml.Node, field: str) -> str:
     return str(node.value)
 
 
-Reader = Callable[[str], Any]
-
-
-def _scalars(node: yaml.Node, field: str, reader: Reader) -> tuple[Any, ...]:
+def _scalars(node: yaml.Node, field: str, reader: scalars.Reader) -> tuple[Any, ...]:
     if not isinstance(node, yaml.SequenceNode):
         raise _BadEntryError(_line(node), field, "not a list", "a list of values")
     return tuple(_value(each, f"{field}[{place}]", reader) for place, each in enumerate(node.value))
 
 
-def _one_of(words: Iterable[str]) -> Reader:
-    allowed = tuple(words)
-
-    def read_word(text: str) -> str:
-        if text not in allowed:
-            raise _BadValueError(", ".join(allowed))
-        return text
-
-    return read_word
-
-
-def _hours(text: str) -> int | None:
-    if text == "unlimited":
-        return None
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,8})?", text, re.ASCII):
-        raise _BadValueError("a number of GPU-hours with at most 8 decimals, or unlimited")
-    return int(Decimal(text) * GPU_HOUR)
-
-
-def _thousandths(most: int) -> Reader:
-    def read_part(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text, re.ASCII) or Decimal(text) > most:
-            raise _BadValueError(f"a number from 0 to {most} with at most 3 decimals")
-        return int(Decimal(text) * 1000)
-
-    return read_part
-
-
-def _weight(text: str) -> int:
-    weight = _thousandths(1000)(text)
-    if weight == 0:
-        raise _BadValueError("a number above 0 with at most 3 decimals")
-    return int(weight)
-
-
-def _duration_ms(text: str) -> int:
-    if not re.fullmatch(r"([0-9]{1,9}(ms|s|m|h|d))+", text, re.ASCII):
-        raise _BadValueError("a duration such as 0s, 90s, 10m, 1h30m or 2d")
-    parts = re.findall(r"([0-9]+)(ms|s|m|h|d)", text)
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
-
-
-def _natural(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
-        raise _BadValueError("a whole number from 0 to 999999")
-    return int(text)
-
-
-def _price(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII):
-        raise _BadValueError("a price per GPU-hour with at most 6 decimals")
-    return text
-
-
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise _BadValueError("a name of small letters, digits and -")
-    return text
-
-
-def _who(text: str) -> str:
-    if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
-        raise _BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
-    return text
-
-
-def _zone(text: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(text)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise _BadValueError("a time zone's name such as UTC or Europe/Berlin") from error
-    return text
-
-
-def _sidecar(text: str) -> str:
-    """YAML 1.1 writes on and off as true and false too."""
-    return str(_one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))
-
-
-_BUDGET_FIELDS: dict[str, tuple[str, Reader]] = {
-    "gpuHours": ("amount", _hours),
-    "period": ("period", _one_of(policy.PERIODS)),
-    "carryOver": ("carry_over_milli", _thousandths(1)),
-    "onExhausted": ("on_exhausted", _one_of(policy.ON_EXHAUSTED)),
-    "warnAt": ("warn_at_milli", _thousandths(1)),
-    "group": ("group", _name),
-    "policy": ("policy", _one_of(POLICIES)),
-    "mode": ("mode", _one_of(policy.MODES)),
-    "maxGPUs": ("max_gpus", _natural),
-    "price": ("price", _price),
+_BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "gpuHours": ("amount", scalars.hours),
+    "period": ("period", scalars.one_of(policy.PERIODS)),
+    "carryOver": ("carry_over_milli", scalars.thousandths(1)),
+    "onExhausted": ("on_exhausted", scalars.one_of(policy.ON_EXHAUSTED)),
+    "warnAt": ("warn_at_milli", scalars.thousandths(1)),
+    "group": ("group", scalars.name),
+    "policy": ("policy", scalars.one_of(POLICIES)),
+    "mode": ("mode", scalars.one_of(policy.MODES)),
+    "maxGPUs": ("max_gpus", scalars.natural),
+    "price": ("price", scalars.price),
 }
 
-_SETTING_FIELDS: dict[str, tuple[str, Reader]] = {
-    "timeZone": ("time_zone", _zone),
-    "mode": ("mode", _one_of(policy.MODES)),
-    "schedulerName": ("scheduler_name", _name),
-    "sidecar": ("sidecar", _sidecar),
-    "chargeBy": ("charge_by", _one_of(policy.CHARGE_BY)),
-    "chargeFrom": ("charge_from", _one_of(policy.CHARGE_FROM)),
-    "lookahead": ("lookahead_ms", _duration_ms),
-    "startGrace": ("start_grace_ms", _duration_ms),
-    "maxGracePeriod": ("max_grace_period_ms", _duration_ms),
-    "settleAfter": ("settle_after_ms", _duration_ms),
-    "pdbGrace": ("pdb_grace_ms", _duration_ms),
-    "unknownStanding": ("unknown_standing", _one_of(("inBudget", "overBudget"))),
+_SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "timeZone": ("time_zone", scalars.zone),
+    "mode": ("mode", scalars.one_of(policy.MODES)),
+    "schedulerName": ("scheduler_name", scalars.name),
+    "sidecar": ("sidecar", scalars.sidecar),
+    "chargeBy": ("charge_by", scalars.one_of(policy.CHARGE_BY)),
+    "chargeFrom": ("charge_from", scalars.one_of(policy.CHARGE_FROM)),
+    "lookahead": ("lookahead_ms", scalars.duration_ms),
+    "startGrace": ("start_grace_ms", scalars.duration_ms),
+    "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),
+    "settleAfter": ("settle_after_ms", scalars.duration_ms),
+    "pdbGrace": ("pdb_grace_ms", scalars.duration_ms),
+    "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
+    "price": ("price", scalars.price),
+    "currency": ("currency", scalars.currency),
 }
 
 
@@ -319,7 +249,9 @@ def _settings(fields: dict[str, yaml.Node], settled: bool) -> Settings:
     values |= _admission(fields, settled)
     if "weights" in fields:
         pairs = _pairs(fields["weights"], "weights").items()
-        values["weights"] = tuple((model, _value(node, f"weights.{model}", _weight)) for model, node in pairs)
+        values["weights"] = tuple(
+            (model, _value(node, f"weights.{model}", scalars.weight)) for model, node in pairs
+        )
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"])
     return Settings(**values)
@@ -334,7 +266,7 @@ def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
         }
         values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
     if "exempt" in fields:
-        values["exempt"] = _scalars(fields["exempt"], "exempt", _who)
+        values["exempt"] = _scalars(fields["exempt"], "exempt", scalars.who)
     return values
 
 
@@ -342,12 +274,12 @@ def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
     """The mode of one rule; empty for one that is left out."""
     field = f"rules.{rule[:60]}"
     if rule in SETTABLE:
-        return str(_value(node, field, _one_of(policy.RULE_MODES)))
+        return str(_value(node, field, scalars.one_of(policy.RULE_MODES)))
     if settled:
         return ""
     if rule not in FIXED:
         raise _BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
-    if _value(node, field, _one_of(policy.RULE_MODES)) != "enforce":
+    if _value(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
         raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or leaving it out")
     return ""
 
@@ -358,12 +290,12 @@ def _classes(node: yaml.Node) -> dict[str, str]:
     for name, value in _pairs(node, "priorityClasses").items():
         if name not in known:
             raise _BadEntryError(_line(value), f"priorityClasses.{name}", "no such field", ", ".join(known))
-        classes[known[name]] = _value(value, f"priorityClasses.{name}", _name)
+        classes[known[name]] = _value(value, f"priorityClasses.{name}", scalars.name)
     return classes
 
 
 def _read_fields(
-    fields: dict[str, yaml.Node], known: dict[str, tuple[str, Reader]], nested: tuple[str, ...]
+    fields: dict[str, yaml.Node], known: dict[str, tuple[str, scalars.Reader]], nested: tuple[str, ...]
 ) -> dict[str, Any]:
     values = {}
     for field, node in fields.items():
@@ -375,9 +307,9 @@ def _read_fields(
     return values
 
 
-def _value(node: yaml.Node, field: str, reader: Reader) -> Any:
+def _value(node: yaml.Node, field: str, reader: scalars.Reader) -> Any:
     text = _scalar(node, field)
     try:
         return reader(text)
-    except _BadValueError as bad:
+    except scalars.BadValueError as bad:
         raise _BadEntryError(_line(node), field, f'"{text[:60]}" is not taken', str(bad)) from bad

@@ -16,6 +16,9 @@ FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of
 
 _UTC = datetime.UTC
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
+_MS = datetime.timedelta(milliseconds=1)
+_HOUR_MS = 3_600_000
+_CALENDAR_ENDS_MS = 253_339_228_800_000  # the year 9998 begins in UTC: a year further no date can be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,42 @@ class Interval:
 
 @functools.lru_cache(maxsize=4096)
 def period_at(kind: str, zone: str, at_ms: int) -> Interval:
-    """The budget period that ``at_ms`` lies in, by the calendar of the zone.
+    """The budget period that ``at_ms`` lies in, by the calendar of the zone. Periods leave no gap and do not
+    overlap.
 
-    Days and longer begin at local midnight, so that they have 23 or 25 hours where clocks change; hours are
-    hours of real time aligned to local ones. ``once`` is all of time.
+    Days and longer begin when the local clock first shows midnight, or where it jumps over that, at the jump;
+    so they have 23 or 25 hours where clocks change. An hour begins at each full local hour, and where the
+    clock is changed by another amount than whole hours, at the change too: none is longer than an hour of
+    real time. ``once`` is all of time. The calendar ends with the year 9997: what is left until FOREVER_MS is
+    one period.
     """
     if kind == "once":
         return Interval(0, FOREVER_MS)
+    if at_ms >= _CALENDAR_ENDS_MS:
+        return Interval(_CALENDAR_ENDS_MS, FOREVER_MS)
     tz = zoneinfo.ZoneInfo(zone)
-    local = (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz)
-    if kind == "hour":
-        past = local.minute * 60_000 + local.second * 1000 + local.microsecond // 1000
-        return Interval(at_ms - past, at_ms - past + 3_600_000)
-    first = _first_day(kind, local.date())
-    return Interval(_midnight_ms(first, tz), _midnight_ms(_next_first_day(kind, first), tz))
+    span = _hour(tz, at_ms) if kind == "hour" else _days(kind, tz, at_ms)
+    return span.within(Interval(span.start_ms, _CALENDAR_ENDS_MS))
+
+
+def _hour(tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
+    offset = _offset_ms(tz, at_ms)
+    start = at_ms - (at_ms + offset) % _HOUR_MS
+    end = start + _HOUR_MS
+    if _offset_ms(tz, start) != offset:
+        start = _change_ms(tz, start, at_ms)
+    if _offset_ms(tz, end - 1) != offset:
+        end = _change_ms(tz, at_ms, end - 1)
+    return Interval(start, end)
+
+
+def _days(kind: str, tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
+    first = _first_day(kind, (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz).date())
+    start, end = _midnight_ms(first, tz), _midnight_ms(_next_first_day(kind, first), tz)
+    while end <= at_ms:  # a clock put back over midnight, or a day that the zone left out
+        first = _next_first_day(kind, first)
+        start, end = end, _midnight_ms(_next_first_day(kind, first), tz)
+    return Interval(start, end)
 
 
 def _first_day(kind: str, day: datetime.date) -> datetime.date:
@@ -69,8 +94,31 @@ def _next_first_day(kind: str, first: datetime.date) -> datetime.date:
 
 
 def _midnight_ms(day: datetime.date, tz: zoneinfo.ZoneInfo) -> int:
-    midnight = datetime.datetime(day.year, day.month, day.day, tzinfo=tz)
-    return (midnight.astimezone(_UTC) - _EPOCH) // datetime.timedelta(milliseconds=1)
+    """When the local clock first shows the day's midnight, or jumps over it."""
+    shown = datetime.datetime(day.year, day.month, day.day, tzinfo=tz)
+    first, second = (_utc_ms(shown.replace(fold=fold)) for fold in (0, 1))
+    return first if first <= second else _change_ms(tz, second, first)
+
+
+def _change_ms(tz: zoneinfo.ZoneInfo, after_ms: int, by_ms: int) -> int:
+    """When the zone's clock was changed: the first moment with another offset than ``after_ms`` has."""
+    offset = _offset_ms(tz, after_ms)
+    while by_ms - after_ms > 1:
+        middle = (after_ms + by_ms) // 2
+        if _offset_ms(tz, middle) == offset:
+            after_ms = middle
+        else:
+            by_ms = middle
+    return by_ms
+
+
+def _offset_ms(tz: zoneinfo.ZoneInfo, at_ms: int) -> int:
+    offset = (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz).utcoffset()
+    return (offset or datetime.timedelta()) // _MS
+
+
+def _utc_ms(at: datetime.datetime) -> int:
+    return (at.astimezone(_UTC) - _EPOCH) // _MS
 
 
 def split(interval: Interval, kind: str, zone: str) -> Iterator[Interval]:
@@ -122,8 +170,8 @@ def witnessed(evidence: Evidence, settings: Settings, now_ms: int) -> Witnessed:
     """
     start = _start_ms(evidence, settings, now_ms)
     if evidence.ended_ms is not None:
-        end = evidence.ended_ms or _never_ran_ms(evidence, settings)
-        gone = Interval(start, max(start, end)) if start is not None and end else NOTHING
+        end = evidence.ended_ms or _last_ms(evidence)
+        gone = Interval(start, max(start, end)) if start is not None else NOTHING
         return Witnessed(gone, closed=True, proven=True)
     if evidence.vanished_ms is not None:
         until = evidence.vanished_ms + evidence.grace_ms
@@ -146,10 +194,11 @@ def _start_ms(evidence: Evidence, settings: Settings, now_ms: int) -> int | None
     return latest if latest <= now_ms else None
 
 
-def _never_ran_ms(evidence: Evidence, settings: Settings) -> int:
-    """The end of a hold in which no container ever ran: it costs something only where holding is charged from
-    bind."""
-    return max(evidence.bound_ms, evidence.watermark_ms or 0) if settings.charge_from == "bound" else 0
+def _last_ms(evidence: Evidence) -> int:
+    """The last evidence of a hold whose end no timestamp tells: no container ever ran, or what the status
+    told of it is lost."""
+    known = (evidence.started_ms, evidence.beat_ms, evidence.watermark_ms)
+    return max(evidence.bound_ms, *(each or 0 for each in known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +244,22 @@ def reserved(rates_milli: Iterable[int], lookahead_ms: int, period: Interval, no
     """What live sessions that were admitted in budget will use within the lookahead, at most to the period's
     end."""
     return sum(rates_milli) * max(0, min(lookahead_ms, period.end_ms - now_ms))
+
+
+def exhausted_at(
+    balance: Balance, rate_milli: int, reserving_milli: int, lookahead_ms: int, period: Interval, now_ms: int
+) -> int | None:
+    """When the standing will be OVER_BUDGET if sessions go on running at ``rate_milli`` together and keep
+    reserving ``reserving_milli``; None where not within the period, or where it is so already."""
+    left = balance.remaining
+    if left is None or left <= 0:
+        return None
+    # until here what is reserved stays the same; from here on it shrinks towards the period's end
+    turn = max(now_ms, period.end_ms - lookahead_ms)
+    if rate_milli * (turn - now_ms) >= left:
+        at = now_ms - (-left // rate_milli)
+    else:
+        left -= rate_milli * (turn - now_ms)
+        faster = rate_milli - reserving_milli
+        at = turn - (-left // faster) if faster > 0 else period.end_ms
+    return at if at < period.end_ms else None

@@ -19,7 +19,9 @@ RULE_MODES = ("enforce", "warn", "off")
 class Budget:
     """One entry: of a namespace, a group (``_group.NAME``) or ``_defaults``. ``amount`` None: unlimited.
 
-    ``mode`` empty: the cluster's. ``rules``: (rule, mode) where the namespace differs from the cluster.
+    ``carry_over_milli``: the part of what is left at a period's end that moves on. ``group`` empty: in none.
+    ``price``: of a weighted GPU-hour, decimal text; empty: the cluster's. ``mode`` empty: the cluster's.
+    ``rules``: (rule, mode) where the namespace differs from the cluster.
     ``exempt``: users and groups, beside the cluster's, whose objects are warned of and not refused.
     """
 
@@ -58,25 +60,39 @@ class Settings:
     settle_after_ms: int = 3_600_000
     pdb_grace_ms: int = 600_000
     unknown_standing: str = "inBudget"
+    price: str = ""
+    currency: str = "USD"
 
 
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
-def not_built(budget: Budget) -> tuple[str, ...]:
-    """A sentence for each thing the entry asks that this release does not do yet: nothing is accepted in
-    silence."""
+def not_built(budget: Budget, key: str = "") -> tuple[str, ...]:
+    """A sentence for each thing that the entry under ``key`` asks and that is not done: nothing is accepted
+    in silence."""
     asked = {
-        "onExhausted": budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
-        "carryOver": budget.carry_over_milli > 0,
-        "group": bool(budget.group),
-        "policy": bool(budget.policy),
-        "maxGPUs": budget.max_gpus is not None,
+        "onExhausted": (
+            budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
+            f"not built yet, {budget.on_exhausted} acts as deprioritize",
+        ),
+        "policy": (bool(budget.policy), "not built yet, it has no effect"),
+        "maxGPUs": (budget.max_gpus is not None, "not built yet, it has no effect"),
+        "carryOver": (
+            budget.carry_over_milli > 0 and budget.period == "once",
+            "it has no effect where the period is once",
+        ),
+    }
+    of_a_group = {
+        "mode": bool(budget.mode),
+        "rules": bool(budget.rules),
+        "exempt": bool(budget.exempt),
         "price": bool(budget.price),
     }
-    acts = {"onExhausted": f"{budget.on_exhausted} acts as deprioritize"}
-    return tuple(
-        f"{field}: not built yet, {acts.get(field, 'it has no effect')}"
-        for field, is_asked in asked.items()
-        if is_asked
-    )
+    sentences = [f"{field}: {sentence}" for field, (is_asked, sentence) in asked.items() if is_asked]
+    if key.startswith("_group."):
+        sentences += [
+            f"{field}: it has no effect in a group's entry"
+            for field, is_asked in of_a_group.items()
+            if is_asked
+        ]
+    return tuple(sentences)

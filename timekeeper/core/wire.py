@@ -82,6 +82,8 @@ class StandingEntry(TypedDict):
     warned, or None; ``remaining``: granted - posted - pending - reserved, or None where unlimited;
     ``validUntil``: when the standing must be asked anew; where ``onExhausted`` is deny, the period's end;
     ``mode``: the cluster's, or the namespace's own; ``rules`` and ``exempt`` come on top of the cluster's.
+    ``group``: the group that the namespace is in, empty where in none; amounts, ``onExhausted`` and
+    ``warnAt`` are the group's where that decides.
     """
 
     standing: StandingWord
@@ -95,6 +97,7 @@ class StandingEntry(TypedDict):
     rules: dict[str, str]
     exempt: list[str]
     policy: str
+    group: NotRequired[str]
 
 
 class Standings(TypedDict):

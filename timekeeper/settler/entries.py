@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.history import SETTINGS, Entry, History
+from timekeeper.accounts.history import SETTINGS, Entry, History, entry_value
 from timekeeper.core import budgets
+from timekeeper.core.budgets import group_key
 from timekeeper.core.names import BUDGETS
 from timekeeper.core.policy import not_built
 from timekeeper.settler.world import ConfigMap
@@ -36,7 +37,8 @@ def read_entries(
     A broken one makes none, so that the last good one stays in force; one that is in no ConfigMap any more
     ends.
     """
-    reading = budgets.read({name: dict(each.data) for name, each in config_maps.items()})
+    data = {name: dict(each.data) for name, each in config_maps.items()}
+    reading = budgets.read(data, entry_value)
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
     changed = [Entry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
@@ -49,10 +51,16 @@ def read_entries(
         if told.get(key) != sentence
     ]
     for entry in changed:
-        sentences = not_built(reading.budgets[entry.key]) if entry.key in reading.budgets else ()
+        sentences = not_built(reading.budgets[entry.key], entry.key) if entry.key in reading.budgets else ()
         notices += [
             Notice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}") for sentence in sentences
         ]
+    fresh = {entry.key for entry in (*changed, *ended)}
+    notices += [
+        Notice(texts[missing.key][1], "MissingGroup", missing.sentence())
+        for missing in reading.warnings
+        if missing.key in fresh or group_key(reading.budgets[missing.key].group) in fresh
+    ]
     return Read((*changed, *ended), errors, tuple(notices))
 
 

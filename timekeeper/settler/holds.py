@@ -1,14 +1,14 @@
 """Which sessions open, and what the cluster has proved of those that are open."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.pods import Pod
 from timekeeper.accounts.session import (
+    Opened,
     Session,
     evidence,
     open_session,
-    placement_fault,
     vanish,
     vanish_unseen,
     witness,
@@ -20,6 +20,8 @@ from timekeeper.settler.world import Gone, World
 # A pod may be heard of before its node: the watches are not one. Its rate waits this long for the inventory.
 PATIENCE_MS = 5_000
 
+_LONGEST_UNMARKED_MS = 5_000
+
 
 @dataclass(slots=True)
 class Moved:
@@ -30,6 +32,15 @@ class Moved:
     opened: set[str] = field(default_factory=set)
     deferred: dict[str, int] = field(default_factory=dict)
     doubts: dict[str, str] = field(default_factory=dict)
+
+    def open(self, opened: Opened) -> Session:
+        """Take the new session in."""
+        session = opened.session
+        self.sessions[session.uid] = session
+        self.opened.add(session.uid)
+        if opened.doubt:
+            self.doubts[session.uid] = opened.doubt
+        return session
 
 
 def moved_sessions(world: World, book: Book, settings: Settings, now_ms: int) -> Moved:
@@ -52,24 +63,26 @@ def _look_at(
     """A pod that is there: opens its session once it is bound and its cards are known, then proves."""
     session = book.session(pod.uid)
     if session is None:
-        if not pod.node or pod.ended_ms == 0:
+        if not pod.node or pod.ended_ms == 0 or pod.uid in book.folded:
             return
-        waits = bool(pod.devices) and now_ms - since_ms < PATIENCE_MS
-        if waits and placement_fault(pod, world.cards(pod.node)):
+        opened = open_session(pod, world.cards(pod.node), settings, now_ms)
+        if opened.doubt and pod.devices and now_ms - since_ms < PATIENCE_MS:
             moved.deferred[pod.uid] = since_ms
             return
-        session = _open(world, settings, now_ms, moved, pod)
-    _prove(world, book, moved, session, pod)
+        session = moved.open(opened)
+    _prove(world, book, moved, session, pod, now_ms)
 
 
 def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved, gone: Gone) -> None:
     """A pod whose object went: by its last status where that is terminal, else as one that vanished."""
     pod, session = gone.pod, book.session(gone.pod.uid)
     if session is None:
-        if pod.ended_ms == 0:
+        if pod.ended_ms == 0 or pod.uid in book.folded:
             return
-        session = _open(world, settings, now_ms, moved, pod)
-    session = _prove(world, book, moved, session, pod)
+        session = moved.open(open_session(pod, world.cards(pod.node), settings, now_ms))
+    if session.vanished_ms is not None and pod.ended_ms is None:
+        return  # told once more: the first time counts
+    session = _prove(world, book, moved, session, pod, now_ms)
     if session.is_over:
         return
     watermark_ms = _later(gone.watermark_ms, book.watermarks.get(pod.node))
@@ -82,17 +95,8 @@ def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved
     moved.sessions[pod.uid] = _at_rest(session, known.watermark_ms)
 
 
-def _open(world: World, settings: Settings, now_ms: int, moved: Moved, pod: Pod) -> Session:
-    opened = open_session(pod, world.cards(pod.node), settings, now_ms)
-    moved.sessions[pod.uid] = opened.session
-    moved.opened.add(pod.uid)
-    if opened.doubt:
-        moved.doubts[pod.uid] = opened.doubt
-    return opened.session
-
-
-def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod) -> Session:
-    proved = witness(session, pod)
+def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod, now_ms: int) -> Session:
+    proved = witness(session, pod, now_ms)
     if proved.is_over and not session.is_over:
         proved = _at_rest(proved, _watermark_ms(world, book, session.node))
     if proved != session:
@@ -121,12 +125,14 @@ def _missing(world: World, book: Book) -> Iterator[Session]:
             yield session
 
 
-def heard_nodes(world: World, book: Book, sessions: Mapping[str, Session]) -> dict[str, int]:
-    """The watermarks that have moved, of the nodes that sessions run on. They never move back."""
-    nodes = {session.node for session in sessions.values() if not session.is_over}
-    heard = {node: world.watermark_ms(node) for node in nodes}
-    return {
-        node: at_ms
-        for node, at_ms in heard.items()
-        if at_ms is not None and at_ms > book.watermarks.get(node, 0)
-    }
+def heard_nodes(world: World, book: Book, now_ms: int) -> dict[str, int]:
+    """The watermarks that have moved, of the nodes that sessions run on. They never move back.
+
+    In a large cluster they move together every few seconds: kubelets renew their Leases every ten, and each
+    move of thousands writes the whole table.
+    """
+    nodes, watermarks = book.tally.by_node, book.watermarks
+    if 0 <= now_ms - book.marked_ms < min(_LONGEST_UNMARKED_MS, len(nodes) // 1000 * 1000):
+        return {}
+    heard = ((node, world.watermark_ms(node)) for node in nodes)
+    return {node: at_ms for node, at_ms in heard if at_ms is not None and at_ms > watermarks.get(node, 0)}

@@ -1,19 +1,25 @@
 """The settler as a process: its watches, its wheel, and its end."""
 
+import secrets
 import signal
+import socket
+import time
 from queue import Queue
-from threading import Event
+from threading import Event, Thread
 
 from timekeeper import metrics
-from timekeeper.api_server import connect
+from timekeeper.api_server import ApiServer, connect
+from timekeeper.auditing.retention import keep_folding
 from timekeeper.clock import now_ms
+from timekeeper.leading import Election
 from timekeeper.log import say
 from timekeeper.settings import Settings
 from timekeeper.settler.announce import Announcer
 from timekeeper.settler.run import Settler, turn
 from timekeeper.settler.watching import sources, start_watching
 from timekeeper.settler.world import Heard
-from timekeeper.store.engine import ConflictError, UnavailableError, open_store
+from timekeeper.store.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.terms import Fenced, OverError
 
 # What may wait to be taken in: a full queue makes the watches wait, and the API server buffers.
 _MOST_HEARD = 10_000
@@ -25,25 +31,55 @@ def settle(settings: Settings) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    store = open_store(settings.database)
+    store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
+    metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
+    me = settings.holder or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    try:
+        if not store.is_shared:
+            return _settle(settings, store, api, me, stop)
+        election = Election(api, settings.namespace, me, settings.lease_duration_ms, time.monotonic)
+        if not election.wait(stop):
+            return 0
+        election.keep(stop)
+        code = _settle(settings, store, api, me, stop)
+        if election.lost:
+            say("settler ends", reason="another holds the Lease")
+            return 1
+        election.give_back()
+        return code
+    finally:
+        metrics.LEADS.set(0)
+        store.close()
+
+
+def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Event) -> int:
+    """From the beginning of a term to its end; the exit code."""
     announcer = Announcer(api, settings.namespace, now_ms)
     try:
-        settler = Settler(store, now_ms, announcer.tell)
+        settler = Settler(store, now_ms, announcer.tell, me)
     except UnavailableError as error:
         say("settler cannot read the ledger", error=error)
         return 1
+    metrics.LEADS.set(1)
+    metrics.TERM.set(settler.term.number)
     heard: Queue[Heard] = Queue(_MOST_HEARD)
     for source in sources(settings.namespace):
         start_watching(source, api, heard, now_ms, stop, _failed)
-    say("settler started", sessions=len(settler.book.sessions))
+    if settings.retain_ms:
+        given = (Fenced(store, settler.term), now_ms, settings.retain_ms, stop)
+        Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
+    say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
     try:
         turn(settler, heard, stop)
+    except OverError as error:
+        allowed = "" if store.is_shared else "; two timekeepers must not share a file, so end one of them"
+        say("settler ends", reason=f"another has begun to settle{allowed}", error=error)
+        return 1
     except ConflictError as error:
         # Another settler wrote to this database. To start anew from what it wrote is all that is right.
         say("settler ends", reason="another writes what only one may write", error=error)
         return 1
-    store.close()
     return 0
 
 

@@ -7,37 +7,51 @@ from threading import Event
 
 from timekeeper import metrics
 from timekeeper.accounts.changes import Changes, Pulse
-from timekeeper.accounts.history import Entry, History, history_of
-from timekeeper.core.ledger import Interval
+from timekeeper.accounts.history import History, history_of
 from timekeeper.log import say
-from timekeeper.settler.book import AccountKey, read_book
-from timekeeper.settler.decide import PULSE_MS, Decision, Sums, account_key, decide, listed_namespaces
+from timekeeper.settler.book import read_book
+from timekeeper.settler.checking import Doubt
+from timekeeper.settler.decide import PULSE_MS, Decision, Facts, decide, listed_namespaces
 from timekeeper.settler.entries import Notice, Read, read_entries
-from timekeeper.settler.world import Heard, World
-from timekeeper.store import reading, settling
+from timekeeper.settler.report import report
+from timekeeper.settler.stored import Database, read_grants
+from timekeeper.settler.tally import Tally
+from timekeeper.settler.world import Heard, One, World
+from timekeeper.store import reading, settling, terms
 from timekeeper.store.engine import Connection, Store, UnavailableError
 
 Clock = Callable[[], int]
 
 TICK_MS = 250
+_SOON_MS = 100  # between two ticks where a pod or a budget changed meanwhile
+_TOGETHER_MS = 20  # what comes so soon after the first change is decided with it
 
 # Beats are read by when they were received, and become visible a little later: so much later at most.
 _BEAT_OVERLAP_MS = 5_000
 _ALL_BEATS_EACH_MS = 60_000
+_SLOW_S = 0.02  # a reading of beats that takes longer may take a fifth of the time, and no more
 
 
 class Settler:
-    """World and book, and the ticks between them. One thread uses it; there is one per database."""
+    """World and book, and the ticks between them. One thread uses it; there is one per database: the newest,
+    for whoever settled before can write nothing more. ``holder`` names it."""
 
-    def __init__(self, store: Store, clock: Clock, tell: Callable[[Notice], None]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, tell: Callable[[Notice], None], holder: str = "settler"
+    ) -> None:
         self._store = store
         self._clock = clock
         self._tell = tell
         self._beats_ms = self._all_beats_ms = 0
+        self._next_beats_s = 0.0
         self._failed = ""
+        self._doubt = Doubt()
+        self._calm: tuple[int, History, Read] | None = None
+        self._names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.world = World()
-        with store.reading() as connection:
-            self.book = read_book(connection)
+        with store.writing() as connection:
+            self.term = terms.begin(connection, holder, clock())
+        self.book = read_book(store)  # after that: what the one before us wrote last is in it
         for error in self.book.history.unread:
             say("stored entry not read", entry=error.key, error=error.sentence())
 
@@ -60,8 +74,21 @@ class Settler:
             return False
         self._say_failed("")
         metrics.TICKS.labels("written" if written else "nothing new").inc()
-        metrics.TICK_SECONDS.set(time.monotonic() - began)
+        ended = time.monotonic()
+        metrics.TICK_SECONDS.set(ended - began)
+        self._check(ended)
         return True
+
+    def _check(self, began_s: float) -> None:
+        """Sums that are kept may be wrong by a fault of ours alone: then it is told, and all is counted
+        anew."""
+        if not self.book.tally.is_whole:
+            return
+        for fault in self._doubt.look(self.book, began_s):
+            metrics.WRONG_SUMS.inc()
+            say("sums were wrong", error=fault)
+            self.book.tally = Tally()  # what it knows of before may be wrong too
+        self._doubt.rest(began_s, time.monotonic())
 
     def _say_failed(self, error: str) -> None:
         """Once for each error, and not four times a second."""
@@ -77,22 +104,30 @@ class Settler:
             return self._wait_for(awaited)
         # Entries never take effect before one that did already, also where the clock was turned back.
         now_ms = max(self._clock(), self.book.history.newest_ms() + 1)
-        read = read_entries(self.world.config_maps, self.book.history, self.book.errors, now_ms)
+        read = self._entries(now_ms)
         with self._store.reading() as connection:
-            history = self._history(connection, read)
-            names = listed_namespaces(history, self.world, self.book)
-            sums = self._sums(connection, history, names, now_ms)
+            before = reading.entries(connection) if read.entries else ()
             self._recall(connection)
             self._read_beats(connection, now_ms)
-        decision = decide(self.world, self.book, read, history, names, sums, now_ms)
+            read_grants(connection, self.book, now_ms)
+        history = history_of((*before, *read.entries)) if read.entries else self.book.history
+        facts = Facts(read, history, self._listed(history), Database(self._store), now_ms)
+        decision = decide(self.world, self.book, facts)
         if decision.changes != Changes():
-            with self._store.writing() as connection:
+            with terms.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
         self._report(decision, read)
-        self.book.merge(decision.changes, history)
-        self.book.forget(self.world.pods)
-        self.world.written(decision.moved.deferred)
+        self._take_note(decision, history)
         return decision.changes != Changes()
+
+    def _take_note(self, decision: Decision, history: History) -> None:
+        """The changes are written: book and world go on from there."""
+        may_forget = bool(decision.changes.changed or self.world.gone or self.world.relisted)
+        self.book.merge(decision.changes, history, decision.kept)
+        self.book.ranks = self.world.ranks
+        if may_forget:
+            self.book.forget(self.world.pods)
+        self.world.written(decision.moved.deferred)
 
     def _wait_for(self, awaited: tuple[str, ...]) -> bool:
         """Before everything was heard once, only the pulse is written: nothing may be concluded from what is
@@ -101,112 +136,81 @@ class Settler:
         pulse = Pulse(now_ms, last.decided_ms, f"waits for {', '.join(awaited)}")
         if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
-        with self._store.writing() as connection:
+        with terms.writing(self._store, self.term) as connection:
             settling.apply(connection, Changes(pulse=pulse))
         self.book.pulse = pulse
         return True
 
-    def _history(self, connection: Connection, read: Read) -> History:
-        """The history with the new entries in it; as it was where there are none."""
-        if not read.entries:
-            return self.book.history
-        before: tuple[Entry, ...] = reading.entries(connection)
-        return history_of((*before, *read.entries))
+    def _entries(self, now_ms: int) -> Read:
+        """What the budgets say now. Where that was nothing new, it is not asked again before one of them
+        changes."""
+        book, budgets = self.book, self.world.budgets
+        if self._calm is not None and self._calm[0] == budgets and self._calm[1] is book.history:
+            return self._calm[2]
+        read = read_entries(self.world.config_maps, book.history, book.errors, now_ms)
+        is_calm = not read.entries and not read.notices and read.errors == book.errors
+        self._calm = (budgets, book.history, read) if is_calm else None
+        return read
 
-    def _sums(self, connection: Connection, history: History, names: tuple[str, ...], now_ms: int) -> Sums:
-        """The sums of the accounts that are due. What was posted is kept, and read only for accounts that are
-        new."""
-        keys = [account_key(history, name, now_ms) for name in names]
-        self.book.totals = {key: self._posted(connection, key) for key in keys}
-        return Sums(reading.granted(connection, now_ms), self.book.totals)
-
-    def _posted(self, connection: Connection, key: AccountKey) -> int:
-        if key in self.book.totals:
-            return self.book.totals[key]
-        namespace, start, end = key
-        return reading.posted_within(connection, namespace, Interval(start, end))
+    def _listed(self, history: History) -> tuple[str, ...]:
+        """The namespaces to be listed, the same tuple while they are the same."""
+        listing, known = self.world.listing, len(self.book.namespaces)
+        if self._names is None or self._names[0] is not history or self._names[1:3] != (listing, known):
+            names = listed_namespaces(history, self.world, self.book)
+            same = self._names is not None and self._names[3] == names
+            self._names = (history, listing, known, self._names[3] if same and self._names else names)
+        return self._names[3]
 
     def _recall(self, connection: Connection) -> None:
         """Read the sessions of pods that were heard of and may have been settled before this settler
         began."""
         uids = {*self.world.touched, *self.world.gone}
-        strange = [uid for uid in uids if self.book.session(uid) is None]
+        strange = [uid for uid in uids if self.book.session(uid) is None and uid not in self.book.folded]
         if strange:
-            self.book.recall(reading.sessions_of(connection, strange))
+            found = reading.sessions_of(connection, strange)
+            for uid in found.folded:
+                say("pod ignored", uid=uid, reason="its session was folded long ago")
+            self.book.recall(found)
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
+        began_s = time.monotonic()
+        if began_s < self._next_beats_s:
+            return
         since = self._beats_ms - _BEAT_OVERLAP_MS
         if now_ms - self._all_beats_ms >= _ALL_BEATS_EACH_MS or now_ms < self._beats_ms:
             since, self._all_beats_ms = 0, now_ms
-        found = reading.beats(connection, max(0, since))
-        self.book.beats.update({uid: beat for uid, beat in found.items() if self.book.session(uid)})
+        beats = self.book.beats
+        for uid, beat in reading.beats(connection, max(0, since)).items():
+            if beats.get(uid) != beat and self.book.session(uid):
+                beats[uid] = beat
+                self.book.heard_beats.add(uid)
         self._beats_ms = now_ms
+        took_s = time.monotonic() - began_s
+        self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
     def _report(self, decision: Decision, read: Read) -> None:
-        """Log and count what was written."""
-        for notice in read.notices:
-            self._tell(notice)
-        changes = decision.changes
-        for session in changes.opened:
-            doubt = decision.moved.doubts.get(session.uid)
-            metrics.SESSIONS_OPENED.labels("request" if doubt else "placement").inc()
-            more = {"by_request_because": doubt} if doubt else {}
-            say(
-                "session opened",
-                namespace=session.namespace,
-                pod=session.name,
-                uid=session.uid,
-                node=session.node,
-                rate_milli=session.rate_milli,
-                **more,
-            )
-        for posting in changes.postings:
-            metrics.POSTINGS.labels(posting.kind).inc()
-            say(
-                "posted",
-                namespace=posting.namespace,
-                uid=posting.session_uid,
-                kind=posting.kind,
-                from_ms=posting.from_ms,
-                to_ms=posting.to_ms,
-                amount=posting.amount,
-                reason=posting.reason,
-            )
-        for grant in changes.grants:
-            say("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
-        for pod in self.world.unreadable.values():
-            metrics.UNREADABLE_PODS.inc()
-            say("pod not charged", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
-        if self.world.lost:
-            metrics.LOST_ENDS.inc(self.world.lost)
-            say("ends of pods forgotten", count=self.world.lost, reason="the database was away for too long")
-            self.world.lost = 0
-        self._report_standings(decision)
-
-    def _report_standings(self, decision: Decision) -> None:
-        for name, standing in decision.standings.items():
-            if self.book.standings.get(name, standing) != standing:
-                say("standing", namespace=name, now=standing, before=self.book.standings[name])
-        self.book.standings = dict(decision.standings)
-        for word in ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED"):
-            metrics.STANDINGS.labels(word).set(sum(each == word for each in decision.standings.values()))
-        metrics.EVIDENCE.set(len(self.book.sessions))
-        metrics.BROKEN.set(len(self.book.errors))
+        report(self.world, self.book, decision, read, self._tell)
 
 
 def turn(settler: Settler, heard: "Queue[Heard]", stop: Event) -> None:
-    """Until ``stop``: take in what is heard, and tick. A slow tick makes the next one later, never the queue
-    longer than it may be."""
+    """Until ``stop``: take in what is heard, and tick: now and then, and soon where something changed. A slow
+    tick makes the next one later, never the queue longer than it may be."""
     while not stop.is_set():
         began = time.monotonic()
         settler.tick()
-        took_s = time.monotonic() - began
-        _take_in(settler, heard, until=time.monotonic() + max(TICK_MS / 1000 - took_s, took_s))
+        ended = time.monotonic()
+        _take_in(settler, heard, ended, ended - began)
 
 
-def _take_in(settler: Settler, heard: "Queue[Heard]", until: float) -> None:
-    while (left := until - time.monotonic()) > 0:
+def _take_in(settler: Settler, heard: "Queue[Heard]", from_s: float, took_s: float) -> None:
+    """At least for as long as the tick took, so that ticks never take more than half of the time."""
+    until_s = from_s + max(TICK_MS / 1000 - took_s, took_s)
+    soonest_s = from_s + max(_SOON_MS / 1000 - took_s, took_s)
+    while (left_s := until_s - time.monotonic()) > 0:
         try:
-            settler.hear(heard.get(timeout=left))
+            each = heard.get(timeout=left_s)
         except Empty:
             return
+        settler.hear(each)
+        if isinstance(each.what, One) and each.source != "leases":
+            until_s = min(until_s, max(soonest_s, time.monotonic() + _TOGETHER_MS / 1000))

@@ -16,6 +16,7 @@ from timekeeper.core.request import annotations_of, mapping
 from timekeeper.settler.world import All, ConfigMap, Heard, Item, Lease, Node, One, PriorityClass, Quiet
 
 Json = Mapping[str, Any]
+_READ = "read"
 Clock = Callable[[], int]
 
 # The end of a watch is a word of the API server at a time of our choosing: all before it has been heard. For
@@ -85,9 +86,15 @@ def follow_source(
     asked_ms = 0
 
     def list_all() -> tuple[tuple[Json, ...], str]:
+        # Each page is read as it comes: a hundred thousand pods' JSON at once would be gigabytes.
         nonlocal asked_ms
         asked_ms = clock()
-        return api.list_all(source.path)
+        read: list[Json] = []
+        version = ""
+        for page, at_version in api.pages(source.path):
+            version = at_version
+            read += [{_READ: item} for item in map(source.read, page) if item is not None]
+        return tuple(read), version
 
     def watch(version: str) -> Iterator[Json]:
         return api.watch(source.path, version, source.watch_s)
@@ -95,8 +102,7 @@ def follow_source(
     for event in reflect(list_all, watch, wait_ms):
         match event:
             case Listed(raw):
-                items = tuple(item for item in map(source.read, raw) if item is not None)
-                yield Heard(source.name, asked_ms, All(items))
+                yield Heard(source.name, asked_ms, All(tuple(each[_READ] for each in raw)))
             case Changed(raw_item, deleted):
                 item = source.read(raw_item)
                 yield Heard(source.name, clock(), Quiet() if item is None else One(item, deleted))

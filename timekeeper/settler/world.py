@@ -13,6 +13,7 @@ SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 MOST_GONE = (
     100_000  # pods whose end could not be written yet: what a database that is away may cost in memory
 )
+MOST_UNREADABLE = 10_000  # pods that could not be reported yet, for the same reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,11 @@ class World:
     """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
 
     ``relisted``: all pods were listed anew, so that sessions without a pod have lost theirs unseen.
-    ``unreadable``: pods to report; ``lost``: ends that ``gone`` had no room for.
+    ``unreadable``: pods to report, and how many more it had no room for (``unnamed``); ``lost``: ends that
+    ``gone`` had none for. ``stirred``: pods that began
+    or ceased to wait, or wait otherwise; ``namespaces``: how many pods each has. ``inventory``, ``budgets``,
+    ``ranks`` and ``listing`` count up with each change of the nodes' cards, the ConfigMaps, the priority
+    classes, and the namespaces that have pods: what rests on these alone is kept for so long.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -116,8 +121,15 @@ class World:
     gone: dict[str, Gone] = field(default_factory=dict)
     relisted: bool = False
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    unnamed: int = 0
     lost: int = 0
     most_gone: int = MOST_GONE
+    stirred: set[str] = field(default_factory=set)
+    namespaces: dict[str, int] = field(default_factory=dict)
+    inventory: int = 0
+    budgets: int = 0
+    ranks: int = 0
+    listing: int = 0
 
     def awaited(self) -> tuple[str, ...]:
         """The sources that have not been heard whole yet: before that, nothing may be decided."""
@@ -150,21 +162,28 @@ class World:
         self.touched = dict(deferred)
         self.gone.clear()
         self.unreadable.clear()
+        self.unnamed = 0
         self.relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
             self._relist(items, at_ms)
             return
+        table, names = self._table(source), {item.name for item in items if not isinstance(item, Unreadable)}
+        for name in [name for name in table if name not in names]:
+            del table[name]
+            self._count(source)
+        for item in items:
+            self._put(item, deleted=False, at_ms=at_ms)
+
+    def _table(self, source: str) -> dict[str, Any]:
         tables: dict[str, dict[str, Any]] = {
             "nodes": self.nodes,
             "leases": self.leases,
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
         }
-        tables[source].clear()
-        for item in items:
-            self._put(item, deleted=False, at_ms=at_ms)
+        return tables[source]
 
     def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
         there = {item.uid for item in items if isinstance(item, Pod)}
@@ -179,32 +198,75 @@ class World:
             case Pod():
                 self._put_pod(item, deleted, at_ms)
             case Unreadable():
-                self.unreadable[item.uid] = item
+                self._note(item)
             case Node(name):
-                _put(self.nodes, name, item, deleted)
+                self._keep("nodes", name, None if deleted else item)
             case Lease(name, renewed_ms):
-                _put(self.leases, name, renewed_ms, deleted or renewed_ms is None)
+                self._keep("leases", name, None if deleted else renewed_ms)
             case ConfigMap(name):
-                _put(self.config_maps, name, item, deleted)
+                self._keep("configmaps", name, None if deleted else item)
             case PriorityClass(name, value, preemption_policy):
-                _put(self.classes, name, (value, preemption_policy), deleted)
+                self._keep("priorityclasses", name, None if deleted else (value, preemption_policy))
+
+    def _note(self, item: Unreadable) -> None:
+        if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
+            self.unreadable[item.uid] = item
+        else:
+            self.unnamed += 1
+
+    def _keep(self, source: str, name: str, value: object) -> None:
+        """What there is under a name now, None where nothing is; counts where that is another."""
+        table = self._table(source)
+        if table.get(name) == value:
+            return
+        if value is None:
+            del table[name]
+        else:
+            table[name] = value
+        self._count(source)
+
+    def _count(self, source: str) -> None:
+        self.inventory += source == "nodes"
+        self.budgets += source == "configmaps"
+        self.ranks += source == "priorityclasses"
 
     def _put_pod(self, pod: Pod, deleted: bool, at_ms: int) -> None:
-        pod = _earliest(self.pods.get(pod.uid), pod)
+        before = self.pods.get(pod.uid)
+        pod = _earliest(before, pod)
         if deleted:
-            self._lose(pod, at_ms, seen=True)
+            # the object itself tells when it was removed, however late or often a watch brings that
+            self._lose(pod, at_ms if pod.deleted_ms is None else min(at_ms, pod.deleted_ms), seen=True)
+            return
+        if pod == before:
             return
         self.pods[pod.uid] = pod
         self.touched.setdefault(pod.uid, at_ms)
-        if pod.node or pod.ended_ms is not None:
-            self.unbound.discard(pod.uid)
+        if before is None:
+            self._count_pod(pod.namespace, 1)
+        self._wait(pod.uid, not pod.node and pod.ended_ms is None)
+
+    def _wait(self, uid: str, waits: bool) -> None:
+        if waits or uid in self.unbound:
+            self.stirred.add(uid)
+        if waits:
+            self.unbound.add(uid)
         else:
-            self.unbound.add(pod.uid)
+            self.unbound.discard(uid)
+
+    def _count_pod(self, namespace: str, more: int) -> None:
+        count = self.namespaces.get(namespace, 0) + more
+        if count == more or not count:
+            self.listing += 1
+        if count:
+            self.namespaces[namespace] = count
+        else:
+            del self.namespaces[namespace]
 
     def _lose(self, pod: Pod, at_ms: int, seen: bool) -> None:
-        self.pods.pop(pod.uid, None)
+        if self.pods.pop(pod.uid, None) is not None:
+            self._count_pod(pod.namespace, -1)
         self.touched.pop(pod.uid, None)
-        self.unbound.discard(pod.uid)
+        self._wait(pod.uid, waits=False)
         if not pod.node:
             return
         if len(self.gone) >= self.most_gone:
@@ -220,10 +282,3 @@ def _earliest(before: Pod | None, pod: Pod) -> Pod:
     if before is None or before.started_ms is None:
         return pod
     return replace(pod, started_ms=min(before.started_ms, pod.started_ms or before.started_ms))
-
-
-def _put(table: dict[str, Any], name: str, value: object, deleted: bool) -> None:
-    if deleted:
-        table.pop(name, None)
-    else:
-        table[name] = value

@@ -1,26 +1,28 @@
 """The connection to the database: transactions that read or write, and its failures as two words."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy
-from sqlalchemy import event, exc
+from sqlalchemy import exc
+from sqlalchemy.engine import URL
 
 from timekeeper.settings import UnusableError
+from timekeeper.store import postgresql
+from timekeeper.store.postgresql import PostgreSQL
+from timekeeper.store.sqlite import MOUNTS, Sqlite, file_of, network_file_system
 
 Connection = sqlalchemy.Connection
 
 PATIENCE_MS = 5_000
+CONNECTIONS = 5
 
 _WRITES = "bursar_writes"
 _ALLOWED = (
     "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL with its package psycopg"
     " installed, such as postgresql+psycopg://user:password@host/bursar"
 )
-_NAP_S = 0.001
+_POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class UnavailableError(Exception):
@@ -37,22 +39,37 @@ class Store:
 
     def __init__(self, engine: sqlalchemy.Engine) -> None:
         self.engine = engine
+        self._readers = engine.execution_options(**postgresql.READING) if self.is_shared else engine
+        self._writers = engine.execution_options(**{_WRITES: True})
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several timekeepers may use it at once: PostgreSQL, and no file."""
+        return self.engine.dialect.name == "postgresql"
+
+    @property
+    def shown(self) -> str:
+        """Where it is, without user and password."""
+        return _shown(self.engine.url)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one moment of the database. Raises UnavailableError."""
-        with _failures_as_ours(), self.engine.begin() as connection:
+        """A transaction that sees one moment of the database, and may not write. Raises
+        UnavailableError."""
+        with _failures_as_ours(), self._readers.begin() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A transaction that holds the write lock from its first statement, and commits at its end or not at
-        all.
+    def writing(self, turn: str = "") -> Iterator[Connection]:
+        """A transaction that commits at its end or not at all.
 
-        Raises UnavailableError or ConflictError.
+        On SQLite it holds the write lock from its first statement, and is alone. On PostgreSQL others write
+        beside it, but for those with the same ``turn``, if it names one; see `timekeeper.store.postgresql`
+        for what must be locked. Raises UnavailableError or ConflictError.
         """
-        writer = self.engine.execution_options(**{_WRITES: True})
-        with _failures_as_ours(), writer.begin() as connection:
+        with _failures_as_ours(), self._writers.begin() as connection:
+            if turn and self.is_shared:
+                postgresql.take_turn(connection, turn)
             yield connection
 
     def close(self) -> None:
@@ -60,39 +77,83 @@ class Store:
         self.engine.dispose()
 
 
-def open_store(url: str, patience_ms: int = PATIENCE_MS) -> Store:
+def open_store(
+    url: str, patience_ms: int = PATIENCE_MS, connections: int = CONNECTIONS, name: str = "bursar"
+) -> Store:
     """The store at an SQLAlchemy URL; nothing is connected yet. Raises UnusableError with a sentence for the
     operator.
 
-    ``patience_ms``: how long a writer waits for another one.
+    ``patience_ms``: how long a writer waits for another one. ``connections``: how many to PostgreSQL this
+    process may have at a time, and ``name`` what they are called there.
     """
-    engine = _engine(url)
-    if engine.dialect.name == "sqlite":
-        sqlite = _Sqlite(patience_ms)
-        event.listen(engine, "connect", sqlite.prepare)
-        event.listen(engine, "begin", sqlite.begin)
+    read = _read(url)
+    try:
+        if read.get_backend_name() == "sqlite":
+            # as many connections as there are threads: a file has no limit
+            engine = sqlalchemy.create_engine(read, max_overflow=-1)
+            Sqlite(patience_ms).listen(engine, _WRITES)
+        else:
+            engine = _pool(read, patience_ms, connections, name)
+            PostgreSQL(patience_ms).listen(engine)
+    except (exc.ArgumentError, exc.NoSuchModuleError, ImportError) as error:
+        why = f"the driver of {read.drivername} cannot be loaded ({error})"
+        raise UnusableError(f"--database: not a database URL that we can use, {why}; {_ALLOWED}") from error
     return Store(engine)
 
 
-def _engine(url: str) -> sqlalchemy.Engine:
+def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchemy.Engine:
+    """Connections are opened when they are needed and kept. Each is tried before it is used, so that a server
+    that was started anew costs nobody an error."""
+    return sqlalchemy.create_engine(
+        read,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=patience_ms / 1000,
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+        connect_args=postgresql.connection_arguments(read.query, name),
+    )
+
+
+def _read(url: str) -> URL:
     try:
         read = sqlalchemy.make_url(url)
     except (exc.ArgumentError, ValueError) as error:
         raise UnusableError(f"--database: not a database URL; {_ALLOWED}") from error
-    kind = read.get_backend_name()
-    if kind not in ("sqlite", "postgresql"):
+    kind = read.drivername.partition("+")[0]
+    if kind not in ("sqlite", "postgresql", "postgres"):
         raise UnusableError(
             f"--database: not a database URL that we can use, {kind} is not supported; {_ALLOWED}"
         )
-    if kind == "sqlite" and read.database in (None, "", ":memory:"):
+    if kind == "sqlite":
+        _check_file(read)
+        return read
+    if read.drivername not in _POSTGRESQL:
+        driver = f"the driver of {read.drivername} is not psycopg"
+        raise UnusableError(f"--database: not a database URL that we can use, {driver}; {_ALLOWED}")
+    return read.set(drivername="postgresql+psycopg")
+
+
+def _check_file(read: URL) -> None:
+    """SQLite needs a file, and a disk of this machine's own below it."""
+    if read.database in (None, "", ":memory:"):
         raise UnusableError(
-            f"--database: {url} names no file, and each process would have its own; {_ALLOWED}"
+            f"--database: {read} names no file, and each process would have its own; {_ALLOWED}"
         )
-    try:
-        return sqlalchemy.create_engine(read)
-    except (exc.ArgumentError, exc.NoSuchModuleError, ImportError) as error:
-        why = f"the driver of {read.drivername} cannot be loaded ({error})"
-        raise UnusableError(f"--database: not a database URL that we can use, {why}; {_ALLOWED}") from error
+    kind = network_file_system(file_of(read), MOUNTS.read_text()) if MOUNTS.exists() else ""
+    if kind:
+        raise UnusableError(
+            f"--database: {_shown(read)} lies on a network file system ({kind}), where SQLite's locks do not"
+            " hold and the ledger would be damaged; it must be on a disk of this machine, such as a"
+            " ReadWriteOncePod volume of block storage, or PostgreSQL"
+        )
+
+
+def _shown(url: URL) -> str:
+    """Without user, password and options, any of which may be a secret."""
+    if url.get_backend_name() == "sqlite":
+        return str(url)
+    return str(URL.create("postgresql", host=url.host, port=url.port, database=url.database))
 
 
 @contextmanager
@@ -100,59 +161,23 @@ def _failures_as_ours() -> Iterator[None]:
     try:
         yield
     except exc.IntegrityError as error:
-        raise ConflictError(str(error.orig)) from error
-    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise UnavailableError(str(getattr(error, "orig", None) or error)) from error
-    except exc.DatabaseError as error:
-        # its other kinds are faults of ours; the bare one is SQLite's for a file that is damaged or none of
-        # its own
-        if type(error) is not exc.DatabaseError:
+        raise ConflictError(_sentence(error)) from error
+    except exc.TimeoutError as error:
+        raise UnavailableError("all connections of this process are in use") from error
+    except exc.DBAPIError as error:
+        if not _is_away(error):
             raise
-        raise UnavailableError(str(error.orig)) from error
+        raise UnavailableError(_sentence(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Sqlite:
-    """How SQLite is to be used."""
-
-    patience_ms: int
-
-    def prepare(self, connection: Any, _record: object) -> None:
-        """WAL lets readers go on beside the one writer.
-
-        ``synchronous=FULL`` writes the log through to the disk at each commit: a grant or a heartbeat that
-        was acknowledged survives a power cut. NORMAL would save that write, and lose the last commits;
-        heartbeats are committed in groups instead.
-        """
-        connection.isolation_level = None  # we say BEGIN ourselves
-        for pragma in (
-            f"busy_timeout = {self.patience_ms}",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "foreign_keys = ON",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-
-    def begin(self, connection: Connection) -> None:
-        """A writer takes the lock at once: one that first reads and then writes could find its reading
-        outdated, and SQLite would refuse it without waiting."""
-        if not connection.get_execution_options().get(_WRITES, False):
-            connection.exec_driver_sql("BEGIN")
-            return
-        # SQLite itself waits in ever longer naps, up to a tenth of a second, while the lock comes and goes.
-        until = time.monotonic() + self.patience_ms / 1000
-        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-        while not _has_begun(connection, last_try=time.monotonic() > until):
-            time.sleep(_NAP_S)
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self.patience_ms}")
+def _is_away(error: exc.DBAPIError) -> bool:
+    """Other errors are faults of ours."""
+    if isinstance(error, exc.OperationalError | exc.InterfaceError) or postgresql.is_away(error):
+        return True
+    # the bare one is SQLite's for a file that is damaged or none of its own
+    return type(error) is exc.DatabaseError
 
 
-def _has_begun(connection: Connection, last_try: bool) -> bool:
-    """One try to take the write lock; False where another has it."""
-    try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    except exc.OperationalError as error:
-        if last_try or not getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
-            raise
-        return False
-    return True
+def _sentence(error: exc.DBAPIError) -> str:
+    """What the database says, on one line."""
+    return " ".join(str(error.orig).split())

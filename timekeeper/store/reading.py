@@ -1,23 +1,27 @@
 """What the ledger says: everything that settler and serving workers read."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Any
+from sys import intern
+from typing import Any, TypeVar
 
-from sqlalchemy import Select, and_, case, func, select, true
+from sqlalchemy import Select, Table, and_, case, func, select, text, true, union_all
 
 from timekeeper.accounts.changes import Pulse
-from timekeeper.accounts.grants import MANUAL, Granted
+from timekeeper.accounts.grants import Granted
 from timekeeper.accounts.history import Entry
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
-from timekeeper.accounts.usage import Charged
 from timekeeper.core.ledger import Interval
 from timekeeper.store.engine import Connection
+from timekeeper.store.granted import granted_where
 from timekeeper.store.schema import (
+    DAY_MS,
+    DAYS,
     ENTRIES,
     ENTRY_ERRORS,
+    FOLDED,
     GRANTS,
     HEARTBEATS,
     NODES,
@@ -29,19 +33,30 @@ from timekeeper.store.schema import (
 )
 
 _CHUNK = 500  # names in one IN (...): far below what any database takes
+_LATELY = 1000  # grants; those written at the same time have numbers close to each other
+_ROWS = 2000  # fetched at a time
+_SHORT = 100  # characters
+_FEW = 20  # accounts that are asked for by name; for more of one span, all namespaces are added up at once
+
+# As the partial index has it: SQLite takes an index only for the very words of its condition.
+_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
 
 _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
+
+V = TypeVar("V")
 
 AccountKey = tuple[str, int, int]  # namespace, start and end of the account
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Sessions by pod UID, and the postings of each in the order they were written."""
+    """Sessions by pod UID, and the postings of each in the order they were written. ``folded``: UIDs of those
+    that were folded, so that no second one is opened."""
 
     sessions: dict[str, Session]
     posted: dict[str, tuple[Posting, ...]]
+    folded: set[str] = field(default_factory=set)
 
 
 def entries(connection: Connection) -> tuple[Entry, ...]:
@@ -73,6 +88,8 @@ def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
         found.sessions.update(_sessions(connection, sessions))
         postings = select(*(POSTINGS.c[name] for name in _POSTING)).where(POSTINGS.c.session_uid.in_(chunk))
         found.posted.update(_by_session(connection, postings))
+        folded = select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk))
+        found.folded.update(connection.execute(folded).scalars())
     return found
 
 
@@ -97,27 +114,88 @@ def beats(connection: Connection, since_ms: int = 0, namespace: str | None = Non
 
 def granted(connection: Connection, now_ms: int) -> dict[AccountKey, Granted]:
     """What was granted for the accounts that have not ended."""
-    by_hand = func.sum(case((GRANTS.c.kind == MANUAL, GRANTS.c.amount), else_=0))
-    by_budget = func.sum(case((GRANTS.c.kind != MANUAL, GRANTS.c.amount)))
-    account = (GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms)
-    sums = select(*account, by_budget, by_hand).where(GRANTS.c.period_end_ms > now_ms).group_by(*account)
-    return {
-        (subject, start, end): Granted(None if budget is None else int(budget), int(hand))
-        for subject, start, end, budget, hand in connection.execute(sums)
-    }
+    return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
+
+
+def grants_mark(connection: Connection) -> tuple[int, int]:
+    """Two numbers that are others once a grant was added. A grant with a lower number may be seen later than
+    one with a higher, so it is not the highest alone."""
+    newest = select(func.coalesce(func.max(GRANTS.c.id), 0)).scalar_subquery()
+    lately = select(func.count(), func.coalesce(func.max(GRANTS.c.id), 0)).where(
+        GRANTS.c.id > newest - _LATELY
+    )
+    count, last = connection.execute(lately).one()
+    return int(count), int(last)
+
+
+def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+    """What was granted for these accounts, ended or not; those without a grant are not in it."""
+    wanted = set(keys)
+    subjects = {subject for subject, _, _ in wanted}
+    of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
+    found: dict[AccountKey, Granted] = {}
+    for ends in _chunks(sorted({end for _, _, end in wanted})):
+        found |= granted_where(connection, GRANTS.c.period_end_ms.in_(ends), of_them)
+    return {key: each for key, each in found.items() if key in wanted}
+
+
+def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
+    """For each subject the span of its latest account that ended by then and has a grant."""
+    subject, start, end = GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms
+    latest = select(subject, func.max(end).label("end")).where(end <= before_ms).group_by(subject).subquery()
+    spans = select(subject, func.max(start), end).join(
+        latest, and_(subject == latest.c.subject, end == latest.c.end)
+    )
+    return {name: Interval(*span) for name, *span in connection.execute(spans.group_by(subject, end))}
 
 
 def posted_within(connection: Connection, namespace: str, span: Interval) -> int:
-    """What is posted of the namespace for the time inside the span."""
-    total = select(func.coalesce(func.sum(clipped(span)), 0)).where(
-        POSTINGS.c.namespace == namespace, *inside(span)
-    )
-    return int(connection.execute(total).scalar_one())
+    """What is posted of the namespace for the time inside the span, folded or not."""
+    return _posted(connection, span, [namespace]).get(namespace, 0)
+
+
+def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
+    """What is posted in each of these accounts: accounts of one span are read together."""
+    by_span: dict[Interval, list[str]] = {}
+    for namespace, start, end in keys:
+        by_span.setdefault(Interval(start, end), []).append(namespace)
+    totals: dict[AccountKey, int] = {}
+    for span, names in by_span.items():
+        found = _posted(connection, span, names if len(names) <= _FEW else None)
+        totals |= {(name, span.start_ms, span.end_ms): found.get(name, 0) for name in names}
+    return totals
+
+
+def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
+    """Sums by namespace, of these or of all. Whole days come from the database's own totals; rows are read
+    only for the days that the span cuts, and where they reach over midnight: those are in no day's total."""
+    first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
+    cut = {first - DAY_MS} if span.start_ms < first else set()
+    cut |= {last} if last < span.end_ms else set()
+    whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
+    over = select(POSTINGS.c.namespace, clipped(span)).where(text(_OVER_DAYS), *inside(span))
+    parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
+    parts += [(table, _in_day(table, day, span)) for day in cut for table in (POSTINGS, FOLDED)]
+    if names is not None:
+        parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
+        # not by the index of namespaces: rows over days are few or none, and have an index of their own
+        over = over.where((POSTINGS.c.namespace + "").in_(names))
+    every = union_all(over, *(each for _, each in parts)).subquery("parts")
+    namespace, amount = every.c
+    sums = select(namespace, func.sum(amount)).group_by(namespace)
+    return {name: int(total) for name, total in connection.execute(sums)}
+
+
+def _in_day(table: Table, day_ms: int, span: Interval) -> Select[Any]:
+    """What the rows that lie within one UTC day charge for the time inside the span."""
+    in_day = (table.c.from_ms >= day_ms, table.c.to_ms > day_ms, table.c.to_ms <= day_ms + DAY_MS)
+    return select(table.c.namespace, clipped(span, table)).where(*in_day, *inside(span, table))
 
 
 def namespaces(connection: Connection) -> frozenset[str]:
-    """Every namespace that ever had a session."""
-    return frozenset(connection.execute(select(SESSIONS.c.namespace).distinct()).scalars())
+    """Every namespace that ever had a session; of one that was folded its charges by day are left."""
+    either = select(DAYS.c.namespace).union(select(SESSIONS.c.namespace))
+    return frozenset(connection.execute(either).scalars())
 
 
 def waiting(connection: Connection) -> dict[str, int]:
@@ -140,27 +218,6 @@ def standings(connection: Connection) -> str:
     return str(connection.execute(select(STANDINGS.c.body)).scalar_one())
 
 
-def posted_by(
-    connection: Connection, span: Interval, namespace: str | None, by_pod: bool
-) -> list[tuple[Charged, int]]:
-    """What was posted for the time inside the span, by namespace or by pod."""
-    who = (
-        SESSIONS.c.namespace,
-        SESSIONS.c.name,
-        SESSIONS.c.uid,
-        SESSIONS.c.owner,
-        SESSIONS.c.node,
-        SESSIONS.c.models,
-    )
-    columns = who if by_pod else (POSTINGS.c.namespace,)
-    sums = select(func.sum(clipped(span)), *columns).where(*inside(span)).group_by(*columns)
-    if by_pod:
-        sums = sums.join(SESSIONS, SESSIONS.c.uid == POSTINGS.c.session_uid)
-    if namespace is not None:
-        sums = sums.where(POSTINGS.c.namespace == namespace)
-    return [(Charged(*who), int(amount)) for amount, *who in connection.execute(sums)]
-
-
 def pulse(connection: Connection) -> Pulse | None:
     """When the settler last wrote; None where it never did."""
     columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
@@ -168,16 +225,16 @@ def pulse(connection: Connection) -> Pulse | None:
     return Pulse(*row) if row else None
 
 
-def clipped(span: Interval) -> Any:
-    """The SQL expression for the part of a posting's amount that lies inside the span."""
-    start = case((POSTINGS.c.from_ms < span.start_ms, span.start_ms), else_=POSTINGS.c.from_ms)
-    end = case((POSTINGS.c.to_ms > span.end_ms, span.end_ms), else_=POSTINGS.c.to_ms)
-    return POSTINGS.c.rate_milli * (end - start)
+def clipped(span: Interval, table: Table = POSTINGS) -> Any:
+    """The SQL expression for the part of a posting's (or a folded row's) amount that lies inside the span."""
+    start = case((table.c.from_ms < span.start_ms, span.start_ms), else_=table.c.from_ms)
+    end = case((table.c.to_ms > span.end_ms, span.end_ms), else_=table.c.to_ms)
+    return table.c.rate_milli * (end - start)
 
 
-def inside(span: Interval) -> tuple[Any, Any]:
-    """The SQL conditions for a posting to meet the span."""
-    return POSTINGS.c.to_ms > span.start_ms, POSTINGS.c.from_ms < span.end_ms
+def inside(span: Interval, table: Table = POSTINGS) -> tuple[Any, Any]:
+    """The SQL conditions for a posting (or a folded row) to meet the span."""
+    return table.c.to_ms > span.start_ms, table.c.from_ms < span.end_ms
 
 
 def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
@@ -185,14 +242,26 @@ def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
 
 
 def _sessions(connection: Connection, statement: Select[Any]) -> dict[str, Session]:
-    return {row.uid: Session(*row) for row in connection.execute(statement)}
+    found = (Session(*map(_shared, row)) for row in _streamed(connection, statement))
+    return {session.uid: session for session in found}
 
 
 def _by_session(connection: Connection, statement: Select[Any]) -> dict[str, tuple[Posting, ...]]:
     ordered = statement.order_by(POSTINGS.c.session_uid, POSTINGS.c.sequence)
-    found = (Posting(*row) for row in connection.execute(ordered))
+    found = (Posting(*map(_shared, row)) for row in _streamed(connection, ordered))
     return {uid: tuple(each) for uid, each in groupby(found, key=lambda posting: posting.session_uid)}
 
 
-def _chunks(names: list[str]) -> Iterator[list[str]]:
+def _streamed(connection: Connection, statement: Select[Any]) -> Iterator[Any]:
+    """The rows, some at a time: a hundred thousand sessions are never there twice."""
+    return iter(connection.execute(statement, execution_options={"yield_per": _ROWS}))
+
+
+def _shared(value: Any) -> Any:
+    """Short texts are UIDs and names of nodes, namespaces, owners and models: one object wherever they are
+    the same, or they would be most of what a session takes."""
+    return intern(value) if type(value) is str and len(value) < _SHORT else value
+
+
+def _chunks(names: list[V]) -> Iterator[list[V]]:
     return (names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK))

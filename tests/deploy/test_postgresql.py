@@ -1,0 +1,113 @@
+"""The timekeeper on PostgreSQL: the variant against the manifest it takes the place of, and against a real
+API server, with the rights that it has there and no others."""
+
+import time
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, Json, container, documents, template, the
+from timekeeper import settings
+from timekeeper.api_server import RefusedError, connect
+from timekeeper.leading import LEASE, Election
+
+VARIANT = ROOT / "deploy" / "postgresql"
+ACCOUNT = "bursar-timekeeper"
+
+
+def one(kind: str) -> Json:
+    """The variant's object of this kind."""
+    (found,) = [each for each in documents(VARIANT) if each["kind"] == kind]
+    return found
+
+
+def only_container() -> Json:
+    (found,) = template(one("Deployment"))["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_service_and_the_pods_labels_are_those_of_the_manifest_whose_place_it_takes() -> None:
+    replaced = the("StatefulSet", "bursar-timekeeper")
+
+    assert one("Service") == the("Service", "bursar-timekeeper")
+    assert one("Deployment")["spec"]["selector"] == replaced["spec"]["selector"]
+    assert template(one("Deployment"))["metadata"] == template(replaced)["metadata"]
+    assert (VARIANT / "timekeeper.yaml").name in {file.name for file in MANIFESTS.glob("*.yaml")}
+
+
+def test_but_for_the_ledgers_place_the_containers_are_alike() -> None:
+    mine, other = only_container(), dict(container("bursar-timekeeper/timekeeper"))
+
+    assert mine.pop("args") == [word for word in other.pop("args") if not word.startswith("--database")]
+    assert mine.pop("lifecycle") == container("bursar-webhook/webhook")["lifecycle"]
+    assert [each["name"] for each in mine.pop("volumeMounts")] == ["tls", "tmp"]
+    del mine["env"], other["volumeMounts"]
+    assert mine == other
+
+
+def test_the_databases_url_comes_from_a_secret_and_stands_in_no_argument() -> None:
+    (variable,) = only_container()["env"]
+
+    assert variable == {
+        "name": "BURSAR_DATABASE",
+        "valueFrom": {"secretKeyRef": {"name": "bursar-database", "key": "url"}},
+    }
+    url = "postgresql://me:secret@db/bursar"
+    read = settings.read(only_container()["args"], {"BURSAR_DATABASE": url})
+    assert (read.database, read.command) == (url, "serve")
+
+
+def test_one_replica_may_go_at_a_time_and_they_spread_over_nodes() -> None:
+    spec = one("Deployment")["spec"]
+    labels = spec["selector"]["matchLabels"]
+
+    assert spec["replicas"] >= 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert one("PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    assert one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    (spread,) = template(one("Deployment"))["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+
+
+def test_the_pods_are_as_hard_as_the_others() -> None:
+    mine, other = (
+        template(one("Deployment"))["spec"],
+        template(the("StatefulSet", "bursar-timekeeper"))["spec"],
+    )
+
+    for name in ("serviceAccountName", "priorityClassName", "enableServiceLinks"):
+        assert mine[name] == other[name]
+    assert mine["securityContext"].items() <= other["securityContext"].items()
+
+
+def test_the_file_alone_has_one_replica_on_a_volume_of_one_pod() -> None:
+    """SQLite is a file: a volume that two pods could mount would be two settlers on one ledger."""
+    file = the("StatefulSet", "bursar-timekeeper")
+    (claim,) = file["spec"]["volumeClaimTemplates"]
+
+    assert file["spec"]["replicas"] == 1
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+@pytest.mark.cluster
+def test_the_api_server_takes_it_all_and_the_account_may_hold_its_lease_and_no_other(
+    control_plane: ControlPlane,
+) -> None:
+    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS), "-f", str(VARIANT))
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+    token = control_plane.api.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    api = connect(str(control_plane.kubeconfig(token, "settler")))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+
+    first, second = (Election(api, NAMESPACE, name, 15_000, time.monotonic) for name in ("one", "two"))
+    assert (first.looks(), second.looks(), first.looks()) == (True, False, True)
+    assert control_plane.api.call("GET", f"{leases}/{LEASE}")["spec"]["holderIdentity"] == "one"
+    first.give_back()
+    assert (second.looks(), first.looks()) == (True, False)
+
+    with pytest.raises(RefusedError, match="403"):
+        api.get(f"{leases}/bursar-certificates")
+    with pytest.raises(RefusedError, match="403"):
+        api.get(leases)

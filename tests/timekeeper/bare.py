@@ -1,0 +1,277 @@
+"""A settler without a database, to which anything may happen, and after each tick a look whether all that it
+keeps is what everything together makes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tests.timekeeper.listed import Listed
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, budgets, gpu_pod, lease, node
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.grants import Grant, Granted
+from timekeeper.accounts.history import Entry, history_of
+from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.session import admitted_in_budget, estimated_rate
+from timekeeper.accounts.statements import AccountKey, Part, statements
+from timekeeper.core.cards import weight_of
+from timekeeper.core.ledger import Interval
+from timekeeper.settler.book import Book
+from timekeeper.settler.checking import differences
+from timekeeper.settler.decide import Decision, Facts, decide, listed_namespaces
+from timekeeper.settler.entries import Read, read_entries
+from timekeeper.settler.sums import Grants
+from timekeeper.settler.world import All, Heard, One, Quiet, World
+
+NODES = ("n1", "n2", "n3")
+TEAMS = ("team-a", "team-b", "team-c", "other")
+SPANS = (0, 1, 250, 7 * SECOND, 40 * SECOND, 9 * MINUTE, 11 * MINUTE, HOUR, 5 * HOUR, DAY)
+ALWAYS = Interval(0, T0 + 1000 * DAY)
+BUDGETS: tuple[dict[str, str], ...] = (
+    {"team_a": "gpuHours: 1\nperiod: hour", "team_b": "gpuHours: 3\nperiod: day"},
+    {"team_a": "gpuHours: 2\nperiod: hour", "team_b": "gpuHours: 3\nperiod: day\ncarryOver: 0.5"},
+    {"team_a": "gpuHours: unlimited", "_defaults": "gpuHours: 1\nperiod: month"},
+    {"team_a": "gpuHours: 1\nperiod: hour\ngroup: all", "_group.all": "gpuHours: 2\nperiod: day"},
+    {
+        "team_a": "gpuHours: 1\nperiod: day\ngroup: all",
+        "team_b": "gpuHours: 1\nperiod: hour\ngroup: all",
+        "_group.all": "gpuHours: 1\nperiod: hour",
+        "_defaults": "gpuHours: 1\nperiod: day\ngroup: rest",
+        "_group.rest": "gpuHours: 1\nperiod: day",
+    },
+    {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\nlookahead: 1m\nweights: {A100: 2}"},
+    {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\nchargeFrom: bound\ntimeZone: Asia/Kolkata"},
+)
+
+
+@dataclass
+class Shelf:
+    """A database of lists: every posting and grant that was ever written."""
+
+    postings: list[Posting] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+
+    def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
+        """The postings of each part, one by one."""
+        return {part: self._sum(*part) for part in parts}
+
+    def _sum(self, namespace: str, start: int, end: int) -> int:
+        mine = (each for each in self.postings if each.namespace == namespace)
+        return amount_within(mine, Interval(start, end))
+
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+        """The grants of these accounts."""
+        return {key: each for key, each in self.all().items() if key in set(keys)}
+
+    def last_granted(self, before_ms: int) -> dict[str, Interval]:
+        """The latest account of each subject that has ended."""
+        ended = sorted((end, start, name) for name, start, end in self.all() if end <= before_ms)
+        return {name: Interval(start, end) for end, start, name in ended}
+
+    def all(self) -> dict[AccountKey, Granted]:
+        """The grants of every account."""
+        found: dict[AccountKey, Granted] = {}
+        for each in self.grants:
+            key = (each.subject, each.span.start_ms, each.span.end_ms)
+            found[key] = found.get(key, Granted()).plus(each)
+        return found
+
+
+def timeless(told: Mapping[str, Statement]) -> dict[str, Statement]:
+    """Statements without their forecasts, which are made for whoever asks, at his moment."""
+    return {
+        name: replace(
+            each, own_exhausted_ms=None, group=each.group and replace(each.group, own_exhausted_ms=None)
+        )
+        for name, each in told.items()
+    }
+
+
+class Life:
+    """A settler without a database: world, book and ticks, and a clock that is turned both ways."""
+
+    def __init__(self) -> None:
+        self.now = T0
+        self.world = World()
+        self.book = Book(history_of(()), {}, {}, {}, {}, {}, set(), {})
+        self.shelf = Shelf()
+        self.entries: list[Entry] = []
+        self.pods: dict[str, Json] = {}
+        self.made = 0
+        for source, items in (("nodes", [node(name, cards=4) for name in NODES]), ("pods", [])):
+            self.list_all(source, items)
+        for source in ("leases", "configmaps", "priorityclasses"):
+            self.list_all(source, [])
+
+    def list_all(self, source: str, raw: Iterable[Json]) -> None:
+        items = tuple(item for item in map(READ[source], raw) if item is not None)
+        self.world.apply(Heard(source, self.now, All(items)))
+
+    def hear(self, source: str, raw: Json, deleted: bool = False) -> None:
+        item = READ[source](raw)
+        self.world.apply(Heard(source, self.now, Quiet() if item is None else One(item, deleted)))
+
+    def tick(self, is_written: bool = True) -> Decision:
+        """A tick; where it is not written, nothing of it counts."""
+        book = self.book
+        now = max(self.now, book.history.newest_ms() + 1)
+        read = read_entries(self.world.config_maps, book.history, book.errors, now)
+        history = history_of((*self.entries, *read.entries)) if read.entries else book.history
+        names = listed_namespaces(history, self.world, book)
+        decision = decide(self.world, book, Facts(read, history, names, self.shelf, now))
+        if is_written:
+            self.write(decision, read)
+            book.merge(decision.changes, history, decision.kept)
+            book.forget(self.world.pods)
+            self.world.written(decision.moved.deferred)
+            self.check(names, now)
+        return decision
+
+    def write(self, decision: Decision, read: Read) -> None:
+        self.entries += read.entries
+        self.shelf.postings += decision.changes.postings
+        self.shelf.grants += decision.changes.grants
+
+    def check(self, names: tuple[str, ...], now: int) -> None:
+        """Everything that is kept, against everything worked out from the beginning."""
+        book = self.book
+        sessions = book.sessions.values()
+        held = [book.held(each, book.watermarks.get(each.node)) for each in sessions]
+        by_namespace = {name: [each for each in held if each.session.namespace == name] for name in TEAMS}
+        for name in TEAMS:
+            owed = sum(each.pending(ALWAYS, now) for each in by_namespace[name])
+            assert book.tally.pending(name, ALWAYS) == owed
+            assert list(differences(book, name)) == []
+        assert len(book.tally) == len(held)
+        assert book.totals == self.shelf.posted(book.totals)
+        waiting = self.waiting(now)
+        assert book.waits.rates == waiting
+        listed = Listed(self.shelf.all(), self.shelf.posted(book.totals), by_namespace, waiting, (), now)
+        assert book.kept is not None
+        made = statements(book.history, names, book.namespaces, listed, now)
+        said = book.kept.statements
+        assert timeless({"": said.default}) == timeless({"": made.default})
+        assert timeless(said.namespaces) == timeless(made.namespaces)
+        assert timeless(said.groups) == timeless(made.groups)
+        self.note_grants(now)
+
+    def note_grants(self, now: int) -> None:
+        """What the settler reads at its next tick."""
+        living = {key: each for key, each in self.shelf.all().items() if key[2] > now}
+        before = self.book.grants.now
+        keys = living.keys() | before.keys()
+        self.book.regranted |= {key[0] for key in keys if living.get(key) != before.get(key)}
+        self.book.grants = Grants((len(self.shelf.grants), 0), 0, living)
+
+    def waiting(self, now: int) -> dict[str, int]:
+        """The rates of admitted pods without a node, from all of them."""
+        terms = self.book.history.settings(now)
+        cards = [card for each in self.world.nodes.values() for card in each.cards]
+        most = sum(weight_of(card.model, terms.weights) for card in cards)
+        rates: dict[str, int] = {}
+        for pod in self.world.pods.values():
+            is_young = now - pod.created_ms < terms.lookahead_ms
+            is_waiting = not pod.node and pod.ended_ms is None
+            if is_young and is_waiting and admitted_in_budget(pod.standing, terms):
+                rate = estimated_rate(pod.request, cards, terms)
+                rates[pod.namespace] = min(most, rates.get(pod.namespace, 0) + rate)
+        return {name: rate for name, rate in rates.items() if rate}
+
+    def statement(self, namespace: str) -> Statement:
+        """The namespace's, as it is kept."""
+        assert self.book.kept is not None
+        return self.book.kept.statements.namespaces[namespace]
+
+    # what may happen
+
+    def bind(self, which: int, span: int, more: int) -> None:
+        name = f"p{self.made}"
+        self.made += 1
+        bound = self.now - span
+        self.pods[name] = {
+            "namespace": TEAMS[more % 4],
+            "node": NODES[which % 3] if more % 7 else "",
+            "percent": 1 + more,
+            "card": which % 4,
+            "grace_s": (0, 30, 3600)[more % 3],
+            "standing": ("IN_BUDGET", "OVER_BUDGET")[more % 5 == 0],
+            "bound_ms": bound,
+            "created_ms": bound,
+            "started_ms": bound + span // 2 if more % 3 and more % 7 else None,
+            "ended_ms": None,
+        }
+        self.tell(name)
+
+    def start(self, which: int, span: int, more: int) -> None:
+        name = self.pod(which)
+        if name and self.pods[name]["node"]:
+            self.pods[name]["started_ms"] = self.pods[name]["bound_ms"] + span
+            self.tell(name)
+
+    def place(self, which: int, span: int, more: int) -> None:
+        name = self.pod(which)
+        if name and not self.pods[name]["node"]:
+            self.pods[name] |= {"node": NODES[more % 3], "bound_ms": self.now}
+            self.tell(name)
+
+    def end(self, which: int, span: int, more: int) -> None:
+        name = self.pod(which)
+        if name and self.pods[name]["started_ms"] is not None:
+            self.pods[name]["ended_ms"] = self.pods[name]["started_ms"] + span
+            self.tell(name)
+
+    def delete(self, which: int, span: int, more: int) -> None:
+        name = self.pod(which)
+        if name:
+            self.hear("pods", gpu_pod(name, **self.pods.pop(name)), deleted=True)
+
+    def lose(self, which: int, span: int, more: int) -> None:
+        """A pod goes, and a list is the first to tell of it."""
+        name = self.pod(which)
+        if name:
+            self.pods.pop(name)
+        self.list_all("pods", [gpu_pod(each, **true) for each, true in self.pods.items()])
+
+    def beat(self, which: int, span: int, more: int) -> None:
+        """A heartbeat is read; a session's latest may be of a while ago, or of a clock that was turned
+        back."""
+        uids = list(self.book.sessions)
+        if uids:
+            uid = uids[which % len(uids)]
+            self.book.beats[uid] = max(self.book.beats.get(uid, 0), self.now - span)
+            self.book.heard_beats.add(uid)
+
+    def node_lives(self, which: int, span: int, more: int) -> None:
+        self.now += span
+        self.hear("leases", lease(self.now - (0, 0, SECOND, HOUR)[more % 4], NODES[which % 3]))
+        if more % 5:
+            self.world.apply(Heard("pods", self.now, Quiet()))
+
+    def time_passes(self, which: int, span: int, more: int) -> None:
+        self.now += span
+
+    def clock_is_turned_back(self, which: int, span: int, more: int) -> None:
+        self.now -= span
+
+    def budget(self, which: int, span: int, more: int) -> None:
+        self.hear("configmaps", budgets(**BUDGETS[more % len(BUDGETS)]))
+
+    def cards_change(self, which: int, span: int, more: int) -> None:
+        self.hear("nodes", node(NODES[which % 3], cards=4 + more % 3, model=("A100", "T4")[more % 2]))
+
+    def database_is_away(self, which: int, span: int, more: int) -> None:
+        """A tick decides, and cannot write."""
+        self.tick(is_written=False)
+
+    def given(self, which: int, span: int, more: int) -> None:
+        """Somebody grants something by hand."""
+        account = self.book.history.account(TEAMS[which], self.now)
+        key = f"by-hand/{len(self.shelf.grants)}"
+        grant = Grant(TEAMS[which], account.span, 1 + more, "manual", "", "admin", key, self.now)
+        self.shelf.grants.append(grant)
+        self.note_grants(self.now)
+
+    def pod(self, which: int) -> str:
+        names = list(self.pods)[-6:]
+        return names[which % len(names)] if names else ""
+
+    def tell(self, name: str) -> None:
+        self.hear("pods", gpu_pod(name, **self.pods[name]))

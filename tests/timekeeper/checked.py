@@ -1,0 +1,98 @@
+"""What must hold of a ledger after every step, and at its end."""
+
+from tests.timekeeper.lives import TEAMS, Life
+from tests.timekeeper.worlds import DAY
+
+
+class Checked(Life):
+    """A life whose ledger can be held against the oracle and the truth."""
+
+    def look(self) -> None:
+        """Each pod's charge is the oracle's, and so is each namespace's account."""
+        if self.away or not hasattr(self, "town"):
+            return
+        self.failed = True
+        now = max(self.town.clock(), self.books.newest)
+        rows = self.town.get(f"/v1/usage?group=pod&from=0&to={now + DAY}").get_json()["rows"]
+        charged = {row["uid"]: row["amount"] for row in rows if row["amount"]}
+        owed = {uid: self.written.owed(uid, now, self.beats) for uid in self.written.pods}
+        assert charged == {uid: amount for uid, amount in owed.items() if amount}, self.written
+        self._nothing_beyond_the_truth(charged)
+        self.looked += 1  # an account costs as much time as all the rest: each comes at every fourth look
+        if self.looked % 2 == 0:
+            self._account_is_right(TEAMS[self.looked // 2 % 2], now)
+        self.failed = False
+
+    def _account_is_right(self, team: str, now: int) -> None:
+        told = self.town.budget(team)
+        since, until = self.books.account(team, now)
+        assert (told["period"]["from"], told["period"]["to"] or 253_402_300_799_000) == (since, until)
+        mine = [uid for uid, pod in self.written.pods.items() if pod.namespace == team]
+        owed = sum(self.written.owed(uid, now, self.beats, since, until) for uid in mine)
+        assert told["posted"] + told["pending"] == owed
+        granted = self.books.in_force(team, now).amount
+        assert told["granted"] == granted
+        if self.is_fresh:
+            assert self.town.standing(team) == told["standing"]
+        if granted is not None:
+            assert told["remaining"] == granted - owed - told["reserved"]
+
+    def _nothing_beyond_the_truth(self, charged: dict[str, int]) -> None:
+        """No pod costs more than its hold of the cards, but for what a wrong clock adds, and the grace that a
+        vanished one is given."""
+        for pod in self.pods:
+            known = self.written.pods.get(pod.uid)
+            if known is None or known.terms is None:
+                continue
+            latest = pod.bound + known.terms.start_grace
+            start = pod.bound if known.terms.charge_from == "bound" else min(pod.first or latest, latest)
+            end = self.now if pod.gone is None else pod.gone + 1000 * min(pod.grace_s, 600)
+            end = end if pod.end is None else pod.end
+            assert charged.get(pod.uid, 0) <= known.rate * max(0, end + pod.slack - start)
+            if known.end and pod.first and known.start == pod.first:
+                # through the last back-off nothing but the phase tells that it holds its cards
+                assert charged.get(pod.uid, 0) == known.rate * max(0, pod.finished() - start)
+
+    def settles(self) -> None:
+        """At the end nothing is pending: what is there is proved, the rest has fallen silent."""
+        self.away = self.fuse.away = False
+        self.fuse.out()
+        self.late = 0
+        self.lists()
+        for pod in self.living():
+            if pod.end is None:
+                pod.ends(max(self.now, pod.changed()))
+            self.tell(pod)
+        self.town.clock.turn(3 * DAY)
+        self.tick()
+        for _ in 2 * TEAMS:
+            self.look()
+        assert [self.town.budget(team)["pending"] for team in TEAMS] == [0, 0]
+        self._sums_are_sums()
+
+    def _sums_are_sums(self) -> None:
+        """Postings are what they say, lie in one day and one account each, and the days are their sums."""
+        with self.town.store.reading() as connection:
+            postings = connection.exec_driver_sql(
+                "SELECT session_uid, namespace, from_ms, to_ms, rate_milli, amount FROM postings"
+            ).all()
+            days = {
+                (namespace, day): int(amount)
+                for namespace, day, amount in connection.exec_driver_sql(
+                    "SELECT namespace, day_ms, amount FROM days"
+                )
+            }
+        by_pod: dict[str, int] = {}
+        by_day: dict[tuple[str, int], int] = {}
+        for uid, namespace, since, until, rate, amount in postings:
+            assert amount == rate * (until - since)
+            assert since // DAY == (until - 1) // DAY
+            by_pod[uid] = by_pod.get(uid, 0) + amount
+            key = namespace, since - since % DAY
+            by_day[key] = by_day.get(key, 0) + amount
+        now = self.town.clock()
+        assert by_pod == {
+            **dict.fromkeys(by_pod, 0),
+            **{uid: owed for uid in self.written.pods if (owed := self.written.owed(uid, now, self.beats))},
+        }
+        assert {key: n for key, n in days.items() if n} == {key: n for key, n in by_day.items() if n}

@@ -1,0 +1,66 @@
+"""Whatever can happen to a process and its database between any two statements."""
+
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import event
+
+from timekeeper.store.engine import Store
+
+
+class KilledError(BaseException):
+    """Nothing of ours catches this, as nothing catches SIGKILL."""
+
+
+class Fuse:
+    """Lit, it counts points: before and after each statement, before and after each commit. At the ``at``-th
+    it blows: the process is ``killed``, or loses its database. ``written``: a transaction that changed
+    something was committed while it was lit."""
+
+    def __init__(self, store: Store) -> None:
+        self.engine = store.engine
+        self.at, self.passed, self.killed = 0, 0, True
+        self.away = self.written = self._changing = False
+        event.listen(self.engine, "before_cursor_execute", self._before)
+        event.listen(self.engine, "after_cursor_execute", self._point)
+        event.listen(self.engine, "commit", self._commit)
+        event.listen(self.engine, "do_connect", self._connect)
+
+    def light(self, at: int, killed: bool) -> None:
+        """The settler is about to tick."""
+        self.at, self.passed, self.killed = at, 0, killed
+        self.written = self._changing = False
+
+    def out(self) -> None:
+        """The tick is over."""
+        self.at = 0
+
+    def leave(self) -> None:
+        """The database cannot be reached any more; who is connected is cut off."""
+        self.away = True
+        self.engine.dispose()
+
+    def _before(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        self._point()
+        self._changing |= statement.split(None, 1)[0].upper() in ("INSERT", "UPDATE", "DELETE")
+
+    def _commit(self, connection: sqlalchemy.Connection) -> None:
+        self._point()
+        if self.at:
+            self.written |= self._changing
+            if self.passed + 1 == self.at:
+                connection.connection.commit()  # and nobody hears of it
+            self._changing = False
+        self._point()
+
+    def _point(self, *_: Any) -> None:
+        self.passed += bool(self.at)
+        if not self.at or self.passed != self.at:
+            return
+        if self.killed:
+            raise KilledError
+        raise sqlalchemy.exc.OperationalError("", {}, OSError("the server closed the connection"))
+
+    def _connect(self, dialect: Any, *_: Any) -> None:
+        if self.away:
+            raise dialect.dbapi.OperationalError("the server cannot be reached")

@@ -1,0 +1,57 @@
+"""The sums that statements are made of, the plain way: out of lists, one by one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from timekeeper.accounts.balance import Held, Rates, rates_of
+from timekeeper.accounts.grants import NONE, Granted
+from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.statements import AccountKey, Part
+from timekeeper.core.ledger import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The sums out of lists: sessions one by one, and this tick's postings on top of what stood there."""
+
+    grants: Mapping[AccountKey, Granted]
+    totals: Mapping[Part, int]
+    held: Mapping[str, Iterable[Held]]
+    waiting: Mapping[str, int]
+    postings: tuple[Posting, ...]
+    now_ms: int
+
+    def expect(self, parts: Iterable[Part]) -> None:
+        """See `Sums`: it is all there."""
+
+    def expect_granted(self, keys: Iterable[AccountKey]) -> None:
+        """See `Sums`: it is all there."""
+
+    def granted(self, key: AccountKey) -> Granted:
+        """See `Sums`."""
+        return self.grants.get(key, NONE)
+
+    def last_granted(self, subject: str, before_ms: int) -> Interval | None:
+        """See `Sums`."""
+        ended = [(start, end) for name, start, end in self.grants if name == subject and end <= before_ms]
+        return Interval(*max(ended)) if ended else None
+
+    def posted(self, part: Part) -> int:
+        """See `Sums`."""
+        namespace, start, end = part
+        new = (each for each in self.postings if each.namespace == namespace)
+        return self.totals.get(part, 0) + amount_within(new, Interval(start, end))
+
+    def pending(self, part: Part) -> int:
+        """See `Sums`."""
+        namespace, start, end = part
+        return sum(each.pending(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
+
+    def rates(self, namespace: str) -> Rates:
+        """See `Sums`."""
+        return rates_of(self.held.get(namespace, ()), self.waiting.get(namespace, 0), self.now_ms)
+
+    def touched(self, namespace: str) -> int | None:
+        """See `Sums`: here as in the first tick, always."""
+        starts = (each.witnessed(self.now_ms).interval.start_ms for each in self.held.get(namespace, ()))
+        return min((start for start in starts if start), default=None)

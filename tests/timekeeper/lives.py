@@ -1,0 +1,293 @@
+"""One ledger's life: the cluster as it is, what of it the settler is told, and what the oracle makes of that.
+
+What can happen to it is in machine.py.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from fractions import Fraction
+from typing import Any
+
+from hypothesis.stateful import RuleBasedStateMachine
+from sqlalchemy import event
+
+from tests.timekeeper import truth
+from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.faults import Fuse, KilledError
+from tests.timekeeper.oracle import Known, Terms
+from tests.timekeeper.oracle_accounts import Books, Budget
+from tests.timekeeper.worlds import READ, Clock, Json, Town, budgets, lease
+from timekeeper.settler.run import Settler
+from timekeeper.settler.world import All, Heard, One
+from timekeeper.store.engine import ConflictError
+
+NODES = ("n1", "n2")
+CARDS = 64
+TEAMS = ("team-a", "team-b")
+
+GPU_HOUR = 3_600_000_000
+BUDGETS: tuple[tuple[str | None, Budget | None], ...] = (
+    ("gpuHours: 1\nperiod: hour", Budget(GPU_HOUR, "hour")),
+    ("gpuHours: 3.5\nperiod: day", Budget(7 * GPU_HOUR // 2, "day")),
+    ("gpuHours: 0.25\nperiod: day", Budget(GPU_HOUR // 4, "day")),
+    ("gpuHours: 100\nperiod: month", Budget(100 * GPU_HOUR, "month")),
+    ("gpuHours: 2\nperiod: once", Budget(2 * GPU_HOUR, "once")),
+    ("gpuHours: unlimited", Budget(None)),
+    (None, None),
+)
+SETTINGS: tuple[tuple[str | None, Terms], ...] = (
+    (None, Terms()),
+    (
+        "weights: {A100: 1.0, H100: 2.5, T4: 0.35}\nchargeBy: memory\ntimeZone: Europe/Berlin",
+        Terms(
+            "memory",
+            weights=(("A100", Fraction(1)), ("H100", Fraction(5, 2)), ("T4", Fraction(7, 20))),
+            zone="Europe/Berlin",
+        ),
+    ),
+    (
+        "chargeBy: mean\nchargeFrom: bound\n"
+        "weights: {A100: 2, A100 SXM4 80GB: 0.333}\ntimeZone: Asia/Kolkata",
+        Terms(
+            "mean",
+            "bound",
+            weights=(("A100", Fraction(2)), ("A100 SXM4 80GB", Fraction(333, 1000))),
+            zone="Asia/Kolkata",
+        ),
+    ),
+    (
+        "chargeBy: compute\nstartGrace: 90s\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
+        Terms("compute", start_grace=90_000, most_grace=30_000, zone="America/New_York"),
+    ),
+    ("chargeFrom: bound\nstartGrace: 1m", Terms(charge_from="bound", start_grace=60_000)),
+)
+Url = Callable[[ExitStack], str]
+Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on
+
+
+def _in_no_hurry(connection: Any, *_: object) -> None:
+    """A machine that loses its power loses the tests with it: SQLite need not wait for the disk."""
+    connection.execute("PRAGMA synchronous = OFF")
+
+
+def _change(books: Books, changes: list[Change]) -> None:
+    for name, value, now in changes:
+        books.change(name, value, now) if name else books.move(value, now)
+
+
+class Life(RuleBasedStateMachine):
+    """``heard`` is the oracle as the settler knows the world, ``written`` as the database does; ``log`` holds
+    the pods' events, of which the settler was told ``told``; ``wrong``: by how much our clock is ahead of the
+    true time."""
+
+    url: Url
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.heard, self.written = Known(), Known()
+        self.beats: dict[str, int] = {}
+        self.runs: dict[tuple[str, str], int] = {}
+        self.books = Books()
+        self.budget_texts: dict[str, tuple[str | None, Budget | None]] = {}
+        self.settings_text: tuple[str | None, Terms] = SETTINGS[0]
+        self.pods: list[truth.Pod] = []
+        self.log: list[tuple[Json, bool]] = []
+        self.told = 0
+        self.connected, self.away, self.late, self.wrong = True, False, 0, 0
+        self.numbers = itertools.count()
+        self.delivered: dict[str, tuple[Json, bool]] = {}
+        self.memory = Books()
+        self.silent: set[str] = set()
+        self.skew = dict.fromkeys(NODES, 0)
+        self.config: list[dict[str, Any]] = []
+        self.failed = True
+        self.looked, self.is_fresh = 0, False
+        self.asleep: Settler | None = None
+
+    def open(self, began: int) -> None:
+        """An empty cluster with two nodes."""
+        self.town = Town(type(self).url(self.stack), Clock(began))
+        self.stack.callback(self.town.close)
+        if self.town.store.engine.dialect.name == "sqlite":
+            event.listen(self.town.store.engine, "checkout", _in_no_hurry)
+        self.fuse = Fuse(self.town.store)
+        for name in NODES:
+            self.town.objects["nodes"][f"/{name}/"] = truth.node(name, CARDS)
+
+    # -- time and truth
+
+    @property
+    def now(self) -> int:
+        """The true time."""
+        return self.town.clock() - self.wrong
+
+    def living(self) -> list[truth.Pod]:
+        """Pods whose objects are there."""
+        return [pod for pod in self.pods if pod.there]
+
+    def pod(self, which: int) -> truth.Pod:
+        """One of those that are there."""
+        there = self.living()
+        return there[which % len(there)]
+
+    def tell(self, pod: truth.Pod) -> None:
+        """The API server writes the pod down, and tells whoever watches."""
+        raw = pod.raw()
+        key = f"{pod.namespace}/{pod.name}/{pod.uid}"
+        if pod.there:
+            self.town.objects["pods"][key] = raw
+        else:
+            self.town.objects["pods"].pop(key)
+        self.log.append((raw, not pod.there))
+        self.catches_up()
+
+    def catches_up(self) -> None:
+        """The watch brings what happened since, in order."""
+        while self.connected and self.told < len(self.log):
+            self.hears(*self.log[self.told])
+            self.told += 1
+
+    def hears(self, raw: Json, deleted: bool) -> None:
+        self.delivered[raw["metadata"]["uid"]] = raw, deleted
+        item = READ["pods"](raw)
+        assert item is not None
+        now = self.town.clock()
+        self.town.settler.hear(Heard("pods", now, One(item, deleted)))
+        (self.heard.goes if deleted else self.heard.sees)(raw, now)
+
+    def nodes_are_heard(self) -> None:
+        for name in NODES:
+            if name not in self.silent:
+                self.renews(name, 0)
+        self.watch_is_alive()
+
+    def watch_is_alive(self) -> None:
+        if self.connected:
+            self.town.quiet()
+            self.heard.heard = max(self.heard.heard, self.town.clock())
+
+    def renews(self, name: str, skew: int) -> None:
+        renewed = self.now + skew
+        self.town.hear("leases", lease(renewed, name), unheard=not self.connected)
+        if self.connected:
+            self.heard.leases[name] = renewed
+        for pod in self.living():
+            if pod.node == name:
+                pod.slack, pod.seen = max(pod.slack, skew), self.now
+
+    def passes(self, span: int, tick: bool = True) -> None:
+        """True time passes."""
+        self.town.clock.turn(max(0, span))
+        self.is_fresh = False
+        self.mistrust()
+        if tick:
+            self.tick()
+
+    def mistrust(self) -> None:
+        for pod in self.pods:
+            if pod.end is None or pod.there:
+                pod.slack = max(pod.slack, self.wrong)
+
+    def put_config(self) -> None:
+        texts = {name: text for name, (text, _) in self.budget_texts.items()} | {
+            "_settings": self.settings_text[0]
+        }
+        entries = {name.replace("-", "_"): text for name, text in texts.items() if text is not None}
+        self.town.hear("configmaps", budgets(**entries), unheard=not self.connected)
+        if self.connected:
+            self._hear_config()
+
+    def _hear_config(self) -> None:
+        self.config = [dict(self.budget_texts), {"_settings": self.settings_text}]
+
+    def lists(self) -> None:
+        """All that there is, as it is now."""
+        self.connected = True
+        self.list_pods(list(self.town.objects["pods"].values()), self.town.clock())
+        self.told = len(self.log)
+        self.list_others()
+
+    def list_pods(self, raws: list[Json], asked: int) -> None:
+        items = tuple(item for item in map(READ["pods"], raws) if item is not None)
+        self.town.settler.hear(Heard("pods", asked, All(items)))
+        self.heard.lists(raws, asked)
+        self.delivered.clear()
+
+    def list_others(self) -> None:
+        """Lists of everything but pods."""
+        for source in READ:
+            if source != "pods":
+                read = (READ[source](raw) for raw in self.town.objects[source].values())
+                self.town.settler.hear(
+                    Heard(source, self.town.clock(), All(tuple(item for item in read if item is not None)))
+                )
+        leases = self.town.objects["leases"].values()
+        self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
+        self._hear_config()
+
+    def begin_anew(self, known: Known) -> None:
+        """Another settler, that knows what is written and hears what there is."""
+        self.written = known.copy()
+        self.heard = known.copy()
+        self.heard.restarts()
+        self.memory = copy.deepcopy(self.books)
+        self.asleep = self.town.settler
+        self.town.store.engine.dispose()
+        self.town.start_anew()
+        self.lists()
+
+    def tick(self) -> None:
+        """The settler decides, unless it is late, or cannot."""
+        if self.away:
+            return
+        if self.late:
+            self.late -= 1
+            return
+        known, changes = self._decided()
+        done = self._ticks()
+        if done is None:
+            written = self.fuse.written
+            self.fuse.out()
+            if written:
+                _change(self.books, changes)
+            self.begin_anew(known if written else self.written)
+            self.is_fresh = False
+            return
+        if done or self.fuse.written:
+            self.written = known.copy()
+            _change(self.books, changes)
+        if done:
+            self.heard = known
+            _change(self.memory, changes)
+        self.is_fresh = done
+        self.fuse.out()
+
+    def _ticks(self) -> bool | None:
+        """One tick; None where the settler ended in it.
+
+        Its exception is dropped here: a dead process has no statement open that would keep SQLite locked.
+        """
+        try:
+            return self.town.tick()
+        except (KilledError, ConflictError):
+            # a conflict: it had not heard of a commit; so it ends, and another one goes on from there
+            return None
+
+    def _decided(self) -> tuple[Known, list[Change]]:
+        """What the settler should know after a tick, and which entries take effect by it."""
+        known = self.heard.copy()
+        now = max(self.town.clock(), self.memory.newest + 1)
+        changes: list[Change] = [
+            (team, budget, now)
+            for team, (_, budget) in self.config[0].items()
+            if self.memory.latest(team) != budget
+        ]
+        terms = self.config[1]["_settings"][1]
+        if terms != known.terms:
+            known.terms = terms
+            changes.append(("", terms.zone, now))
+        known.tick(now, self.beats, {name: truth.cards(CARDS) for name in NODES})
+        return known, changes

@@ -1,0 +1,84 @@
+"""A good row of each table, as tests write it into the database themselves."""
+
+from timekeeper.store.engine import Store
+from timekeeper.store.schema import METADATA
+
+Row = dict[str, object]
+
+DAY = 86_400_000
+
+SESSION: Row = {
+    "uid": "u",
+    "namespace": "a",
+    "name": "p",
+    "owner": "",
+    "node": "n",
+    "models": "",
+    "devices": "",
+    "rate_milli": 1,
+    "admitted_in_budget": True,
+    "charge_from": "running",
+    "start_grace_ms": 0,
+    "bound_ms": 1,
+    "opened_ms": 1,
+    "grace_ms": 0,
+}
+POSTING: Row = {
+    "session_uid": "u",
+    "sequence": 0,
+    "namespace": "a",
+    "from_ms": 1,
+    "to_ms": 3,
+    "rate_milli": 5,
+    "amount": 10,
+    "kind": "settled",
+    "reason": "r",
+    "created_ms": 1,
+}
+GRANT: Row = {
+    "subject": "a",
+    "period_start_ms": 0,
+    "period_end_ms": 1,
+    "amount": 1,
+    "kind": "period",
+    "reason": "r",
+    "actor": "x",
+    "idempotency_key": "k",
+    "created_ms": 1,
+}
+BEAT: Row = {"session_uid": "u", "boot": "b", "sequence": 0, "beat_ms": 1, "received_ms": 1}
+GOOD: dict[str, Row] = {
+    "entries": {"key": "a", "text": "t", "from_ms": 1},
+    "grants": GRANT,
+    "sessions": SESSION,
+    "nodes": {"name": "n", "watermark_ms": 1},
+    "heartbeats": BEAT,
+    "postings": POSTING,
+    "days": {"namespace": "b", "day_ms": 0, "amount": 1},
+    "folded": {
+        **dict.fromkeys(("owner", "models"), ""),
+        **{"session_uid": "v", "namespace": "a", "name": "p", "node": "n", "labels": "{}"},
+        **{"from_ms": 1, "to_ms": 3, "rate_milli": 5, "amount": 10},
+        **{"requested_milli": 5, "requested_mib": 1, "created_ms": 1},
+    },
+    "figures": {
+        **{"session_uid": "u", "hour_ms": 0, "source": "node"},
+        **{"covered_ms": 1, "used_milli_ms": 1, "memory_mib_ms": 1},
+    },
+    "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
+    "waiting": {"namespace": "a", "rate_milli": 1},
+    "standings": {"id": 1, "revision": "r", "body": "{}"},
+    "pulse": {"id": 1, "tick_ms": 1, "decided_ms": 1, "state": ""},
+}
+
+
+def insert(store: Store, table: str, **row: object) -> None:
+    with store.writing() as connection:
+        connection.execute(METADATA.tables[table].insert(), {**GOOD[table], **row})
+
+
+def days(store: Store) -> dict[tuple[str, int], int]:
+    """The table of sums."""
+    with store.reading() as connection:
+        rows = connection.execute(METADATA.tables["days"].select())
+        return {(row.namespace, row.day_ms): row.amount for row in rows}

@@ -1,0 +1,80 @@
+"""The standings document from entries that are kept: the same bytes as from none, and no larger a stream of
+them than the database can bear."""
+
+import json
+import random
+
+from tests.timekeeper.worlds import GPU, SECOND, T0
+from timekeeper.accounts.balance import Figures, Statement, statement, untouched
+from timekeeper.accounts.history import Entry, History, history_of
+from timekeeper.accounts.standings import Entries, Published, publish
+from timekeeper.core.policy import Settings
+
+CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority")}
+
+
+def history(namespaces: int) -> History:
+    names = (f"team-{at}" for at in range(namespaces))
+    return history_of(Entry(name, "gpuHours: 1\nperiod: month", 0) for name in names)
+
+
+def spent(known: History, name: str, amount: int) -> Statement:
+    return statement(known, name, Figures(granted=3_600_000_000, posted=amount), T0)
+
+
+def published(
+    known: History,
+    told: dict[str, Statement],
+    now_ms: int = T0,
+    last: Published | None = None,
+    entries: Entries | None = None,
+) -> Published:
+    return publish(Settings(), CLASSES, untouched(known, T0, {}), told, now_ms, last, entries)
+
+
+def test_the_document_is_canonical_json() -> None:
+    known = history(3)
+    body = published(known, {name: spent(known, name, 7) for name in ("team-2", "team-0")}).body
+
+    document = json.loads(body)
+
+    assert body == json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    assert list(document["namespaces"]) == ["team-0", "team-2"]
+    assert (document["version"], document["generated"]) == (1, T0)
+    assert len(document["revision"]) == 32
+
+
+def test_kept_entries_make_the_document_that_new_ones_make() -> None:
+    known, chance, entries = history(20), random.Random(5), Entries()
+    told = {f"team-{at}": spent(known, f"team-{at}", 0) for at in range(20)}
+    last: Published | None = None
+    for step in range(40):
+        name = f"team-{chance.randrange(20)}"
+        if chance.random() < 0.2:
+            told.pop(name, None)
+        else:
+            told[name] = spent(known, name, chance.randrange(2 * 3_600_000_000))
+        now_ms = T0 + step * SECOND
+
+        last = published(known, dict(told), now_ms, last, entries)
+
+        anew = published(known, dict(told), now_ms)
+        assert (last.gist, last.words) == (anew.gist, anew.words)
+        assert json.loads(last.body)["namespaces"] == json.loads(anew.body)["namespaces"]
+
+
+def test_numbers_of_a_large_document_wait_and_its_words_do_not() -> None:
+    many = 1_500  # some 400 KB
+    known, entries = history(many), Entries()
+    told = {f"team-{at}": spent(known, f"team-{at}", 0) for at in range(many)}
+    first = published(known, told, T0, None, entries)
+    told["team-7"] = spent(known, "team-7", 10 * GPU * SECOND)
+
+    assert published(known, told, T0 + SECOND - 1, first, entries) is first
+    second = published(known, told, T0 + SECOND, first, entries)
+    assert second.revision != first.revision
+    told["team-7"] = spent(known, "team-7", 3_600_000_000)
+    third = published(known, told, T0 + SECOND, second, entries)
+
+    assert json.loads(third.body)["namespaces"]["team-7"]["standing"] == "OVER_BUDGET"
+    assert published(known, told, T0 - SECOND, third, entries) is not second

@@ -1,0 +1,39 @@
+"""The settler folds under its term, so that one that settles no more folds nothing either."""
+
+from threading import Event, Thread
+
+import pytest
+from sqlalchemy import func, select
+
+from tests.timekeeper.past import live
+from tests.timekeeper.worlds import HOUR, Town
+from timekeeper.auditing.retention import fold_all, keep_folding
+from timekeeper.store.schema import FOLDED
+from timekeeper.store.terms import Fenced
+
+
+def folded(town: Town) -> int:
+    with town.store.reading() as connection:
+        return int(connection.execute(select(func.count()).select_from(FOLDED)).scalar_one())
+
+
+def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
+    town: Town, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(town)
+    town.clock.turn(2 * HOUR)
+    before = Fenced(town.store, town.settler.term)
+    town.start_anew()
+
+    stop = Event()
+    folding = Thread(target=keep_folding, args=(before, town.clock, HOUR, stop))
+    folding.start()
+    folding.join(5)
+    is_over = not folding.is_alive()
+    stop.set()
+    folding.join()
+
+    assert is_over
+    assert folded(town) == 0
+    assert "folding-ends" in capsys.readouterr().err.replace(" ", "-")
+    assert fold_all(Fenced(town.store, town.settler.term), town.clock, HOUR).rows == 9

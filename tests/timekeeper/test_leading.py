@@ -1,0 +1,246 @@
+"""Who settles: the Lease elects, and the term in the database decides."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import pytest
+from sqlalchemy import text
+
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
+from tests.timekeeper.processes import Process, children, prepared
+from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
+from timekeeper.api_server import connect
+from timekeeper.leading import Election, Lease, Watched, is_free, watched
+from timekeeper.store import reading, terms
+from timekeeper.store.engine import UnavailableError, open_store
+from timekeeper.store.schema import NODES
+
+MINE, OTHERS = Lease("me", 15, "7"), Lease("other", 15, "7")
+
+
+@pytest.mark.parametrize(
+    ("found", "seen", "now_s", "free"),
+    [
+        (None, None, 0.0, True),
+        (MINE, None, 0.0, True),
+        (Lease("", 15, "7"), None, 0.0, True),
+        (OTHERS, None, 0.0, False),
+        (OTHERS, Watched("7", 0.0), 14.9, False),
+        (OTHERS, Watched("7", 0.0), 15.0, True),
+    ],
+    ids=["none", "mine", "given back", "never seen before", "renewed lately", "silent for its duration"],
+)
+def test_a_lease_may_be_taken_when_it_is_free(
+    found: Lease | None, seen: Watched | None, now_s: float, free: bool
+) -> None:
+    assert is_free(found, "me", seen, now_s) is free
+
+
+def test_each_renewal_is_seen_anew_whatever_the_holders_clock_says() -> None:
+    first = watched(OTHERS, None, 1.0)
+
+    assert watched(OTHERS, first, 9.0) == Watched("7", 1.0)
+    assert watched(Lease("other", 15, "8"), first, 9.0) == Watched("8", 9.0)
+    assert watched(None, first, 9.0) is None
+
+
+@dataclass
+class Turned:
+    """A monotonic clock in seconds."""
+
+    at_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture
+def api() -> FakeApiServer:
+    return FakeApiServer()
+
+
+@pytest.fixture
+def election_of(api: FakeApiServer, tmp_path: Path) -> Iterator[object]:
+    clock = Turned()
+    with serving(api) as url:
+        server = connect(str(kubeconfig(tmp_path, url)))
+
+        def make(me: str) -> tuple[Election, Turned]:
+            return Election(server, "bursar-system", me, 15_000, clock), clock
+
+        yield make
+
+
+def test_one_of_two_holds_the_lease_until_it_is_silent_for_its_duration(
+    api: FakeApiServer, election_of: object
+) -> None:
+    (first, clock), (second, _) = election_of("one"), election_of("two")  # type: ignore[operator]
+
+    assert (first.looks(), second.looks()) == (True, False)
+    clock.at_s = 10
+    assert (first.looks(), second.looks()) == (True, False)
+    clock.at_s = 24.9
+    assert second.looks() is False
+    clock.at_s = 25
+    assert (second.looks(), first.looks()) == (True, False)
+    assert api.holders == ["one", "two"]
+    assert api.lease is not None
+    assert api.lease["spec"]["leaseTransitions"] == 1
+
+
+def test_a_lease_given_back_is_taken_at_the_next_look(election_of: object) -> None:
+    (first, _), (second, _) = election_of("one"), election_of("two")  # type: ignore[operator]
+    first.looks()
+    second.give_back()
+    assert second.looks() is False
+
+    first.give_back()
+
+    assert second.looks() is True
+
+
+def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path) -> None:
+    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    election = Election(away, "bursar-system", "me", 2_000, Turned())
+    stop = Event()
+    stop.set()
+
+    assert election.looks() is None
+    assert election.wait(stop) is False
+    election.give_back()
+    assert election.lost is False
+
+
+def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path) -> None:
+    with serving(api) as url:
+        server = connect(str(kubeconfig(tmp_path, url)))
+        mine = Election(server, "bursar-system", "one", 250, Turned())
+        assert mine.looks()
+        stop = Event()
+        mine.keep(stop)
+        assert api.lease is not None
+        api.lease["spec"]["holderIdentity"] = "two"
+
+        assert stop.wait(10)
+        wait_for(lambda: mine.lost)
+
+
+def test_every_settler_begins_a_term_of_its_own(town: Town) -> None:
+    with town.store.reading() as connection:
+        assert terms.current(connection) == terms.Term(1, "settler")
+    town.start_anew()
+    with town.store.reading() as connection:
+        assert terms.current(connection).number == 2
+
+
+def test_a_settler_whose_term_is_over_writes_nothing_at_all(town: Town) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    elder = town.settler
+    town.restart()
+    town.tick()
+    with town.store.reading() as connection:
+        before = terms.current(connection)
+    town.settler = elder
+    town.clock.turn(2 * SECOND)
+    town.node_heard()  # a watermark, which no key or CHECK would refuse
+
+    with pytest.raises(terms.OverError, match="term 1 of settler is over: settler settles since, in term 2"):
+        town.tick()
+    with pytest.raises(terms.OverError):
+        town.tick()
+
+    with town.store.reading() as connection:
+        assert terms.current(connection) == before
+    assert town.get("/readyz").status_code == 200
+
+
+def test_before_everything_is_heard_an_elder_settler_does_not_write_its_pulse_either(town: Town) -> None:
+    elder = town.settler
+    town.start_anew()
+    town.settler = elder
+
+    with pytest.raises(terms.OverError):
+        town.tick()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_next_term_begins_after_the_transaction_in_which_the_last_one_writes(town: Town) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    hurried = open_store(town.url, patience_ms=50)
+    with (
+        terms.writing(town.store, town.settler.term),
+        pytest.raises(UnavailableError, match="lock timeout"),
+        hurried.writing() as connection,
+    ):
+        terms.begin(connection, "next", T0)
+    with hurried.writing() as connection:
+        assert terms.begin(connection, "next", T0) == terms.Term(2, "next")
+    hurried.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_begins_ends_the_session_of_one_that_stands_still_inside_a_transaction(town: Town) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    hurried = open_store(town.url, patience_ms=50)
+    began: list[terms.Term] = []
+
+    def take_over() -> None:
+        age = text("SELECT max(clock_timestamp() - xact_start) > interval '2.1 s' FROM pg_stat_activity")
+        with hurried.reading() as connection:
+            wait_for(lambda: bool(connection.execute(age).scalar_one()))
+        with hurried.writing() as connection:
+            began.append(terms.begin(connection, "next", T0))
+
+    with pytest.raises(UnavailableError):
+        write_a_node(town, meanwhile=take_over)
+
+    assert began == [terms.Term(2, "next")]
+    with hurried.reading() as connection:
+        assert "never" not in reading.watermarks(connection)
+    hurried.close()
+
+
+def write_a_node(town: Town, meanwhile: Callable[[], None]) -> None:
+    """As a tick of the settler does that stands still before its commit."""
+    with terms.writing(town.store, town.settler.term) as connection:
+        connection.execute(NODES.insert(), {"name": "never", "watermark_ms": 1})
+        meanwhile()
+
+
+def test_the_new_settler_knows_what_the_elder_wrote_last(town: Town) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)))
+    town.hear("pods", gpu_pod(started_ms=T0))
+    town.tick()
+    elder = town.settler
+    town.clock.turn(MINUTE)
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
+    town.tick()
+
+    town.restart()
+    town.tick()
+
+    assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
+    town.settler = elder
+    town.clock.turn(2 * SECOND)
+    with pytest.raises(terms.OverError):
+        town.tick()
+
+
+def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiServer, tmp_path: Path) -> None:
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as first:
+        first.start()
+        first.wait_ready()
+        assert first.running is not None
+        elder = children(first.running.pid)["settle"]
+        second = Process(first.folder, first.kubeconfig, first.launcher)
+        second.start()
+
+        first.wait("the elder's end", lambda: "another has begun to settle" in first.log())
+
+        assert "two timekeepers must not share a file, so end one of them" in first.log()
+        assert len(elder) == 1
+        assert second.end() == 0
+        assert first.end() == 0
+    assert api.lease is None

@@ -1,0 +1,478 @@
+"""The server under slow, silent and eager clients, over real connections: one thread, and nobody waits for
+them."""
+
+import http.client
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from gunicorn.config import Config
+
+from sidecar import http1
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.timekeeper.processes import Process, prepared, send
+from tests.timekeeper.worlds import ADMIN, gpu_pod, lease, node, pod_status, token, user_status
+from timekeeper.clock import now_ms
+from timekeeper.connection import BoundedSocket
+from timekeeper.loop import LoopWorker
+from timekeeper.seats import Seats
+
+MANY = 20  # clients of a worker whose sibling has none
+SLOW = 8  # clients that hold what they can get
+
+
+@pytest.fixture(scope="module")
+def api() -> FakeApiServer:
+    made = FakeApiServer()
+    made.tokens[ADMIN] = user_status("admin")
+    made.put("nodes", node())
+    made.put("leases", lease(now_ms()))
+    return made
+
+
+@pytest.fixture(scope="module")
+def timekeeper(api: FakeApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One worker with one thread: who holds it is alone."""
+    folder: Path = tmp_path_factory.mktemp("loop")
+    with serving(api) as url, prepared(folder, kubeconfig(folder, url), "--threads=1") as process:
+        process.start()
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def mine(api: FakeApiServer, timekeeper: Process, request: pytest.FixtureRequest) -> str:
+    """The token of a pod that runs and that the ledger knows."""
+    name = f"pod-{abs(hash(request.node.name)) % 10**9}"
+    pod, bearer = gpu_pod(name, percent=1, bound_ms=now_ms(), started_ms=now_ms()), token(name, now_ms() * 2)
+    api.tokens[bearer] = pod_status(pod)
+    api.put("pods", pod)
+    timekeeper.wait("the session", lambda: f"uid=uid-{name} " in timekeeper.log())
+    return bearer
+
+
+def beat(bearer: str, sequence: int, head: str = "") -> bytes:
+    body = json.dumps(
+        {"version": 1, "boot": "b", "sequence": sequence, "beats": [{"age_ms": 0, "devices": []}]}
+    )
+    return (
+        f"POST /v1/heartbeats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bearer}\r\n{head}"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+def connected(timekeeper: Process, within_s: float = 10) -> ssl.SSLSocket:
+    connection = timekeeper.connection()
+    connection.timeout = within_s
+    connection.connect()
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    return connection.sock
+
+
+def answer(sock: ssl.SSLSocket) -> http.client.HTTPResponse:
+    """The next answer, its body read."""
+    response = http.client.HTTPResponse(sock, method="POST")
+    response.begin()
+    response.body = response.read()  # type: ignore[attr-defined]
+    return response
+
+
+def is_served(timekeeper: Process, bearer: str, sequence: int) -> bool:
+    """Whether others are answered: a route that takes a thread, and a heartbeat."""
+    with connected(timekeeper) as sock:
+        sock.sendall(beat(bearer, sequence))
+        heartbeat = answer(sock).status
+    return timekeeper.call("GET", "/livez")[0] == heartbeat == 200
+
+
+def test_clients_that_say_nothing_hold_nobody_up(timekeeper: Process, mine: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(SLOW):
+            stack.enter_context(socket.create_connection(("127.0.0.1", timekeeper.port)))
+            stack.enter_context(connected(timekeeper))
+
+        assert is_served(timekeeper, mine, 1)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"POST /v1/heartbeats HTTP/1.1\r\nAuthorization: Bea",
+        beat("x", 1)[:-10],
+        beat("MINE", 1)[:-1],
+        b"POST /budget/team-a/increase HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{",
+    ],
+    ids=["half a head", "half a body", "a body but for its end", "half a body of another route"],
+)
+def test_half_a_request_holds_nobody_up(timekeeper: Process, mine: str, half: bytes) -> None:
+    with ExitStack() as stack:
+        for _ in range(SLOW):
+            stack.enter_context(connected(timekeeper)).sendall(half.replace(b"MINE", mine.encode()))
+
+        assert is_served(timekeeper, mine, 1)
+
+
+def in_chunks(bearer: str, sequence: int) -> bytes:
+    """A post whose body is a thread's part."""
+    head, _, body = beat(bearer, sequence).partition(b"\r\n\r\n")
+    head = head.replace(b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked")
+    return head + b"\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+
+
+def test_requests_sent_in_one_piece_are_answered_in_their_order(timekeeper: Process, mine: str) -> None:
+    alive = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connected(timekeeper) as sock, sock.makefile("rb") as stream:
+        sock.sendall(
+            beat(mine, 1) + beat(mine, 2) + alive + beat("x", 3) + in_chunks(mine, 4) + beat(mine, 5) + alive
+        )
+        answers = [http1.response(stream) for _ in range(7)]
+
+    assert [each.status for each in answers] == [200, 200, 200, 401, 200, 200, 200]
+    assert answers[2].body == answers[6].body == b"ok\n"
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered_once_it_is_whole(
+    timekeeper: Process, mine: str
+) -> None:
+    with connected(timekeeper) as sock:
+        for byte in beat(mine, 1):
+            sock.sendall(bytes([byte]))
+        first = answer(sock)
+        sock.sendall(beat(mine, 2))
+        second = answer(sock)
+
+    assert (first.status, second.status) == (200, 200)
+
+
+def test_many_at_once_are_each_answered_with_their_own(timekeeper: Process, mine: str) -> None:
+    """Each posts its own count and a wrong one in turn, on its own connection."""
+    found: dict[int, list[int]] = {}
+
+    def post(number: int) -> None:
+        with connected(timekeeper) as sock:
+            for turn in range(20):
+                sock.sendall(beat(mine if turn % 2 else "x", number * 100 + turn))
+                found.setdefault(number, []).append(answer(sock).status)
+
+    threads = [threading.Thread(target=post, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == {number: [401, 200] * 10 for number in range(16)}
+
+
+def test_who_asks_to_be_closed_is_answered_and_closed(timekeeper: Process, mine: str) -> None:
+    with connected(timekeeper) as sock:
+        sock.sendall(beat(mine, 1, head="Connection: close\r\n"))
+        said = answer(sock)
+
+        assert (said.status, said.headers["Connection"]) == (200, "close")
+        assert sock.recv(1) == b""
+
+
+def test_a_refusal_keeps_the_connection_and_says_how_to_go_on(timekeeper: Process, mine: str) -> None:
+    with connected(timekeeper) as sock:
+        sock.sendall(beat("x", 1))
+        refused = answer(sock)
+        sock.sendall(beat(mine, 1))
+        taken = answer(sock)
+
+    assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert taken.status == 200
+    assert json.loads(taken.body)["interval_ms"] == 5_000  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Authorization: Bearer x\r\n",
+        "Content-Length: 3\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "No colon\r\n",
+    ],
+)
+def test_a_head_with_two_meanings_has_none(timekeeper: Process, mine: str, head: str) -> None:
+    with connected(timekeeper) as sock:
+        sock.sendall(beat(mine, 1, head=head))
+        said = answer(sock)
+
+    assert (said.status // 100, said.headers["Content-Type"]) == (4, "application/problem+json")
+
+
+@pytest.mark.parametrize("digits", ["0000000000000%d", "00000000000000000000%d"])
+def test_a_length_with_zeros_before_it_is_the_same_length(
+    timekeeper: Process, mine: str, digits: str
+) -> None:
+    head, _, body = beat(mine, 1).partition(b"\r\n\r\n")
+    body += b" " * (60 - len(body) % 60)
+    length = b"Content-Length: " + (digits % len(body)).encode()
+    head = head[: head.index(b"Content-Length")] + length
+    with connected(timekeeper) as sock, sock.makefile("rb") as stream:
+        sock.sendall(head + b"\r\n\r\n" + body + beat(mine, 2))
+        answers = [http1.response(stream) for _ in range(2)]
+
+    assert [each.status for each in answers] == [200, 200]
+
+
+def test_a_length_beyond_all_bounds_is_no_length(timekeeper: Process, mine: str) -> None:
+    with connected(timekeeper) as sock:
+        head = beat(mine, 1).partition(b"Content-Length")[0]
+        sock.sendall(head + b"Content-Length: " + b"9" * 5_000 + b"\r\n\r\n" + beat(mine, 2))
+        said = answer(sock)
+
+    assert (said.status // 100, said.headers["Content-Type"]) == (4, "application/problem+json")
+
+
+def test_junk_tokens_cost_no_question_and_a_pods_token_one_a_minute(
+    timekeeper: Process, api: FakeApiServer, mine: str
+) -> None:
+    def asked() -> int:
+        return sum(each["kind"] == "TokenReview" for each in api.reviews)
+
+    before = asked()
+    with connected(timekeeper) as sock:
+        for sequence in range(20):
+            for bearer in (mine, "x", token("late", 1_000_000), token("other", audience="other")):
+                sock.sendall(beat(bearer, sequence))
+                answer(sock)
+
+    assert asked() == before + 1
+
+
+def test_what_is_answered_is_counted(timekeeper: Process, mine: str) -> None:
+    def counted() -> dict[str, float]:
+        _, text = timekeeper.call("GET", "/metrics")
+        lines = (line.rpartition(" ") for line in text.splitlines() if "v1/heartbeats" in line)
+        return {name: float(value) for name, _, value in lines}
+
+    name = 'bursar_requests_total{route="/v1/heartbeats",status="%s"}'
+    with connected(timekeeper) as sock:
+        before = counted()
+        for bearer in (mine, "x"):
+            sock.sendall(beat(bearer, 1))
+            answer(sock)
+        after = counted()
+
+    for status in ("200", "401"):
+        assert after[name % status] == before.get(name % status, 0) + 1
+
+
+def test_a_worker_that_ends_answers_what_has_come(api: FakeApiServer, tmp_path: Path) -> None:
+    pod = gpu_pod("last", percent=1, bound_ms=now_ms(), started_ms=now_ms())
+    bearer = token("last", now_ms() * 2)
+    api.tokens[bearer] = pod_status(pod)
+    api.put("pods", pod)
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as process:
+        process.start()
+        process.wait("the session", lambda: "uid=uid-last " in process.log())
+        with connected(process) as sock:
+            sock.sendall(beat(bearer, 1))
+            assert answer(sock).headers["Connection"] == "keep-alive"
+            assert process.running is not None
+            process.running.terminate()
+            process.wait("the end to begin", lambda: not accepts(process))
+            sock.sendall(beat(bearer, 2))
+
+            assert answer(sock).headers["Connection"] == "close"
+        assert process.running.wait(30) == 0
+
+
+def test_more_clients_than_there_is_room_for_are_served_and_asked_to_come_anew(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
+    pod = gpu_pod("crowd", percent=1, bound_ms=now_ms(), started_ms=now_ms())
+    bearer = token("crowd", now_ms() * 2)
+    api.tokens[bearer] = pod_status(pod)
+    api.put("pods", pod)
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as process, ExitStack() as stack:
+        process.start()
+        assert process.running is not None
+        resource.prlimit(process.running.pid, resource.RLIMIT_NOFILE, (240, 240))  # 50 clients
+        process.wait("the session", lambda: "uid=uid-crowd " in process.log())
+        words = []
+        for sequence in range(60):
+            sock = stack.enter_context(connected(process))
+            sock.sendall(beat(bearer, sequence))
+            said = answer(sock)
+            words.append((said.status, said.headers["Connection"]))
+        for _ in range(30):  # who has the least time left makes room at once
+            stack.enter_context(connected(process, within_s=4))
+
+        assert words[:40] == [(200, "keep-alive")] * 40
+        assert words[-1] == (200, "close")
+        assert {status for status, _ in words} == {200}
+        assert is_served(process, bearer, 1_000)
+
+
+def accepts(process: Process) -> bool:
+    """Whether a new client is served."""
+    with socket.create_connection(("127.0.0.1", process.port), timeout=0.3) as raw:
+        context = ssl.create_default_context(cafile=str(process.folder / "ca.crt"))
+        try:
+            context.wrap_socket(raw, server_hostname="127.0.0.1").close()
+        except OSError:
+            return False
+    return True
+
+
+def test_a_thread_waits_for_a_slow_request_up_to_a_moment_and_no_longer() -> None:
+    """However little by little it comes: each byte does not begin the wait anew."""
+    here, there = socket.socketpair()
+    with here, there:
+        slow = BoundedSocket.__new__(BoundedSocket)
+        socket.socket.__init__(slow, fileno=here.detach())
+        slow._sslobj = None  # type: ignore[attr-defined] # plain bytes will do
+        with slow:
+            slow.setblocking(True)
+            there.sendall(b"ab")
+            assert slow.recv(1) == b"a"
+
+            slow.until = 0.0
+            with pytest.raises(TimeoutError):
+                slow.recv(1)
+
+
+def test_the_next_client_goes_to_the_worker_with_fewer() -> None:
+    seats = Seats()
+    seats.hold(1, 10)
+    seats.hold(2, 0)
+
+    assert seats.another_has_fewer(10)
+    assert not seats.another_has_fewer(3)
+
+    seats.leave(2)
+    assert not seats.another_has_fewer(10)
+
+
+def test_connections_are_shared_among_the_workers(api: FakeApiServer, tmp_path: Path) -> None:
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), "--workers=2") as process:
+        process.start()
+        process.wait_ready()
+        connections = [process.connection() for _ in range(40)]
+        for connection in connections:
+            assert send(connection, "GET", "/livez")[0] == 200
+
+        held = [held_by(pid, process.port) for pid in workers(process)]
+        for connection in connections:
+            connection.close()
+        assert sum(held) == 40
+        assert min(held) >= 10
+
+
+def test_a_worker_that_hangs_keeps_no_client_from_the_others(api: FakeApiServer, tmp_path: Path) -> None:
+    """It has fewer connections than they, and would go on having fewer until gunicorn kills it."""
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), "--workers=2") as process:
+        process.start()
+        process.wait_ready()
+        process.wait("both workers", lambda: len(workers(process)) == 2)
+        busy, hung = workers(process)
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            with ExitStack() as stack:
+                for _ in range(MANY):
+                    # a connection is whole, and its handshake done, within this second
+                    stack.enter_context(connected(process, within_s=1))
+
+                assert held_by(hung, process.port) == 0
+                assert held_by(busy, process.port) == MANY
+        finally:
+            os.kill(hung, signal.SIGCONT)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def worker(listener: socket.socket) -> Iterator[LoopWorker]:
+    """The loop of the first of two workers, turned by hand; it holds many, and the second has nobody."""
+    settings = Config()
+    settings.set("ssl_context", lambda _config, _default: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    made = LoopWorker(1, os.getpid(), [listener], SimpleNamespace(seats=Seats()), 30, settings, None)
+    with ExitStack() as stack, selectors.DefaultSelector() as made.poller:
+        for _ in range(MANY):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            turn(made)
+        assert made.nr_conns == MANY
+        made.app.seats.hold(2, 0)
+        yield made
+        made.alive = False
+        made.murder_keepalived(force=True)
+    made.tmp.close()
+
+
+def turn(worker: LoopWorker) -> None:
+    """As gunicorn does."""
+    worker.set_accept_enabled(True)
+    worker.wait_for_and_dispatch_events(1.0)
+
+
+def test_a_client_that_another_should_take_is_left_to_it_for_a_moment_without_a_busy_loop(
+    worker: LoopWorker, listener: socket.socket
+) -> None:
+    with socket.create_connection(listener.getsockname()):
+        turns = 0
+        while worker.nr_conns == MANY:
+            turn(worker)
+            turns += 1
+            assert turns < 5
+
+    assert turns > 1
+
+
+def test_a_client_that_another_has_taken_is_not_waited_for_and_the_next_one_has_its_own_moment(
+    worker: LoopWorker, listener: socket.socket
+) -> None:
+    with socket.create_connection(listener.getsockname()), socket.socket() as next_client:
+        turn(worker)
+        listener.accept()[0].close()  # by the other
+        turn(worker)
+        assert worker.nr_conns == MANY
+
+        next_client.connect(listener.getsockname())
+        turn(worker)
+        assert worker.nr_conns == MANY
+        turn(worker)
+        assert worker.nr_conns == MANY + 1
+
+
+def workers(process: Process) -> list[int]:
+    """The process IDs of the serving workers, gunicorn's children."""
+    assert process.running is not None
+    started = children(process.running.pid)
+    return children(next(pid for pid in started if "--as\0workers" in words(pid)))
+
+
+def children(of: int) -> list[int]:
+    tasks = Path(f"/proc/{of}/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def words(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def held_by(pid: int, port: int) -> int:
+    """How many clients of the port a process holds."""
+    inodes = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":  # established
+            inodes.add(f"socket:[{fields[9]}]")
+    links = (str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink())
+    return sum(link in inodes for link in links)

@@ -1,0 +1,95 @@
+"""The ledger under everything that can happen to it, on both databases: see machine.py."""
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.postgresql import fresh_postgresql
+from tests.timekeeper.machine import Machine
+from timekeeper.store.engine import open_store
+from timekeeper.store.upgrade import upgrade
+
+Url = Callable[[ExitStack], str]
+Tell = Callable[[str], None]
+STEPS, SOAKED_STEPS, TOLD_EACH = 12, 20, 500
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Url:
+    """Gives each history an empty ledger of its own."""
+    if request.param == "postgresql":
+        return lambda stack: stack.enter_context(fresh_postgresql())
+    template, used = tmp_path / "template.db", tmp_path / "used"
+    store = open_store(f"sqlite:///{template}")
+    upgrade(store)
+    store.close()
+
+    def copied(stack: ExitStack) -> str:
+        used.mkdir()
+        stack.callback(shutil.rmtree, used)
+        shutil.copy(template, used / "ledger.db")
+        return f"sqlite:///{used}/ledger.db"
+
+    return copied
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Tell:
+    """Says how far a long test has come."""
+
+    def said(text: str) -> None:
+        with capfd.disabled():
+            print(text, flush=True)
+
+    return said
+
+
+def lived(
+    fresh: Url,
+    histories: int,
+    seed: int,
+    steps: int = STEPS,
+    kind: type[Machine] = Machine,
+    tell: Tell = print,
+) -> None:
+    """So many random histories."""
+    tell(f"seed {seed}")
+    machine = hypothesis.seed(seed)(type("Machine", (kind,), {"url": staticmethod(fresh)}))
+    run_state_machine_as_test(
+        machine,
+        settings=hypothesis.settings(
+            max_examples=histories,
+            stateful_step_count=steps,
+            deadline=None,
+            print_blob=True,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        ),
+    )
+
+
+def test_whatever_happens_the_ledger_says_what_the_evidence_proves(fresh: Url) -> None:
+    lived(fresh, 150, int(os.environ.get("BURSAR_SEED") or random.SystemRandom().randrange(10**9)))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14_400)
+def test_in_five_thousand_histories_the_ledger_says_what_the_evidence_proves(fresh: Url, tell: Tell) -> None:
+    done = itertools.count(1)
+
+    class Counted(Machine):
+        def teardown(self) -> None:
+            super().teardown()
+            if (number := next(done)) % TOLD_EACH == 0:
+                tell(f"{number} histories")
+
+    seed = int(os.environ.get("BURSAR_SEED") or random.SystemRandom().randrange(10**9))
+    lived(fresh, 5_000, seed, SOAKED_STEPS, Counted, tell)

@@ -1,0 +1,302 @@
+"""Pods of a real API server are metered while the settler is killed and paused and nodes go: at the end the
+ledger says what the objects' own timestamps prove."""
+
+import http.client
+import json
+import os
+import random
+import signal
+import sqlite3
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from deploy.local.nodes import card_uuid, kwok_node
+from tests.local.worlds import NAMESPACES, NODES, eventually, get, namespace
+from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
+from tests.timekeeper.processes import Process, children, prepared
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+ROUNDS = 24
+CARDS = 8
+MEMORY_MIB = 81_920
+NAMES = ("meter-1", "meter-2")
+WITHIN_S = 60.0
+
+
+@dataclass
+class Lived:
+    """All that the API server ever told of one pod: its states in order; ``gone``: the last of them is that
+    of its removal."""
+
+    states: list[Json] = field(default_factory=list)
+    gone: bool = False
+
+    @property
+    def raw(self) -> Json:
+        return self.states[-1]
+
+    @property
+    def was_removed_running(self) -> bool:
+        """Nothing ever told of its end."""
+        return self.gone and kubelet_says(self.raw)[1] is None
+
+
+class Recorder:
+    """Follows the pods of a namespace with a watch of its own, and forgets nothing."""
+
+    def __init__(self, cp: ControlPlane, path: str) -> None:
+        self.pods: dict[str, Lived] = {}
+        self._cp, self._path = cp, path
+        target = urlsplit(cp.api.url)
+        tls = ssl.create_default_context(cafile=str(cp.ca_file))
+        self._connection = http.client.HTTPSConnection(target.hostname or "", target.port, context=tls)
+        self._thread = Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> "Recorder":
+        version = self._cp.api.call("GET", self._path)["metadata"]["resourceVersion"]
+        query = f"{self._path}?watch=1&timeoutSeconds=600&resourceVersion={version}"
+        self._connection.request("GET", query, headers={"Authorization": f"Bearer {self._cp.admin_token}"})
+        self._answer = self._connection.getresponse()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(2)
+        self._thread.join()
+        self._answer.close()
+        self._connection.close()
+
+    def _follow(self) -> None:
+        for line in self._answer:
+            event = json.loads(line)
+            lived = self.pods.setdefault(event["object"]["metadata"]["uid"], Lived())
+            lived.states.append(event["object"])
+            lived.gone = event["type"] == "DELETED"
+
+    def there(self) -> list[Lived]:
+        """The pods whose objects are there."""
+        return [lived for lived in list(self.pods.values()) if not lived.gone]
+
+
+class Play:
+    """What happens in a round, drawn at random; ``did`` counts it."""
+
+    def __init__(
+        self, cp: ControlPlane, path: str, seen: Recorder, timekeeper: Process, chance: random.Random
+    ) -> None:
+        self._cp, self._path, self._seen, self._timekeeper = cp, path, seen, timekeeper
+        self._chance, self._number, self._removed = chance, 0, 0
+        self._faults = ["killed", "paused", "node went", ""] * (ROUNDS // 4)
+        chance.shuffle(self._faults)
+        self.did = dict.fromkeys(("killed", "paused", "forced", "deleted", "node went"), 0)
+
+    def round(self) -> None:
+        """Pods come and go; the settler is fine, or killed, or paused meanwhile; or a node is away."""
+        fault = self._faults.pop()
+        node = self._chance.choice(NAMES)
+        settler = self._settler()
+        if fault == "killed":
+            os.kill(settler, signal.SIGKILL)
+        elif fault == "paused":
+            os.kill(settler, signal.SIGSTOP)
+        elif fault == "node went":
+            self._cp.api.call("DELETE", f"{NODES}/{node}")
+        self._pods_come_and_go()
+        if fault == "paused":
+            os.kill(settler, signal.SIGCONT)
+        elif fault == "killed":
+            self._timekeeper.wait("another settler", lambda: self._settler() not in (0, settler))
+        elif fault == "node went":
+            self._cp.api.call("POST", NODES, kwok_node(node, cards=CARDS, memory_mib=MEMORY_MIB))
+        if fault:
+            self.did[fault] += 1
+        if self._chance.random() < 0.7:
+            self._timekeeper.wait("the sessions of all that run", self._all_are_known)
+
+    def _all_are_known(self) -> bool:
+        known = _posted(self._timekeeper.database)
+        return all(uid in known for uid, lived in list(self._seen.pods.items()) if not lived.gone)
+
+    def _settler(self) -> int:
+        assert self._timekeeper.running is not None
+        return next(iter(children(self._timekeeper.running.pid).get("settle", [])), 0)
+
+    def _pods_come_and_go(self) -> None:
+        for _ in range(self._chance.randint(1, 3)):
+            self._create()
+        running = [lived for lived in self._seen.there() if "running" in json.dumps(lived.raw["status"])]
+        if running and self._chance.random() < 0.8:
+            self._remove(self._chance.choice(running))
+
+    def _create(self) -> None:
+        """A pod on a card, as the extender binds it: it ends by itself, is restarted for ever, or just
+        runs."""
+        self._number += 1
+        node, card = self._chance.choice(NAMES), self._number % CARDS
+        percent = self._chance.randint(1, 99)
+        body, given = _pod(f"p{self._number}", percent, card_uuid(node, card), self._chance)
+        made = self._cp.api.call("POST", self._path, body)
+        binding = {
+            "metadata": {
+                "name": body["metadata"]["name"],
+                "uid": made["metadata"]["uid"],
+                "annotations": {"bursar.dev/devices": json.dumps(given)},
+            },
+            "target": {"kind": "Node", "name": node},
+        }
+        self._cp.api.call("POST", f"{self._path}/{body['metadata']['name']}/binding", binding)
+
+    def _remove(self, lived: Lived) -> None:
+        """By force or in peace; it may have gone by itself."""
+        self._removed += 1
+        forced = self._removed % 3 > 0
+        path = f"{self._path}/{lived.raw['metadata']['name']}"
+        try:
+            self._cp.api.call("DELETE", path, {"gracePeriodSeconds": 0} if forced else None)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        self.did["forced" if forced else "deleted"] += 1
+        if forced:  # who goes in peace waits for its node
+            eventually(lambda: lived.gone)
+
+
+def _pod(name: str, percent: int, uuid: str, chance: random.Random) -> tuple[Json, Json]:
+    for_s = chance.choice((0, 1, 2, 4, 9))
+    policy = chance.choice(("Never", "Never", "Always"))
+    body = {
+        "metadata": {
+            "name": name,
+            "annotations": {"local.bursar.dev/run-for": f"{for_s}s"} if for_s else {},
+        },
+        "spec": {
+            "restartPolicy": policy,
+            "terminationGracePeriodSeconds": chance.choice((0, 1, 3)),
+            "schedulerName": "nobody",
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "example",
+                    "resources": {"limits": {"bursar.dev/gpu-percent": str(percent)}},
+                }
+            ],
+        },
+    }
+    share = 10 * percent
+    given = {"uuid": uuid, "index": 0, "share_milli": share, "memory_mib": MEMORY_MIB * share // 1000}
+    return body, {"version": 1, "containers": {"main": [given]}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ControlPlane]:
+    """Two nodes of kwok's with short Leases."""
+    with ControlPlane(Options(node_lease_s=4)) as running:
+        for name in NAMES:
+            running.api.call("POST", NODES, kwok_node(name, cards=CARDS, memory_mib=MEMORY_MIB))
+        running.api.call("POST", NAMESPACES, {"metadata": {"name": "bursar-system"}})
+        # what has not been proved is posted soon, and so is often corrected
+        config = {"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "settleAfter: 2s"}}
+        running.api.call("POST", f"{NAMESPACES}/bursar-system/configmaps", config)
+        yield running
+
+
+def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(10**9)
+    print(f"seed {seed}")
+    with (
+        namespace(cluster.api, "metered") as path,
+        Recorder(cluster, path) as seen,
+        prepared(tmp_path, cluster.admin_kubeconfig) as timekeeper,
+    ):
+        timekeeper.start()
+        timekeeper.wait_ready()
+        play = Play(cluster, path, seen, timekeeper, random.Random(seed))
+        for _ in range(ROUNDS):
+            play.round()
+        _come_to_rest(cluster, path, seen)
+        rows: dict[str, tuple[int, int | None, int]] = {}
+
+        def is_settled() -> bool:
+            rows.update(_posted(timekeeper.database))
+            ended = {uid for uid, lived in seen.pods.items() if not lived.gone}
+            return ended <= rows.keys() and all(settled for _, settled, _ in rows.values())
+
+        timekeeper.wait("every session to be settled", is_settled, WITHIN_S)
+        assert timekeeper.end() == 0
+        assert seen.pods.keys() >= rows.keys()
+        exact = [_check(lived, rows.get(uid)) for uid, lived in seen.pods.items()]
+
+    print(f"{play.did}; {exact.count('proof')} pods by proof, {exact.count('grace')} by their grace")
+    print(f"of {len(exact)}, {exact.count('evidence')} by the last evidence")
+    assert all(play.did.values())
+    assert exact.count("proof") >= ROUNDS // 2
+    assert exact.count("grace") >= 1
+
+
+def _come_to_rest(cluster: ControlPlane, path: str, seen: Recorder) -> None:
+    """What still runs is ended by the kubelet, as if its work were done; all objects but those stay."""
+    for lived in seen.there():
+        if kubelet_says(lived.raw)[1] is None and lived.raw["spec"]["restartPolicy"] == "Always":
+            cluster.api.call("DELETE", f"{path}/{lived.raw['metadata']['name']}")
+    for lived in seen.there():
+        if not lived.raw["metadata"]["annotations"].get("local.bursar.dev/run-for"):
+            name = f"{path}/{lived.raw['metadata']['name']}"
+            if get(cluster.api, name) is not None and kubelet_says(lived.raw)[1] is None:
+                patch = {"metadata": {"annotations": {"local.bursar.dev/run-for": "1s"}}}
+                cluster.api.call("PATCH", name, patch, "application/merge-patch+json")
+    eventually(lambda: all(kubelet_says(lived.raw)[1] is not None for lived in seen.there()), WITHIN_S)
+
+
+def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:
+    """(amount, when settled, rate) of each session."""
+    with closing(sqlite3.connect(database)) as connection:
+        found = connection.execute(
+            "SELECT uid, COALESCE(SUM(amount), 0), settled_ms, sessions.rate_milli FROM sessions"
+            " LEFT JOIN postings ON session_uid = uid GROUP BY uid"
+        )
+        return {uid: (amount, settled, rate) for uid, amount, settled, rate in found}
+
+
+def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
+    """How the charge is proved: to the millisecond by the kubelet's times, or by the object's removal and its
+    grace; or the settler was away and it ends with the last evidence, never beyond the truth."""
+    starts = [at for raw in lived.states if (at := kubelet_says(raw)[0]) is not None]
+    start, end = min(starts, default=None), kubelet_says(lived.raw)[1]
+    if row is None:
+        assert lived.gone or end == 0
+        return "nothing"
+    amount, _, charged_rate = row
+    cards = {
+        card_uuid(node, index): {"memory_mib": MEMORY_MIB, "model": "H100"}
+        for node in NAMES
+        for index in range(CARDS)
+    }
+    assert charged_rate == rate(lived.raw, cards, Terms())
+    if start is None:
+        return "nothing" if amount == 0 else pytest.fail(f"charged without a start: {lived.raw}")
+    if not lived.gone:
+        assert amount == charged_rate * (end - start), lived.states  # type: ignore[operator]
+        return "proof"
+    removed = moment(lived.raw["metadata"]["deletionTimestamp"]) or 0
+    until = (removed + 1000 * lived.raw["spec"]["terminationGracePeriodSeconds"]) if end is None else end
+    if amount == charged_rate * max(0, until - start):
+        return "grace" if end is None else "proof"
+    assert 0 <= amount <= charged_rate * (max(until, removed + 1000) - start), lived.states
+    return "evidence"

@@ -1,0 +1,682 @@
+"""Usage reports over whatever the ledger may hold, held against sums that are made here row by row."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, select
+
+from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
+from tests.timekeeper.clocks import at_ms, iso
+from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0
+from timekeeper.core.ledger import Evidence, Interval, witnessed
+from timekeeper.core.policy import Settings
+from timekeeper.store.due import KNOWN, due
+from timekeeper.store.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
+
+MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
+BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in
+SPAN = 6 * DAY
+
+ON_A_DATABASE = settings(
+    max_examples=1_000 if os.environ.get("BURSAR_SOAK") == "1" else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture
+def books(database_url: str) -> Iterator[Books]:
+    built = Books(database_url)
+    yield built
+    built.close()
+
+
+# Everything that a ledger may hold, and a brute sum of it
+
+
+@st.composite
+def runs(draw: st.DrawFn, number: int) -> Run:
+    """A session that ended and is posted, with corrections or not, or one that runs, posted for a while."""
+    start = BEGIN + draw(st.integers(0, SPAN // MINUTE)) * MINUTE
+    length = draw(st.sampled_from((1, 7, MINUTE, HOUR, DAY, 2 * DAY + 5)))
+    is_open = draw(st.booleans())
+    run = Run(
+        f"uid-{number}",
+        namespace=draw(st.sampled_from(("team-a", "team-b", "c"))),
+        owner=draw(st.sampled_from(("", "Job/train", "Deployment/web"))),
+        node=draw(st.sampled_from(("n1", "n2"))),
+        models=draw(st.sampled_from(("A100", "H100", ""))),
+        labels=draw(st.sampled_from(((), (("team", "x"),), (("team", "y"), ("a/b.c", "=1"))))),
+        rate=draw(st.sampled_from((1, 250, 1000, 2500))),
+        requested=draw(st.sampled_from((0, 100, 1000))),
+        started_ms=start,
+        ended_ms=None if is_open else start + length,
+        heard_ms=start + length,
+        settled=not is_open,
+    )
+    if is_open:
+        return replace(run, posted=days(start, start + draw(st.sampled_from((0, length // 2, length)))))
+    posted = days(start, start + length)
+    wrong = draw(st.sampled_from((0, 5)))
+    if wrong:  # posted too far at first, then taken back
+        posted += (*days(start + length, start + length + wrong),)
+        posted += tuple((a, b, -1) for a, b, _ in days(start + length, start + length + wrong))
+    return replace(run, posted=posted)
+
+
+ledgers = st.integers(1, 6).flatmap(lambda count: st.tuples(*(runs(number) for number in range(count))))
+
+
+def truth(run: Run) -> tuple[int, int]:
+    """When the session held its cards, as far as the evidence goes."""
+    return run.started_ms, run.heard_ms if run.ended_ms is None else run.ended_ms
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> int:
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+Key = Callable[[Run], tuple[str, ...]]
+
+
+def brute(ledger: Iterable[Run], key: Key, steps: list[tuple[int, int]]) -> dict[tuple[object, ...], int]:
+    """What is charged in all, by step and by a function of the session."""
+    sums: dict[tuple[object, ...], int] = defaultdict(int)
+    for run in ledger:
+        for step in steps:
+            sums[(step[0], *key(run))] += run.rate * overlap(truth(run), step)
+    return {each: amount for each, amount in sums.items() if amount}
+
+
+def calendar(start: int, end: int, by: str, zone: str) -> list[tuple[int, int]]:
+    """The steps of a time by the calendar, made from wall clocks alone."""
+    if by == "all":
+        return [(start, end)]
+    tz = ZoneInfo(zone)
+    cuts = [start]
+    at = start - start % (15 * MINUTE) + 15 * MINUTE  # every zone's hours begin at a quarter
+    while at < end:
+        local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at)).astimezone(tz)
+        is_hour = local.minute == 0
+        if {"hour": is_hour, "day": is_hour and local.hour == 0}[by]:
+            cuts.append(at)
+        at += 15 * MINUTE
+    return list(itertools.pairwise([*cuts, end]))
+
+
+KEYS: dict[str, Key] = {
+    "namespace": lambda run: (run.namespace,),
+    "pod": lambda run: (run.namespace, run.uid),
+    "owner": lambda run: (run.namespace, run.owner),
+    "node": lambda run: (run.node,),
+    "model": lambda run: (run.models,),
+    "node,model": lambda run: (run.node, run.models),
+    "label:team": lambda run: (dict(run.labels).get("team", ""),),
+    "label:a/b.c": lambda run: (dict(run.labels).get("a/b.c", ""),),
+}
+COLUMNS = {
+    "pod": ("namespace", "uid"),
+    "owner": ("namespace", "owner"),
+    "model": ("models",),
+    "node,model": ("node", "models"),
+}
+
+
+def told(row: Json, group: str, start: int) -> tuple[object, ...]:
+    """A row's step and key, as `brute` has them."""
+    if group.startswith("label:"):
+        return row.get("from", start), row["labels"][group.removeprefix("label:")]
+    return (row.get("from", start), *(row[name] for name in COLUMNS.get(group, (group,))))
+
+
+@ON_A_DATABASE
+@given(
+    ledger=ledgers,
+    group=st.sampled_from(sorted(KEYS)),
+    by=st.sampled_from(("all", "hour", "day")),
+    zone=st.sampled_from(("UTC", "Europe/Berlin", "Asia/Kathmandu")),
+    bounds=st.tuples(st.integers(0, SPAN), st.integers(1, SPAN)),
+    use=st.booleans(),
+)
+def test_every_report_is_the_sum_of_what_the_evidence_proves(
+    books: Books,
+    ledger: tuple[Run, ...],
+    group: str,
+    by: str,
+    zone: str,
+    bounds: tuple[int, int],
+    use: bool,
+) -> None:
+    books.clock.at_ms = BEGIN + 2 * SPAN
+    start, end = BEGIN + bounds[0], BEGIN + sum(bounds)
+    with wiped(books):
+        books.write(*ledger)
+        query = f"from={start}&to={end}&group={group}&by={by}&timeZone={zone}&use={str(use).lower()}"
+        rows = books.rows(query)
+
+    expected = brute(ledger, KEYS[group], calendar(start, end, by, zone))
+    assert {told(row, group, start): row["amount"] for row in rows if row["amount"]} == expected
+    if use:
+        asked = sum(run.requested * overlap(truth(run), (start, end)) for run in ledger)
+        assert sum(row["requested"] for row in rows) == asked
+
+
+@contextmanager
+def wiped(books: Books) -> Iterator[None]:
+    """What is written inside is gone afterwards: one database for all examples of a test."""
+    try:
+        yield
+    finally:
+        with books.store.writing() as connection:
+            connection.exec_driver_sql("UPDATE sessions SET folded_ms = 1")  # or no posting may be deleted
+            for table in ("figures", "heartbeats", "postings", "sessions", "nodes", "days"):
+                connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 -- names from above
+
+
+@st.composite
+def evidence(draw: st.DrawFn) -> tuple[Evidence, Settings, int | None]:
+    """Whatever may be known of a session, and its node's watermark."""
+    moments = st.integers(1_000, 2_000)
+    end = draw(st.sampled_from(("none", "ended", "never ran", "vanished")))
+    node = draw(st.none() | moments)
+    known = Evidence(
+        bound_ms=draw(moments),
+        started_ms=draw(st.none() | moments),
+        ended_ms={"ended": draw(moments), "never ran": 0}.get(end),
+        beat_ms=draw(st.none() | moments),
+        watermark_ms=draw(st.none() | moments) if end != "none" else node,
+        vanished_ms=draw(moments) if end == "vanished" else None,
+        grace_ms=draw(st.integers(0, 500)),
+    )
+    terms = Settings(
+        charge_from=draw(st.sampled_from(("running", "bound"))), start_grace_ms=draw(st.integers(0, 500))
+    )
+    return known, terms, node
+
+
+@ON_A_DATABASE
+@given(drawn=evidence(), now_ms=st.integers(1_000, 3_000))
+def test_what_is_due_in_sql_is_what_is_witnessed(
+    books: Books, drawn: tuple[Evidence, Settings, int | None], now_ms: int
+) -> None:
+    known, terms, node = drawn
+    row = session_row(Run("u", settled=False)) | {
+        "charge_from": terms.charge_from,
+        "start_grace_ms": terms.start_grace_ms,
+        **{
+            name: getattr(known, name)
+            for name in ("bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms")
+        },
+        "watermark_ms": known.watermark_ms if known.ended_ms is not None or known.vanished_ms else None,
+    }
+    with wiped(books):
+        with books.store.writing() as connection:
+            connection.execute(insert(SESSIONS), [row])
+            if node is not None:
+                connection.execute(insert(NODES), [{"name": "n1", "watermark_ms": node}])
+            if known.beat_ms is not None:
+                beat = {"session_uid": "u", "boot": "b", "sequence": 1, "received_ms": 5_000}
+                connection.execute(insert(HEARTBEATS), [{**beat, "beat_ms": known.beat_ms}])
+        with books.store.reading() as connection:
+            found_due = select(*due(now_ms)).select_from(KNOWN)
+            start, end = connection.execute(found_due).one()
+
+    found = Interval(start, end).length_ms if start is not None and end is not None else 0
+    expected = witnessed(known, terms, now_ms).interval
+    assert found == expected.length_ms
+    assert not found or start == expected.start_ms
+
+
+# What rows say
+
+
+def test_folding_sessions_changes_no_report(database_url: str, tmp_path: Path) -> None:
+    began = MIDNIGHT - DAY + HOUR
+    ledger = [
+        Run(
+            f"uid-{number}",
+            namespace=f"team-{number % 2}",
+            owner="Job/train",
+            labels=(("team", str(number)),),
+            rate=2500,
+            started_ms=began,
+            posted=days(began, began + (number + 1) * 7 * HOUR + number),
+        )
+        for number in range(4)
+    ]
+    questions = [
+        f"from={BEGIN}&to={MIDNIGHT + 5 * HOUR}&{rest}"
+        for rest in (
+            *("group=namespace", "group=pod&use=true", "group=owner,label:team&by=day", "group=node&by=hour"),
+            *("format=focus", "format=focus-csv&by=hour", "group=group,namespace&format=csv"),
+        )
+    ]
+
+    def answers(books: Books) -> list[bytes]:
+        return [books.get(f"/v1/usage?{question}").get_data() for question in questions]
+
+    plain, folded = Books(database_url), Books(f"sqlite:///{tmp_path}/folded.db")
+    plain.write(*ledger)
+    folded.fold(*ledger)
+    with folded.store.writing() as connection:  # sums of days stay when sessions are folded
+        add = "INSERT INTO days VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount"
+        for run, (start, end, _) in [(each, posted) for each in ledger for posted in each.posted]:
+            row = (run.namespace, start - start % DAY, run.rate * (end - start))
+            connection.exec_driver_sql(add, row)
+
+    assert answers(plain) == answers(folded)
+    plain.close()
+    folded.close()
+
+
+def test_postings_of_the_first_release_that_reach_over_days_count_in_every_report(books: Books) -> None:
+    long = Run("old", started_ms=MIDNIGHT - 2 * DAY, posted=((MIDNIGHT - 2 * DAY, MIDNIGHT + HOUR, 1),))
+    books.write(long)
+    span = f"from={MIDNIGHT - DAY - 1}&to={MIDNIGHT + 1}"
+
+    for group in ("namespace", "pod", "group"):
+        assert sum(row["amount"] for row in books.rows(f"{span}&group={group}")) == GPU * (DAY + 2)
+        assert [row["amount"] for row in books.rows(f"{span}&group={group}&by=day")] == [GPU, GPU * DAY, GPU]
+        whole = f"from={MIDNIGHT - 3 * DAY}&to={MIDNIGHT + DAY}&group={group}"
+        assert [row["amount"] for row in books.rows(whole)] == [GPU * (2 * DAY + HOUR)]
+
+
+def test_use_stands_beside_what_was_requested_and_says_by_whose_word(books: Books) -> None:
+    for name in ("watched", "told", "dark"):
+        books.write(Run(name, requested=500, started_ms=T0, posted=days(T0, T0 + 2 * HOUR)))
+    books.used("watched", T0, "node", HOUR, 100 * HOUR)
+    books.used("watched", T0, "tenant", HOUR, 999 * HOUR)
+    books.used("told", T0, "tenant", HOUR // 2, 200 * HOUR // 2)
+
+    rows = books.rows(f"from={T0}&to={T0 + 2 * HOUR}&group=pod&use=true")
+
+    found = {row["pod"]: (row["requested"], row["measured"], row["used"], row["usedBy"]) for row in rows}
+    assert found == {
+        "watched": (1000 * HOUR, 500 * HOUR, 100 * HOUR, "node"),
+        "told": (1000 * HOUR, 250 * HOUR, 100 * HOUR, "tenant"),
+        "dark": (1000 * HOUR, 0, 0, None),
+    }
+    (all_of_it,) = books.rows(f"from={T0}&to={T0 + 2 * HOUR}&use=true")
+    assert (all_of_it["used"], all_of_it["usedBy"]) == (200 * HOUR, "node and tenant")
+    by_hour = books.rows(f"from={T0}&to={T0 + 2 * HOUR}&use=true&by=hour")
+    assert [row["used"] for row in by_hour] == [200 * HOUR, 0]
+
+
+def test_use_of_folded_sessions_is_still_told(books: Books) -> None:
+    books.fold(Run("gone", requested=500, posted=days(T0, T0 + HOUR)))
+    books.used("gone", T0, "node", HOUR, 100 * HOUR)
+
+    (row,) = books.rows(f"from={T0}&to={T0 + HOUR}&group=pod&use=true")
+
+    assert (row["requested"], row["used"], row["usedBy"]) == (500 * HOUR, 100 * HOUR, "node")
+
+
+def test_a_group_is_charged_for_the_time_that_a_namespace_was_in_it(books: Books) -> None:
+    books.entries(
+        ("team-a", "gpuHours: 1\ngroup: blue", 0),
+        ("team-b", "gpuHours: 1\ngroup: blue", 0),
+        ("team-a", "gpuHours: 1\ngroup: green", T0 + HOUR),
+    )
+    for namespace in ("team-a", "team-b", "alone"):
+        books.write(Run(namespace, namespace=namespace, posted=days(T0, T0 + 3 * HOUR)))
+    span = f"from={T0}&to={T0 + 3 * HOUR}"
+
+    found = {row["group"]: row["amount"] for row in books.rows(f"{span}&group=group")}
+
+    assert found == {"blue": GPU * 4 * HOUR, "green": GPU * 2 * HOUR, "": GPU * 3 * HOUR}
+    pairs = [(row["namespace"], row["group"]) for row in books.rows(f"{span}&group=namespace,group")]
+    assert pairs == [("alone", ""), ("team-a", "blue"), ("team-a", "green"), ("team-b", "blue")]
+
+
+# Forms
+
+
+def sheet(answer: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(answer)))
+
+
+@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1", "@x", "\tx", "\rx", "\nx"])
+def test_what_a_spreadsheet_would_calculate_is_text_in_every_column(books: Books, text: str) -> None:
+    wild = Run(
+        "uid",
+        owner=text,
+        node="n1",
+        models=text,
+        name=text,
+        labels=(("team", text),),
+        posted=((T0, T0 + 1, 1),),
+    )
+    books.write(wild)
+
+    plain = books.get(f"/v1/usage?from={T0}&to={T0 + 1}&group=pod,label:team&format=csv").get_data(
+        as_text=True
+    )
+    focus = books.get(f"/v1/usage?from={T0}&to={T0 + 1_000}&format=focus-csv").get_data(as_text=True)
+
+    (row,) = sheet(plain)
+    assert {row[name] for name in ("pod", "owner", "models", "label:team")} == {f"'{text}"}
+    for cell in (*row.values(), *sheet(focus)[0].values()):
+        assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")), cell
+
+
+def test_a_label_of_every_legal_form_is_a_column(books: Books) -> None:
+    names = ("a", "A.b_c-D9", "example.com/x", f"{'d' * 63}.{'e' * 63}/{'x' * 63}")
+    books.write(
+        Run("uid", labels=tuple((name, f"v{at}") for at, name in enumerate(names)), posted=((T0, T0 + 1, 1),))
+    )
+    span = f"from={T0}&to={T0 + 1}"
+
+    for at, name in enumerate(names):
+        (row,) = books.rows(f"{span}&group=label:{name}")
+        assert row["labels"] == {name: f"v{at}"}
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *(
+            "label:",
+            "label:a b",
+            'label:a"',
+            "label:a'--",
+            "label:$.a",
+            "label:a/b/c",
+            "label:-a",
+            "label:a%00",
+        )
+    ],
+)
+def test_a_label_that_no_pod_can_have_is_refused(books: Books, label: str) -> None:
+    answer = books.get(f"/v1/usage?group={label}")
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, "group")
+
+
+FOCUS_MANDATORY = {
+    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd"),
+    *("BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd"),
+    *("ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost"),
+    *("PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
+}
+
+
+def test_focus_rows_have_the_price_of_their_time_and_exact_costs(books: Books) -> None:
+    books.entries(
+        ("_settings", "timeZone: Europe/Berlin\ncurrency: EUR", 0),
+        ("team-a", "gpuHours: 9\ngroup: blue\nprice: 2.5", 0),
+        ("team-a", "gpuHours: 9\ngroup: blue\nprice: 0.1", T0 + HOUR),
+    )
+    run = Run("uid", name="p", labels=(("team", "=x"),), posted=days(T0, T0 + 2 * HOUR))
+    books.write(run, Run("free", namespace="free", posted=days(T0, T0 + 1)))
+
+    answer = books.get(f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&format=focus")
+    rows = json.loads(answer.get_data(), parse_float=Decimal)["rows"]
+
+    (free,) = (row for row in rows if row["SubAccountId"] == "free")
+    paid = [row for row in rows if row is not free]
+    assert free.keys() >= FOCUS_MANDATORY
+    assert [name for name in free if not name[0].isupper() and not name.startswith("x_")] == []
+    assert {row["BilledCost"] for row in paid} == {Decimal("2.5"), Decimal("0.1")}
+    assert {(row["ListUnitPrice"], row["PricingQuantity"]) for row in paid} == {
+        (Decimal("2.5"), 1),
+        (Decimal("0.1"), 1),
+    }
+    assert {(row["SubAccountId"], row["x_Group"], row["BillingCurrency"]) for row in paid} == {
+        ("team-a", "blue", "EUR")
+    }
+    assert paid[0]["Tags"] == {"team": "=x"}
+    assert (paid[0]["ChargePeriodStart"], paid[0]["ChargePeriodEnd"]) == (iso(T0), iso(T0 + 2 * HOUR))
+    assert paid[0]["BillingPeriodStart"] == "2026-10-31T23:00:00Z"
+    assert (free["BilledCost"], free["PricingCategory"], free["x_Amount"]) == (0, None, GPU)
+
+
+def test_focus_rows_of_one_sku_keep_its_ids_and_their_times_are_whole_seconds(books: Books) -> None:
+    books.entries(("team-a", "gpuHours: 9\nprice: 2.5", 0), ("team-a", "gpuHours: 9\nprice: 3", T0 + HOUR))
+    books.write(
+        Run("paid", posted=days(T0, T0 + 2 * HOUR)), Run("free", namespace="b", posted=days(T0, T0 + HOUR))
+    )
+    path = f"/v1/usage?from={T0 + 10_250}&to={T0 + 2 * HOUR - 1}&format=focus"
+
+    answer = books.get(path).get_json()
+
+    assert (answer["from"], answer["to"]) == (T0 + 10_000, T0 + 2 * HOUR - 1_000)
+    assert len(answer["rows"]) == 3
+    for row in answer["rows"]:
+        assert row["SkuId"] == row["SkuPriceId"] == "gpu/A100"
+        assert (row["PricingUnit"], row["PricingQuantity"]) == ("GPU-Hours", row["ConsumedQuantity"])
+        times = (row["ChargePeriodStart"], row["ChargePeriodEnd"], row["BillingPeriodStart"])
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", each) for each in times)
+
+
+def test_focus_rows_as_a_sheet_say_the_same(books: Books) -> None:
+    books.entries(("team-a", "gpuHours: 9\nprice: 2.5", 0))
+    books.write(Run("uid", posted=days(T0, T0 + HOUR)))
+    query = f"/v1/usage?from={T0}&to={T0 + HOUR}&format=focus"
+
+    (row,) = sheet(books.get(f"{query}-csv").get_data(as_text=True))
+
+    (same,) = books.get(query).get_json()["rows"]
+    assert row.keys() == same.keys()
+    assert (row["BilledCost"], row["Tags"], row["ChargeClass"]) == ("2.5", "{}", "")
+
+
+# Large answers
+
+
+@pytest.mark.parametrize("query", ["group=pod", "group=namespace,node&by=hour", "format=focus&by=hour"])
+def test_pages_together_are_the_whole(books: Books, query: str) -> None:
+    books.write(*(Run(f"u{n:02}", namespace=f"t{n % 3}", posted=days(T0, T0 + 3 * HOUR)) for n in range(7)))
+    path = f"/v1/usage?from={T0}&to={T0 + 3 * HOUR}&{query}"
+    whole = books.get(path).get_json()
+
+    pages, following = [], f"{path}&limit=4"
+    while following:
+        answer = books.get(following)
+        pages.append(answer.get_json())
+        link = answer.headers.get("Link", "")
+        assert bool(link) == bool(pages[-1]["next"])
+        following = link.removeprefix("<").partition(">")[0]
+
+    assert [len(page["rows"]) for page in pages[:-1]] == [4] * (len(pages) - 1)
+    assert [row for page in pages for row in page["rows"]] == whole["rows"]
+    if "total" in whole:
+        assert sum(page["total"]["amount"] for page in pages) == whole["total"]["amount"]
+
+
+@pytest.mark.parametrize("query", ["group=pod&by=day", "group=owner&use=true", "format=focus"])
+def test_pages_of_many_namespaces_are_the_whole_too(books: Books, query: str) -> None:
+    start = MIDNIGHT - HOUR
+    runs = [
+        Run(f"u{n:02}", namespace=f"t{n % 17:02}", posted=days(start, start + 2 * HOUR)) for n in range(40)
+    ]
+    books.write(*runs)
+    books.used("u03", start, "node", HOUR, 100 * HOUR)
+    path = f"/v1/usage?from={start}&to={start + 2 * HOUR}&{query}"
+    whole = books.get(path).get_json()["rows"]
+
+    pages = [books.get(f"{path}&limit=7").get_json()]
+    while pages[-1]["next"]:
+        pages.append(books.get(f"{path}&limit=7&after={pages[-1]['next']}").get_json())
+
+    assert [row for page in pages for row in page["rows"]] == whole
+
+
+def test_few_of_many_charges_are_found_as_all_of_them_are(books: Books) -> None:
+    """Few of a table's rows are looked up; where a span has most of them, it is passed through."""
+    few = [Run(f"few-{n}", started_ms=T0, posted=days(T0, T0 + HOUR)) for n in range(2)]
+    books.write(*few, *(Run(f"u{n}", posted=days(T0 - 9 * DAY, T0 - 9 * DAY + HOUR)) for n in range(40)))
+    for run in few:
+        books.used(run.uid, T0, "node", HOUR, 100 * HOUR)
+    for n in range(40):
+        books.used(f"u{n}", T0 - 9 * DAY, "node", HOUR, 10 * HOUR)
+
+    def sums(start: int, end: int) -> list[tuple[int, int, int]]:
+        rows = books.rows(f"from={start}&to={end}&group=node&use=true")
+        return [(row["amount"], row["requested"], row["used"]) for row in rows]
+
+    assert sums(T0, T0 + HOUR) == [(2 * GPU * HOUR, 2 * GPU * HOUR, 200 * HOUR)]
+    assert sums(T0 - 10 * DAY, T0 + HOUR) == [(42 * GPU * HOUR, 42 * GPU * HOUR, 600 * HOUR)]
+    assert sums(T0 - 10 * DAY, T0) == [(40 * GPU * HOUR, 40 * GPU * HOUR, 400 * HOUR)]
+
+
+def test_the_place_of_a_focus_page_is_short_however_many_labels_there_are(books: Books) -> None:
+    labels = tuple((f"label-{n}", "x" * 63) for n in range(60))
+    owner = "Deployment/" + "o" * 250
+    books.write(*(Run(f"u{n}", labels=labels, owner=owner, posted=days(T0, T0 + HOUR)) for n in range(3)))
+    path = f"/v1/usage?from={T0}&to={T0 + HOUR}&format=focus"
+
+    first = books.get(f"{path}&limit=2").get_json()
+    second = books.get(f"{path}&limit=2&after={first['next']}").get_json()
+
+    assert len(first["next"]) < 500
+    assert [row["ResourceId"] for row in (*first["rows"], *second["rows"])] == ["u0", "u1", "u2"]
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize("query", ["group=pod&by=day", "format=focus"])
+def test_pages_without_times_are_all_of_the_span_of_the_first(books: Books, query: str) -> None:
+    books.write(*(Run(f"u{n}", posted=days(T0, T0 + HOUR)) for n in range(4)))
+    books.clock.at_ms = at_ms("2026-11-30T23:59:59.500Z")
+    first = books.get(f"/v1/usage?{query}&limit=3").get_json()
+    books.clock.at_ms = at_ms("2026-12-01T00:00:01Z")
+
+    second = books.get(f"/v1/usage?{query}&limit=3&after={first['next']}").get_json()
+
+    assert (len(first["rows"]), len(second["rows"]), second["next"]) == (3, 1, None)
+    assert (second["from"], second["to"]) == (first["from"], first["to"])
+    other = books.get(f"/v1/usage?{query}&limit=3&after={first['next']}&from={T0}")
+    assert (other.status_code, other.get_json()["field"]) == (400, "after")
+
+
+def test_a_span_that_has_not_begun_names_from(books: Books) -> None:
+    answer = books.get(f"/v1/usage?from={books.clock() + HOUR}")
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, "from")
+
+
+def test_a_page_that_nobody_can_have_been_given_is_refused(books: Books) -> None:
+    books.write(Run("u", posted=days(T0, T0 + 1)))
+    for after in (
+        "x",
+        "W10",
+        "WyJhIl0",
+        "WzEsMl0",
+        "W3RydWUsICJhIl0",
+        "WzEsICJcdTAwMDAiXQ",
+        "%00",
+        "A" * 5000,
+    ):
+        answer = books.get(f"/v1/usage?after={after}&limit=2")
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "after"), after
+
+
+def test_a_page_is_not_sent_twice_to_who_has_it(books: Books) -> None:
+    books.write(Run("u", posted=days(T0, T0 + 1)))
+    path = f"/v1/usage?from={T0}&to={T0 + 1}&limit=5"
+    tag = books.get(path).headers["ETag"]
+
+    again = books.get(path, **{"If-None-Match": tag})
+    assert (again.status_code, again.get_data()) == (304, b"")
+
+    books.write(Run("v", posted=days(T0, T0 + 1)))
+    assert books.get(path, **{"If-None-Match": tag}).status_code == 200
+
+
+@pytest.fixture
+def many(books: Books) -> Books:
+    """100,000 sessions of a second each."""
+    session, posting = session_row(Run("u")), posting_row(Run("u"), 0, T0, T0 + 1_000, 1)
+    with books.store.writing() as connection:
+        for table, row, uid in ((SESSIONS, session, "uid"), (POSTINGS, posting, "session_uid")):
+            rest = {name: value for name, value in row.items() if name not in (uid, "namespace")}
+            same: list[Any] = [bindparam(name, value) for name, value in rest.items()]
+            n = select(literal(1_000_000).label("n")).cte("n", recursive=True)
+            n = n.union_all(select(n.c.n + 1).where(n.c.n < 1_099_999))
+            number = cast(n.c.n, Text)
+            rows = select("uid-" + number, "t" + func.substr(number, 5), *same)  # a thousand namespaces
+            names = [uid, "namespace", *rest]
+            connection.execute(insert(table).from_select(names, rows))
+    return books
+
+
+def test_a_report_of_100_000_lines_is_sent_while_it_is_read(many: Books) -> None:
+    answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
+    lines = size = 0
+
+    tracemalloc.start()
+    for piece in answer.response:
+        size += len(piece)
+        lines += piece.count(b"uid-") if isinstance(piece, bytes) else 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    answer.close()
+
+    assert (lines, answer.headers.get("Content-Length")) == (100_000, None)
+    assert size > 5_000_000
+    assert peak < size / 2
+
+
+def test_who_goes_away_in_the_middle_of_a_report_keeps_nothing_open(many: Books) -> None:
+    for _ in range(5):  # more than may be read at a time
+        answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
+        next(iter(answer.response))
+        answer.close()
+
+    assert many.get(f"/v1/usage?from={T0}&to={T0 + DAY}").status_code == 200
+    assert many.store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many: Books) -> None:
+    path = f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod"
+    reading = [many.get(path) for _ in range(2)]
+
+    refused = many.get(path)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    assert many.get(f"{path}&limit=1").status_code == 200
+
+    for each in reading:
+        each.close()
+    again = many.get(path)
+    assert again.status_code == 200
+    again.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_database_waits_for_who_takes_a_whole_report_slowly(many: Books) -> None:
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    engine = many.store.engine
+    engine.dispose()
+    event.listen(engine, "connect", _with_little_patience)
+    answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
+    pieces = iter(answer.response)
+    next(pieces)
+
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        assert connection.exec_driver_sql(idle).scalar_one() == 1
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")  # the server's own clock: five times its patience
+
+    assert sum(piece.count(b"uid-") for piece in pieces if isinstance(piece, bytes)) > 90_000
+    answer.close()
+
+
+def _with_little_patience(connection: Any, _record: object) -> None:
+    connection.autocommit = True
+    connection.execute("SET idle_in_transaction_session_timeout = 100")
+    connection.autocommit = False

@@ -1,0 +1,181 @@
+"""The law of what the settler keeps: sums, rates and statements that are carried from tick to tick are those
+that the sessions, grants and postings make one by one, whatever happened in between."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.timekeeper.bare import ALWAYS, NODES, SPANS, Life
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
+from timekeeper.accounts.changes import Changes
+from timekeeper.settler.checking import Doubt, differences
+from timekeeper.settler.world import Heard, Quiet
+
+OFTEN = ("bind", "node_lives", "beat", "time_passes", "start", "end")
+SELDOM = (
+    "place",
+    "delete",
+    "lose",
+    "clock_is_turned_back",
+    "budget",
+    "cards_change",
+    "database_is_away",
+    "given",
+)
+acts = st.tuples(
+    st.sampled_from(OFTEN + OFTEN + SELDOM), st.integers(0, 3), st.sampled_from(SPANS), st.integers(0, 99)
+)
+
+
+def lived(history: Iterable[tuple[str, int, int, int]], tick_each: int = 1) -> Life:
+    """A life in which these things happen, with a tick after each so many."""
+    life = Life()
+    life.tick()
+    for at, (act, which, span, more) in enumerate(history):
+        getattr(life, act)(which, span, more)
+        if at % tick_each == 0:
+            life.tick()
+    life.tick()
+    return life
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(acts, min_size=10, max_size=50), st.sampled_from((1, 1, 3)))
+def test_what_is_kept_is_what_everything_together_makes(
+    history: list[tuple[str, int, int, int]], tick_each: int
+) -> None:
+    lived(history, tick_each)
+
+
+def test_what_a_pod_with_grace_owes_grows_by_time_alone() -> None:
+    life = lived([("bind", 0, HOUR, 5), ("node_lives", 0, SECOND, 1), ("delete", 0, 0, 0)])
+    (session,) = life.book.sessions.values()
+    before = life.book.tally.pending("team-b", ALWAYS)
+    assert session.vanished_ms == life.now
+
+    life.now += 7 * SECOND
+    life.tick()
+
+    assert life.book.tally.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+
+
+def test_evidence_ahead_of_a_clock_that_was_turned_back_counts_as_the_clock_comes_to_it() -> None:
+    life = lived([("bind", 0, HOUR, 5), ("beat", 0, 0, 0), ("clock_is_turned_back", 0, 40 * SECOND, 0)])
+    (session,) = life.book.sessions.values()
+    before = life.book.tally.pending("team-b", ALWAYS)
+
+    life.now += 7 * SECOND
+    life.tick()
+
+    assert life.book.tally.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+
+
+def test_a_session_that_falls_silent_is_posted_when_its_time_has_come() -> None:
+    """Its end moved on by evidence since the look at it was planned."""
+    life = lived([("bind", 0, SECOND, 5), ("node_lives", 0, 40 * SECOND, 1)])
+    life.node_lives(0, 9 * 60 * SECOND, 1)
+    life.tick()
+
+    life.now += HOUR - 1
+    assert life.tick().changes.postings == ()
+    life.now += 1
+    assert len(life.tick().changes.postings) == 1
+
+
+def test_what_is_reserved_shrinks_towards_the_end_of_the_period_by_time_alone() -> None:
+    life = lived([("budget", 0, 0, 0), ("bind", 0, 0, 4)])
+    life.now = T0 + 55 * MINUTE
+    life.tick()
+    before = life.statement("team-a").balance.reserved
+
+    life.now += SECOND
+    life.tick()
+
+    (session,) = life.book.sessions.values()
+    assert before - life.statement("team-a").balance.reserved == SECOND * session.rate_milli > 0
+
+
+def test_a_pod_that_waits_for_longer_than_the_lookahead_counts_no_more_by_time_alone() -> None:
+    life = lived([("budget", 0, 0, 0), ("bind", 0, 0, 28)])
+    assert life.book.waits.rates.keys() == {"team-a"}
+
+    life.now += 10 * MINUTE
+    life.tick()
+
+    assert life.book.waits.rates == {}
+    assert life.statement("team-a").balance.reserved == 0
+
+
+def test_what_could_not_be_written_is_decided_again() -> None:
+    life = lived([("bind", 0, SECOND, 5), ("node_lives", 0, 40 * SECOND, 1)])
+    life.now += HOUR
+    lost = life.tick(is_written=False).changes.postings
+
+    assert life.tick().changes.postings == lost
+    assert len(lost) == 1
+
+
+def test_a_quiet_tick_looks_at_no_session_and_makes_no_statement_anew() -> None:
+    life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
+    before = life.book.kept
+
+    decision = life.tick()
+
+    assert decision.changes == Changes()
+    assert life.book.kept is before
+    assert life.book.tally.due(life.now) == set()
+
+
+def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
+    life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 2)])
+
+    life.node_lives(0, SECOND, 1)
+    life.tick()
+
+    assert life.book.kept is not None
+    assert life.book.kept.fresh == {"team-b"}
+
+
+def test_a_kept_sum_that_is_wrong_is_found() -> None:
+    life = lived([("bind", 0, HOUR, 1), ("budget", 0, 0, 0), ("node_lives", 0, SECOND, 1)])
+    assert list(differences(life.book, "team-b")) == []
+
+    (share,) = (life.book.tally._shares[uid] for uid in life.book.tally.sessions_of("team-b"))
+    life.book.tally._sums["team-b"].pending = {(0, T0 + DAY): share.pending((0, T0 + DAY)) + 1}
+
+    assert len(list(differences(life.book, "team-b"))) == 1
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_a_tick_in_which_all_nodes_are_heard_looks_at_each_session_once(many: int) -> None:
+    life = lived([("bind", each, HOUR, 1 + each % 6) for each in range(many)])
+    for name in NODES:
+        life.hear("leases", lease(life.now + 5, name))
+    life.now += 10
+    life.world.apply(Heard("pods", life.now, Quiet()))
+
+    life.tick()
+
+    assert life.book.watermarks.keys() == {each.node for each in life.book.sessions.values()}
+
+
+def test_the_settler_doubts_one_namespace_after_the_other_and_rests_in_between() -> None:
+    life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
+    doubt, looked = Doubt(), []
+    life.book.tally._sums["team-b"].pending = {(0, T0): 1}
+    life.book.tally._sums["team-c"].pending = {(0, T0): 1}
+
+    for second in (0, 0.5, 1, 1.5, 2, 3, 4, 4.5):
+        looked += [(second, fault.split()[0]) for fault in doubt.look(life.book, second)]
+        doubt.rest(second, second)
+
+    assert looked == [(0, "team-c"), (1, "team-b"), (2, "team-c"), (3, "team-b"), (4, "team-c")]
+
+
+def test_a_session_that_is_not_counted_is_found() -> None:
+    life = lived([("bind", 0, HOUR, 1)])
+    life.book.tally._shares.clear()
+
+    assert "0 sessions are counted, and 1 are open" in next(Doubt().look(life.book, 0))

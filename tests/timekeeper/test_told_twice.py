@@ -1,0 +1,105 @@
+"""What is told late, twice, or out of turn changes no charge."""
+
+from tests.timekeeper.clocks import iso
+from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node
+
+
+def began(town: Town, started_ms: int = T0) -> Json:
+    """A pod that runs, a minute after its binding, on a node that is heard."""
+    pod = gpu_pod(started_ms=started_ms)
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
+    town.clock.turn(MINUTE)
+    town.node_heard()
+    town.tick()
+    return pod
+
+
+def test_a_removal_that_is_heard_late_counts_from_when_it_happened(town: Town) -> None:
+    pod = began(town)
+    pod["metadata"]["deletionTimestamp"] = iso(T0 + MINUTE)
+    town.clock.turn(10 * MINUTE)
+    town.hear("leases", lease(town.clock()))
+
+    town.hear("pods", pod, deleted=True)
+    town.tick()
+
+    assert town.charged() == GPU * (MINUTE + 30 * SECOND)
+
+
+def test_a_removal_that_is_told_twice_counts_from_the_first_time(town: Town) -> None:
+    pod = began(town)
+    town.hear("pods", pod, deleted=True)
+    town.tick()
+    town.clock.turn(10 * SECOND)
+
+    town.hear("pods", pod, deleted=True)
+    town.clock.turn(MINUTE)
+    town.tick()
+
+    assert town.charged() == GPU * (MINUTE + 30 * SECOND)
+
+
+def test_a_pod_that_a_list_has_no_more_gets_no_grace(town: Town) -> None:
+    began(town)
+    town.objects["pods"].clear()
+    town.clock.turn(SECOND)
+
+    town.list_all()
+    town.clock.turn(MINUTE)
+    town.tick()
+
+    assert town.charged() == GPU * MINUTE
+
+
+def test_an_earlier_start_told_after_all_was_posted_makes_a_correction(town: Town) -> None:
+    town.begin(("nodes", node()), ("pods", gpu_pod(started_ms=T0 + SECOND, ended_ms=T0 + MINUTE)))
+    assert town.postings()[0][:2] == (T0 + SECOND, T0 + MINUTE)
+
+    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
+    town.tick()
+
+    assert sum(rate * (end - start) for start, end, rate, _ in town.postings()) == GPU * MINUTE
+
+
+def test_an_older_lease_takes_nothing_back(town: Town) -> None:
+    began(town)
+
+    town.hear("leases", lease(T0 + SECOND))
+    town.tick()
+
+    assert town.charged() == GPU * MINUTE
+
+
+def test_a_pod_that_was_given_up_and_is_listed_again_goes_on(town: Town) -> None:
+    """A list from an API server that was behind had it not; by then all of it was settled."""
+    pod = began(town)
+    town.objects["pods"].clear()
+    town.list_all()
+    town.clock.turn(2 * HOUR)
+    town.tick()
+    assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
+
+    town.hear("pods", pod)
+    town.node_heard()
+    town.tick()
+
+    assert town.charged() == GPU * (MINUTE + 2 * HOUR)
+
+
+def test_a_node_that_lives_on_speaks_no_more_for_a_pod_that_ended(town: Town) -> None:
+    """No status told when it ended; what one tells later of its start moves the start alone."""
+    pod = began(town, T0 + SECOND)
+    town.hear("pods", gpu_pod("other", namespace="team-b", card=1, started_ms=T0))
+    evicted = {"phase": "Failed", "reason": "Evicted"}
+    town.hear("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": []}})
+    town.tick()
+    assert town.charged() == GPU * (MINUTE - SECOND)
+    town.clock.turn(HOUR)
+    town.node_heard()
+    town.tick()
+
+    ran = {"name": "main", "state": {"terminated": {"startedAt": iso(T0), "exitCode": 137}}}
+    town.hear("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": [ran]}})
+    town.tick()
+
+    assert town.charged() == GPU * MINUTE

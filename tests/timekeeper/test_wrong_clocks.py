@@ -1,0 +1,74 @@
+"""Statuses by clocks that are wrong, our own turned back, and texts that no database takes: nobody is charged
+beyond the truth, and the settler goes on."""
+
+import pytest
+
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
+
+YEAR_9999 = 253_402_300_799_999
+HOURLY = "gpuHours: 1000\nperiod: hour"
+
+
+def begin(town: Town, entry: str = HOURLY) -> None:
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=entry)))
+
+
+def test_a_start_from_before_the_binding_counts_from_the_binding(town: Town) -> None:
+    begin(town)
+    town.clock.turn(HOUR)
+
+    town.hear("pods", gpu_pod(started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
+    town.tick()
+
+    assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
+
+
+@pytest.mark.parametrize("ahead", [DAY + HOUR, 800 * DAY, YEAR_9999 - T0 - MINUTE])
+def test_an_end_that_lies_far_ahead_is_one_of_now(town: Town, ahead: int) -> None:
+    begin(town)
+    town.clock.turn(MINUTE)
+
+    for grace_s in (30, 31, 32):  # told again and again, as a status that changes is
+        town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE + ahead, grace_s=grace_s))
+        town.tick()
+        town.clock.turn(SECOND)
+
+    assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
+
+
+def test_a_clock_turned_back_over_a_period_s_end_finds_its_grants_again(town: Town) -> None:
+    begin(town)
+    end = T0 - T0 % HOUR + HOUR
+    town.clock.at_ms = end - MINUTE
+    town.hear("pods", gpu_pod(bound_ms=end - HOUR // 2, started_ms=end - HOUR // 2))
+    assert town.tick()
+    town.clock.at_ms = end + SECOND
+    assert town.tick()
+    assert town.tick()  # by now the hour that ended is forgotten
+
+    town.clock.turn(-2 * SECOND)
+
+    assert town.tick()
+    assert town.budget()["granted"] == 1000 * 3_600_000_000
+
+
+@pytest.mark.parametrize("value", ["a\\0", "a\\ud800", "a\\e[31m"])
+def test_a_text_that_no_database_takes_is_told_and_harms_no_other(town: Town, value: str) -> None:
+    begin(town)
+
+    town.hear("configmaps", budgets(team_a=HOURLY, team_b=f'gpuHours: 1\nperiod: "{value}"'))
+
+    assert town.tick()
+    assert "\N{REPLACEMENT CHARACTER}" in town.budget("team-b")["lastError"]
+    assert town.budget()["standing"] == "IN_BUDGET"
+
+
+@pytest.mark.parametrize("duration", ["3650d1ms", "999999999d" * 150])
+def test_a_duration_of_more_than_ten_years_is_not_taken(town: Town, duration: str) -> None:
+    begin(town)
+
+    town.hear("configmaps", budgets(team_a=HOURLY, _settings=f"startGrace: {duration}"))
+    town.hear("pods", gpu_pod())
+
+    assert town.tick()
+    assert any("startGrace" in notice.message for notice in town.notices)

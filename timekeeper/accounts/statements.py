@@ -1,0 +1,289 @@
+"""Every account's statement, and the grants that are due, from sums alone. Pure: values in, values out.
+
+How the sums are kept is the settler's own business; `Sums` says what they must be.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from timekeeper.accounts import carrying
+from timekeeper.accounts.balance import Figures, Rates, Statement, statement, untouched
+from timekeeper.accounts.grants import CARRY, NONE, Grant, Granted
+from timekeeper.accounts.history import GROUP, Account, History, is_group
+from timekeeper.core.ledger import Interval
+
+# A namespace or group (``_group.NAME``), and the bounds of its account. A part is the same of a namespace,
+# over any span: what it spent as a member of a group, say.
+AccountKey = tuple[str, int, int]
+Part = tuple[str, int, int]
+
+
+class Sums(Protocol):
+    """What the ledger adds up to once this tick's postings are written.
+
+    Nothing else is asked of the settler. ``posted`` and ``pending`` are asked mostly for the same parts in
+    each tick (see `usual`), and now and then for parts of accounts that have ended: what is asked for is told
+    before, for many accounts at once.
+    """
+
+    def expect(self, parts: Iterable[Part]) -> None:
+        """These parts' ``posted`` will be asked for."""
+
+    def expect_granted(self, keys: Iterable[AccountKey]) -> None:
+        """The grants of these accounts, all of which have ended, will be asked for."""
+
+    def granted(self, key: AccountKey) -> Granted:
+        """The sums of the account's grants; NONE where it has none. Also of accounts that have ended."""
+
+    def last_granted(self, subject: str, before_ms: int) -> Interval | None:
+        """The span of the subject's latest account that ended by then and has a grant; None without one."""
+
+    def posted(self, part: Part) -> int:
+        """What is posted of the namespace for the time inside the part, this tick's postings included."""
+
+    def pending(self, part: Part) -> int:
+        """What the namespace's sessions that are not settled owe for the time inside the part, beyond what is
+        posted; below zero where a correction is due."""
+
+    def rates(self, namespace: str) -> Rates:
+        """The rates of the namespace's sessions and waiting pods now."""
+
+    def touched(self, namespace: str) -> int | None:
+        """The earliest moment that the namespace is charged for otherwise than in the last tick that was
+        written; None where there is none. In the first tick: where its first open session begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """``namespaces``: those whose standing may differ from ``default``, which is of everyone else;
+    ``groups`` by their subjects; ``grants``: what is to be written with this tick; ``again_ms``: the subjects
+    that must be stated again at a moment although nothing of theirs moves until then."""
+
+    namespaces: Mapping[str, Statement]
+    default: Statement
+    groups: Mapping[str, Statement] = field(default_factory=dict)
+    grants: tuple[Grant, ...] = ()
+    again_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What `statements` asks for in each tick, and what is therefore worth keeping: the accounts whose grants
+    it wants, and the parts whose ``posted`` and ``pending``."""
+
+    accounts: frozenset[AccountKey]
+    parts: frozenset[Part]
+
+
+def usual(history: History, names: Iterable[str], spenders: Iterable[str], now_ms: int) -> Usual:
+    """What these names, and all groups they ever were in, ask for. The same arguments as of `statements`."""
+    names = tuple(names)
+    members = _members(history, spenders)
+    found = [
+        (subject, account.span)
+        for subject in (*names, *_group_subjects(history, names, members, now_ms))
+        for account in carrying.usual(history, subject, now_ms)
+    ]
+    return Usual(
+        frozenset((subject, span.start_ms, span.end_ms) for subject, span in found),
+        frozenset(part for subject, span in found for part in _parts(members, subject, span)),
+    )
+
+
+def statements(
+    history: History, names: Iterable[str], spenders: Iterable[str], sums: Sums, now_ms: int
+) -> Statements:
+    """The accounts of these namespaces, and of all groups that they ever were in.
+
+    ``names``: the namespaces to be stated, of those that are listed (`decide.listed_namespaces`);
+    ``spenders``: every namespace that ever had a session, those of this tick included, for a group counts
+    what its former members spent. Groups without any member are stated too.
+    """
+    names = tuple(names)
+    teller = _Teller(history, sums, _members(history, spenders), now_ms)
+    group_subjects = _group_subjects(history, names, teller.members, now_ms)
+    chains = teller.chains((*group_subjects, *names))
+    told = {subject: teller.told(subject, chains[subject], None) for subject in group_subjects}
+    groups = {subject.removeprefix(GROUP): each.statement for subject, each in told.items()}
+    for name in names:
+        each = teller.told(name, chains[name], groups.get(history.group(name, now_ms)))
+        if each.is_listed:
+            told[name] = each
+    return Statements(
+        {subject: each.statement for subject, each in told.items() if not is_group(subject)},
+        untouched(history, now_ms, groups),
+        {subject: each.statement for subject, each in told.items() if is_group(subject)},
+        tuple(grant for each in told.values() for grant in each.due.grants),
+        {subject: at for subject, each in told.items() if (at := each.due.again_ms) is not None},
+    )
+
+
+def stated(
+    history: History, subjects: Iterable[str], spenders: Iterable[str], sums: Sums, now_ms: int
+) -> dict[str, tuple[Statement, Granted]]:
+    """The accounts of these namespaces and groups, whether listed or not, each with its grants: those
+    included that are due."""
+    teller = _Teller(history, sums, _members(history, spenders), now_ms)
+    groups: dict[str, Statement] = {}
+    found = {}
+    for subject in subjects:
+        group = "" if is_group(subject) else history.group(subject, now_ms)
+        if group and group not in groups:
+            groups[group] = teller.told_alone(GROUP + group, None).statement
+        told = teller.told_alone(subject, groups.get(group))
+        found[subject] = (told.statement, told.due.granted)
+    return found
+
+
+def spent_in(history: History, subject: str, spenders: Iterable[str], sums: Sums, span: Interval) -> int:
+    """What counts as spent in a namespace's or a group's account with this span: posted and pending."""
+    own = _parts(_members(history, spenders) if is_group(subject) else {}, subject, span)
+    return sum(map(sums.posted, own)) + sum(map(sums.pending, own))
+
+
+Members = Mapping[str, list[tuple[str, Interval]]]  # by group: who was in it, and when
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    statement: Statement
+    due: carrying.Due
+    is_listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """What every statement of one moment is made from."""
+
+    history: History
+    sums: Sums
+    members: Members
+    now_ms: int
+
+    def chains(self, subjects: Iterable[str]) -> dict[str, tuple[Account, ...]]:
+        """Each subject's accounts that must be looked at; what is asked of all of them is expected
+        together."""
+        history, now_ms = self.history, self.now_ms
+        touched = {subject: self._touched(subject) for subject in subjects}
+        self.sums.expect_granted(
+            (subject, account.span.start_ms, account.span.end_ms)
+            for subject, touched_ms in touched.items()
+            for account in carrying.reached(
+                history, subject, partial(self._granted, subject), touched_ms, now_ms
+            )
+        )
+        self.sums.expect_granted(
+            (subject, account.span.start_ms, account.span.end_ms)
+            for subject in touched
+            if (account := self._before_the_missed(subject)) is not None
+        )
+        chains = {subject: self._chain(subject, touched_ms) for subject, touched_ms in touched.items()}
+        self.sums.expect(
+            part
+            for subject, accounts in chains.items()
+            for account in accounts
+            for part in _parts(self.members, subject, account.span)
+        )
+        return chains
+
+    def told_alone(self, subject: str, group: Statement | None) -> _Told:
+        """The same as `told`, where nothing of the subject is known yet."""
+        return self.told(subject, self.chains((subject,))[subject], group)
+
+    def told(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _Told:
+        """The statement of a namespace or group with the grants that are due to it now."""
+        history, now_ms = self.history, self.now_ms
+
+        def granted_in(account: Account) -> Granted:
+            return self._granted(subject, account)
+
+        def spent_in(account: Account) -> int:
+            return sum(self._spent(subject, account.span))
+
+        due = carrying.due(history, subject, accounts, granted_in, spent_in, now_ms)
+        posted, pending = self._spent(subject, accounts[-1].span)
+        figures = Figures(due.granted.amount, posted, pending, self._rates(subject), due.granted.carried)
+        each = statement(history, subject, figures, now_ms, group)
+        is_listed = (
+            each.in_force.key == subject
+            or is_group(subject)
+            or bool(each.balance.spent or each.balance.reserved)
+            or granted_in(accounts[-1]) != NONE
+            or any(grant.kind == CARRY for grant in due.grants)
+        )
+        return _Told(each, due, is_listed)
+
+    def _before_the_missed(self, subject: str) -> Account | None:
+        """Where periods were missed, the account before the last one that had a grant."""
+        present = self.history.account(subject, self.now_ms)
+        missed = carrying.giver(self.history, subject, present)
+        if missed is None or any(self._granted(subject, each) != NONE for each in (present, missed)):
+            return None
+        latest = self.sums.last_granted(subject, missed.span.start_ms)
+        account = self.history.account(subject, latest.start_ms) if latest else None
+        return carrying.giver(self.history, subject, account) if account else None
+
+    def _chain(self, subject: str, touched_ms: int | None) -> tuple[Account, ...]:
+        def granted_in(account: Account) -> Granted:
+            return self._granted(subject, account)
+
+        def last_granted(before_ms: int) -> Interval | None:
+            return self.sums.last_granted(subject, before_ms)
+
+        return carrying.chain(self.history, subject, granted_in, last_granted, touched_ms, self.now_ms)
+
+    def _granted(self, subject: str, account: Account) -> Granted:
+        return self.sums.granted((subject, account.span.start_ms, account.span.end_ms))
+
+    def _spent(self, subject: str, span: Interval) -> tuple[int, int]:
+        """Posted and pending inside the span."""
+        own = _parts(self.members, subject, span)
+        return sum(map(self.sums.posted, own)), sum(map(self.sums.pending, own))
+
+    def _rates(self, subject: str) -> Rates:
+        """A group's: of those who are in it now, without pods that have no node."""
+        if not is_group(subject):
+            return self.sums.rates(subject)
+        each = [self.sums.rates(name) for name, at in self._members_of(subject) if self._is_now(at)]
+        return Rates(sum(rates.reserving_milli for rates in each), sum(rates.running_milli for rates in each))
+
+    def _touched(self, subject: str) -> int | None:
+        if not is_group(subject):
+            return self.sums.touched(subject)
+        touched = ((self.sums.touched(name), at) for name, at in self._members_of(subject))
+        moments = (max(ms, at.start_ms) for ms, at in touched if ms is not None and ms < at.end_ms)
+        return min(moments, default=None)
+
+    def _members_of(self, subject: str) -> list[tuple[str, Interval]]:
+        return self.members.get(subject.removeprefix(GROUP), [])
+
+    def _is_now(self, interval: Interval) -> bool:
+        return interval.start_ms <= self.now_ms < interval.end_ms
+
+
+def _members(history: History, spenders: Iterable[str]) -> Members:
+    members: dict[str, list[tuple[str, Interval]]] = {}
+    for name in spenders if history.has_groups else ():
+        for interval, group in history.memberships(name):
+            members.setdefault(group, []).append((name, interval))
+    return members
+
+
+def _group_subjects(history: History, names: Iterable[str], members: Members, now_ms: int) -> tuple[str, ...]:
+    """The groups that these names ever were in, the common pool of all others, and those without members."""
+    if not history.has_groups:
+        return ()
+    groups = {group for name in names for group in history.groups_of(name)}
+    groups |= {group for group in history.groups if group not in members}
+    groups |= {history.group("", now_ms)} - {""}
+    return tuple(GROUP + group for group in sorted(groups))
+
+
+def _parts(members: Members, subject: str, span: Interval) -> tuple[Part, ...]:
+    """Whose spending, and in which time, counts in an account with this span."""
+    if not is_group(subject):
+        return ((subject, span.start_ms, span.end_ms),)
+    clipped = ((name, at.within(span)) for name, at in members.get(subject.removeprefix(GROUP), []))
+    return tuple((name, at.start_ms, at.end_ms) for name, at in clipped if at.length_ms)

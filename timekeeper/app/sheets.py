@@ -1,0 +1,116 @@
+"""A report's lines as they are sent, piece by piece: as JSON or CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from timekeeper.accounts.usage import LABEL, Line, Question, gpu_hours
+
+Cells = Mapping[str, Any]
+
+_AMOUNTS = ("posted", "pending", "amount", "gpuHours")
+_USE = ("requested", "measured", "used", "usedBy")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_AT_ONCE = 500  # rows in one piece
+
+
+def columns(asked: Question) -> tuple[str, ...]:
+    """The columns of a report in CSV."""
+    step = ("from", "to") if asked.step else ()
+    return (*step, *asked.columns, *_AMOUNTS, *(_USE if asked.with_use else ()))
+
+
+def cells(asked: Question, line: Line) -> dict[str, Any]:
+    """One line by column; amounts in milli-GPU x milliseconds, and again as decimal GPU-hours."""
+    sums = line.sums
+    row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if asked.step else {}
+    row |= zip(asked.columns, line.key, strict=True)
+    row |= {
+        "posted": sums.posted,
+        "pending": sums.pending,
+        "amount": sums.amount,
+        "gpuHours": gpu_hours(sums.amount),
+    }
+    if asked.with_use:
+        use = (sums.requested, sums.measured, sums.used, sums.used_by)
+        row |= zip(_USE, use, strict=True)
+    return row
+
+
+def nested(row: Cells) -> dict[str, Any]:
+    """The line for JSON, where labels stand by themselves."""
+    labels = {name.removeprefix(LABEL): value for name, value in row.items() if name.startswith(LABEL)}
+    rest = {name: value for name, value in row.items() if not name.startswith(LABEL)}
+    return {**rest, "labels": labels} if labels else rest
+
+
+class Added:
+    """The sum of the lines that went by."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self.amount = 0
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[Line]:
+        for line in self._lines:
+            self.amount += line.sums.amount
+            yield line
+
+
+def as_json(head: Cells, rows: Iterable[Cells], tail: Callable[[], Cells]) -> Iterator[bytes]:
+    """An object with the fields of ``head``, the list ``rows``, and what is known when these have gone by."""
+    yield orjson.dumps(head)[:-1] + b',"rows":['
+    between = b""
+    for piece in _pieces(rows):
+        yield between + orjson.dumps(piece, _raw, orjson.OPT_PASSTHROUGH_DATACLASS)[1:-1]
+        between = b","
+    yield b"]," + orjson.dumps(tail())[1:]
+
+
+def as_csv(names: Sequence[str], rows: Iterable[Cells]) -> Iterator[bytes]:
+    """A sheet with a line of names."""
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow([safe(name) for name in names])
+    for piece in _pieces(rows):
+        writer.writerows([_cell(name, row[name]) for name in names] for row in piece)
+        yield sheet.getvalue().encode()
+        sheet.seek(0)
+        sheet.truncate()
+    yield sheet.getvalue().encode()
+
+
+def safe(text: str) -> str:
+    """A text that a spreadsheet shows and does not calculate: what begins like a formula gets an
+    apostrophe."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value that is JSON text already: a decimal number, which is no float on the way, or an object."""
+
+    text: str
+
+
+def _raw(value: object) -> orjson.Fragment:
+    if not isinstance(value, Raw):
+        raise TypeError(f"{type(value)} is nothing for JSON")
+    return orjson.Fragment(value.text)
+
+
+def _cell(name: str, value: Any) -> Any:
+    if isinstance(value, Raw):
+        return value.text
+    return safe(value) if isinstance(value, str) and name not in _AMOUNTS else value
+
+
+def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
+    given = iter(rows)
+    while piece := list(islice(given, _AT_ONCE)):
+        yield piece

@@ -1,0 +1,120 @@
+"""How SQLite is used: one file, one writer at a time, readers beside it."""
+
+import os
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event, exc
+from sqlalchemy.engine import URL, Engine
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+_NAP_S = 0.001
+
+# Where files are another machine's. SQLite's locks and its memory shared between processes do not hold there,
+# and the file is damaged sooner or later (sqlite.org/howtocorrupt.html, 2.1; sqlite.org/wal.html).
+_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "ocfs2", "gpfs"),
+    *("beegfs", "pvfs2", "orangefs", "glusterfs", "fuse"),
+}
+# This one is a local disk seen through the overlay of a container that runs without root.
+_LOCAL_FUSE = {"fuse.fuse-overlayfs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sqlite:
+    """How SQLite is to be used. ``patience_ms``: how long a writer waits for another one."""
+
+    patience_ms: int
+
+    def listen(self, engine: Engine, writes: str) -> None:
+        """Set up every connection of the engine; transactions with the execution option ``writes`` take the
+        write lock."""
+        event.listen(engine, "connect", self._prepare)
+        event.listen(engine, "begin", lambda connection: self._begin(connection, writes))
+
+    def _prepare(self, connection: Any, _record: object) -> None:
+        """WAL lets readers go on beside the one writer.
+
+        ``synchronous=FULL`` writes the log through to the disk at each commit: a grant or a heartbeat that
+        was acknowledged survives a power cut. NORMAL would save that write, and lose the last commits;
+        heartbeats are committed in groups instead.
+        """
+        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.execute(f"PRAGMA busy_timeout = {self.patience_ms}")
+        until = time.monotonic() + self.patience_ms / 1000
+        while not _keeps_a_log(connection, last_try=time.monotonic() > until):
+            time.sleep(_NAP_S)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    def _begin(self, connection: Connection, writes: str) -> None:
+        """A writer takes the lock at once: one that first reads and then writes could find its reading
+        outdated, and SQLite would refuse it without waiting."""
+        if not connection.get_execution_options().get(writes, False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # SQLite itself waits in ever longer naps, up to a tenth of a second, while the lock comes and goes.
+        until = time.monotonic() + self.patience_ms / 1000
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        while not _has_begun(connection, last_try=time.monotonic() > until):
+            time.sleep(_NAP_S)
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self.patience_ms}")
+
+
+def _keeps_a_log(connection: sqlite3.Connection, last_try: bool) -> bool:
+    """One try to have the file kept as a WAL; False where another is just making it one: for that lock SQLite
+    does not wait."""
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if last_try or not _is_busy(error):
+            raise
+        return False
+    return True
+
+
+def _has_begun(connection: Connection, last_try: bool) -> bool:
+    """One try to take the write lock; False where another has it."""
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except exc.OperationalError as error:
+        if last_try or not _is_busy(error.orig):
+            raise
+        return False
+    return True
+
+
+def _is_busy(error: object) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+
+
+def file_of(url: URL) -> Path:
+    """The file that the URL names, also in SQLite's own form ``file:/path?mode=ro``."""
+    return Path((url.database or "").removeprefix("file:").partition("?")[0])
+
+
+def network_file_system(file: Path, mounts: str) -> str:
+    """The type of the network file system that the file lies on, empty where it lies on none.
+
+    ``mounts``: the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+    """
+    path = os.path.realpath(file)
+    place, kind = "", ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        if not after:
+            continue
+        point = before.split(" ")[4].encode().decode("unicode_escape")
+        if len(point) >= len(place) and (path == point or path.startswith(point.rstrip("/") + "/")):
+            place, kind = point, after.split(" ")[0]
+    if kind == "9p" and place == "/":
+        return ""  # the root of a sandbox such as gVisor's, whose files are this machine's
+    return kind if _is_network(kind) else ""
+
+
+def _is_network(kind: str) -> bool:
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
