@@ -141,6 +141,7 @@ STEPS = st.one_of(
         ("pass_by", DAY),
     ]
 )
+@example(steps=[("start", 1), ("restart", 4 * DAY), ("say", None)])  # proved while there is no budget
 def test_what_is_carried_is_what_the_truth_leaves(steps: list[tuple[str, object]]) -> None:
     """Whatever order the ledger heard it in: in the end each day has what the day before really left."""
     with tempfile.TemporaryDirectory() as folder:

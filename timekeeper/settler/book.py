@@ -96,8 +96,8 @@ class Book:
             self.totals[namespace, start, end] += amount_within(new, Interval(start, end))
         self.heard_beats.clear()
         self.regranted.clear()
-        self.tally.touched.clear()
-        self.tally.is_whole = True
+        at_ms = max(kept.at_ms, history.newest_ms())
+        self.tally.written(lambda name: history.budget(name, at_ms).budget.amount is not None)
 
     def forget(self, there: Mapping[str, object]) -> None:
         """Let go of settled sessions whose pods are gone: nothing can be said of them any more."""

@@ -129,4 +129,5 @@ class Added:
 
     def touched(self, namespace: str) -> int | None:
         """See `statements.Sums`."""
-        return self.tally.touched.get(namespace)
+        moments = (self.tally.touched.get(namespace), self.tally.owed.get(namespace))
+        return min((each for each in moments if each is not None), default=None)

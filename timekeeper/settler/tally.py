@@ -7,7 +7,7 @@ step, and so does the settler itself, a namespace at a time.
 """
 
 import heapq
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Held, Rates
@@ -60,13 +60,15 @@ class _Sums:
 class Tally:
     """The shares of all open sessions and their sums. ``touched``: the namespaces of those that were looked
     at since the last tick that was written, each with the earliest moment that it is charged for otherwise
-    (None: for none). ``is_whole``: False while a tick is under way, so that one that fails leaves no
+    (None: for none); ``owed``: the same of those that had no budget then, until they have one again.
+    ``is_whole``: False while a tick is under way, so that one that fails leaves no
     half-counted sums behind."""
 
     settle_after_ms: int = 0
     at_ms: int = 0
     is_whole: bool = False
     touched: dict[str, int | None] = field(default_factory=dict)
+    owed: dict[str, int] = field(default_factory=dict)
     restless: set[str] = field(default_factory=set)
     by_node: dict[str, set[str]] = field(default_factory=dict)
     _shares: dict[str, _Share] = field(default_factory=dict)
@@ -81,7 +83,18 @@ class Tally:
         """An empty one, that is told of every session again. What was charged until now is known, so that
         only what is then charged otherwise is ``touched``."""
         before = {**self._before, **self._shares}
-        return Tally(settle_after_ms, touched=dict(self.touched), _before=before)
+        return Tally(settle_after_ms, touched=dict(self.touched), owed=dict(self.owed), _before=before)
+
+    def written(self, has_budget: Callable[[str], bool]) -> None:
+        """The tick is written. What moved in a namespace without a budget was carried over nowhere: that is
+        kept for when it has one again, and its periods are looked at."""
+        for name, at_ms in self.touched.items():
+            if at_ms is not None:
+                self.owed[name] = min(at_ms, self.owed.get(name, at_ms))
+        for name in [name for name in self.owed if has_budget(name)]:
+            del self.owed[name]
+        self.touched.clear()
+        self.is_whole = True
 
     def counted(self) -> None:
         """Every session was told of."""
