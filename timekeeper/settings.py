@@ -123,7 +123,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="of export, import and backup")
     parser.add_argument("--version", action="version", version=f"bursar {__version__}")
+    _add_flags(parser, environment)
+    # what a supervisor tells its children
+    parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
+    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--holder", default="", help=argparse.SUPPRESS)
+    return parser
 
+
+def _add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     def flag(name: str, default: str, read_text: Callable[[str], Any], told: str) -> None:
         # the help shows the flag's own default: a database's URL in the environment may hold a password
         variable = "BURSAR_" + name.upper().replace("-", "_")
@@ -155,11 +164,6 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("output", "text", _output, "of audit: text or json")
     flag("older-than", "", _age_ms, "of fold: how long ago a session must have ended, such as 400d")
     flag("retain", "", _age_ms, "sessions that ended longer ago are folded once a day; none: never")
-    parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
-    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--holder", default="", help=argparse.SUPPRESS)
-    return parser
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from timekeeper.accounts.history import History, history_of
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, evidence
 from timekeeper.accounts.standings import Entries, Published
+from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger import Interval
 from timekeeper.settler.kept import Kept
 from timekeeper.settler.sums import Grants
@@ -17,8 +18,6 @@ from timekeeper.settler.tally import Tally
 from timekeeper.settler.waits import Waits
 from timekeeper.store import reading
 from timekeeper.store.engine import Store
-
-AccountKey = reading.AccountKey
 
 
 @dataclass(slots=True)
@@ -45,7 +44,7 @@ class Book:
     published: Published | None = None
     settled: dict[str, Session] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
-    totals: dict[AccountKey, int] = field(default_factory=dict)
+    totals: dict[Part, int] = field(default_factory=dict)
     standings: dict[str, str] = field(default_factory=dict)
     pulse: Pulse = NEVER
     tally: Tally = field(default_factory=Tally)

@@ -13,6 +13,7 @@ from timekeeper.accounts.grants import Granted
 from timekeeper.accounts.history import Entry
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
+from timekeeper.accounts.statements import AccountKey
 from timekeeper.core.ledger import Interval
 from timekeeper.store.engine import Connection
 from timekeeper.store.granted import granted_where
@@ -45,8 +46,6 @@ _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
 
 V = TypeVar("V")
-
-AccountKey = tuple[str, int, int]  # namespace, start and end of the account
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from sqlalchemy import Column, ColumnElement, Select, func, literal_column, sele
 
 from timekeeper.accounts.usage import Line, Question, Terms
 from timekeeper.core.ledger import Interval
+from timekeeper.store import reading
 from timekeeper.store.engine import Connection
 from timekeeper.store.report_columns import dated
 from timekeeper.store.report_parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
-from timekeeper.store.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces that are read at once for a page, at first and at most
@@ -56,8 +57,7 @@ def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
     """Whoever may stand in a report."""
     if only is not None:
         return (only,)
-    either = select(DAYS.c.namespace).union(select(SESSIONS.c.namespace))
-    return tuple(connection.execute(either).scalars())
+    return tuple(reading.namespaces(connection))
 
 
 def _page_by(connection: Connection, asked: Question, limit: int | None) -> tuple[str, ...] | None:
