@@ -79,8 +79,8 @@ def _change(books: Books, changes: list[Change]) -> None:
 
 class Life(RuleBasedStateMachine):
     """``heard`` is the oracle as the settler knows the world, ``written`` as the database does; ``log`` holds
-    the pods' events, of which the settler was told ``told``; ``wrong``: by how much our clock is ahead of the
-    true time."""
+    the pods' events, of which the settler was told ``told``; ``spoke``: when each node last renewed its
+    Lease; ``wrong``: by how much our clock is ahead of the true time."""
 
     url: Url
 
@@ -101,6 +101,7 @@ class Life(RuleBasedStateMachine):
         self.delivered: dict[str, tuple[Json, bool]] = {}
         self.memory = Books()
         self.silent: set[str] = set()
+        self.spoke: dict[str, int] = {}
         self.skew = dict.fromkeys(NODES, 0)
         self.config: list[dict[str, Any]] = []
         self.failed = True
@@ -171,6 +172,7 @@ class Life(RuleBasedStateMachine):
 
     def renews(self, name: str, skew: int) -> None:
         renewed = self.now + skew
+        self.spoke[name] = self.now
         self.town.hear("leases", lease(renewed, name), unheard=not self.connected)
         if self.connected:
             self.heard.leases[name] = renewed

@@ -78,6 +78,7 @@ class Machine(Checked):
         name = next((name for name in names if name not in living), f"p{number}")
         parts = truth.parts(shape, percent, 2 * number % (CARDS - 1))
         pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace)
+        pod.seen = self.spoke.get(node, 0)
         self.pods.append(pod)
         self.mistrust()
         if started:
