@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ PATH = "/v1/standings"
 POLL_EVERY_S = 1.0
 TIMEOUT_S = 2.0
 MOST_BYTES = 64 * 1024 * 1024
+GZIP = 16 + zlib.MAX_WBITS
+BROKEN = (http.client.HTTPException, zlib.error)
 
 
 class UnheardError(Exception):
@@ -70,7 +73,7 @@ class Standings:
         try:
             self._table = self._ask()
             trouble = ""
-        except (UnheardError, UndecodableTableError, OSError, ValueError, http.client.HTTPException) as error:
+        except (UnheardError, UndecodableTableError, OSError, ValueError, *BROKEN) as error:
             self._drop()
             trouble = f"{type(error).__name__}: {error}"
         if trouble != self._last_trouble:
@@ -103,12 +106,14 @@ class Standings:
 
     def _get(self) -> tuple[int, str, bytes]:
         connection = self._connected()
-        headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept-Encoding": "gzip"}
         if self._table is not None and self._table.etag:
             headers["If-None-Match"] = self._table.etag
         connection.request("GET", self._path, headers=headers)
         answer = connection.getresponse()
         body = answer.read(MOST_BYTES + 1)
+        if answer.headers.get("Content-Encoding") == "gzip" and body:
+            body = zlib.decompressobj(GZIP).decompress(body, MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
             raise UnheardError("the table of standings is too large")
         return answer.status, answer.headers.get("ETag", ""), body

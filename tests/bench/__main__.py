@@ -15,6 +15,7 @@ BENCHMARKS = {
     "extender-500": ["extender.py", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender.py", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
     "heartbeats": ["heartbeats.py"],
+    "standings": ["standings.py"],
     "reports": ["reports.py"],
     "ledger": ["ledger.py"],
 }

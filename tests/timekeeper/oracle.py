@@ -106,7 +106,7 @@ class Known:
         """All pods there are: what is not among them went while nobody watched."""
         there = {raw["metadata"]["uid"] for raw in raws}
         for uid, pod in self.pods.items():
-            if uid not in there and not pod.over and pod.left is None:
+            if uid not in there and not pod.over and pod.left is None and not pod.lost:
                 self._note(pod)
                 pod.lost = True
         for raw in raws:

@@ -1,5 +1,7 @@
 """Standings: what is left, what is reserved, and the document that webhooks poll."""
 
+import gzip
+
 import pytest
 
 from tests.timekeeper.worlds import (
@@ -222,6 +224,21 @@ def test_who_has_the_document_is_answered_304(home: Town) -> None:
     answer = home.get("/v1/standings", **{"If-None-Match": tag})
 
     assert (answer.status_code, answer.data, answer.headers["ETag"]) == (304, b"", tag)
+
+
+def test_who_takes_gzip_gets_the_same_document_packed_under_an_etag_of_its_own(home: Town) -> None:
+    plain = home.get("/v1/standings")
+
+    packed = home.get("/v1/standings", **{"Accept-Encoding": "gzip"})
+
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.headers["Vary"] == plain.headers["Vary"] == "Accept-Encoding"
+    assert gzip.decompress(packed.data) == plain.data
+    assert packed.headers["ETag"] != plain.headers["ETag"]
+    known = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}
+    assert home.get("/v1/standings", **known).status_code == 304
+    known["If-None-Match"] = plain.headers["ETag"]
+    assert home.get("/v1/standings", **known).status_code == 200
 
 
 def test_a_changed_standing_is_another_document(home: Town) -> None:

@@ -1,5 +1,6 @@
 """The webhook as a process, and a timekeeper of our own for it to ask, both over TLS on loopback."""
 
+import gzip
 import http.client
 import os
 import signal
@@ -69,10 +70,12 @@ class Tls:
 
 
 class Timekeeper:
-    """Answers ``GET /v1/standings`` from ``document``; None answers 503. Remembers what it was asked with."""
+    """Answers ``GET /v1/standings`` from ``document``, packed for who takes that; None answers 503. Remembers
+    what it was asked with; ``spoilt`` packs what is no gzip."""
 
     def __init__(self, tls: Tls) -> None:
         self.document: Json | None = standings()
+        self.spoilt = False
         self.asked: list[dict[str, str]] = []
         self.answered: list[int] = []
         outer = self
@@ -85,6 +88,9 @@ class Timekeeper:
                 status, etag, body = outer.answer(self.headers.get("If-None-Match", ""))
                 outer.answered.append(status)
                 self.send_response(status)
+                if body and self.headers.get("Accept-Encoding") == "gzip":
+                    self.send_header("Content-Encoding", "gzip")
+                    body = b"\x1f\x8bspoilt" if outer.spoilt else gzip.compress(body)
                 self.send_header("ETag", etag)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -135,6 +135,15 @@ def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper:
     assert "UndecodableTableError: standings: not version 1" in world.lines[-1]
 
 
+def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: Timekeeper) -> None:
+    world.poll()
+    timekeeper.document, timekeeper.spoilt = standings(revision="2", team_a=entry("OVER_BUDGET")), True
+
+    assert world.poll() == "IN_BUDGET"
+    assert "standings-unheard" in world.lines[-1]
+    assert {each["accept-encoding"] for each in timekeeper.asked} == {"gzip"}
+
+
 def test_the_age_is_minus_one_until_the_timekeeper_is_heard(world: World, timekeeper: Timekeeper) -> None:
     good, timekeeper.document = timekeeper.document, None
     world.poll(0)

@@ -27,8 +27,13 @@ def register(app: Flask, services: Services) -> None:
         served, pulse = services.ledger.standings()
         if not served.revision or services.clock() - pulse.decided_ms > STALE_MS:
             raise unavailable("the standings are not kept up: the settler has decided nothing of late")
-        response = Response(served.body, content_type="application/json")
-        response.set_etag(served.revision)
+        is_packed = request.accept_encodings.quality("gzip") > 0
+        response = Response(served.packed if is_packed else served.body, content_type="application/json")
+        if is_packed:
+            response.content_encoding = "gzip"
+        # a strong ETag names these very bytes (RFC 9110, 8.8.3.3)
+        response.set_etag(f"{served.revision}-gzip" if is_packed else served.revision)
+        response.vary.add("Accept-Encoding")
         response.headers["Cache-Control"] = "no-cache"
         response.make_conditional(request)
         return response
