@@ -39,6 +39,19 @@ def test_a_removal_that_is_told_twice_counts_from_the_first_time(town: Town) -> 
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
 
+def test_a_removal_that_is_told_again_by_a_clock_turned_back_counts_from_the_first_time(town: Town) -> None:
+    pod = began(town)
+    town.hear("pods", pod, deleted=True)
+    town.clock.turn(-HOUR)
+
+    town.hear("pods", pod, deleted=True)
+    town.tick()
+    town.clock.turn(2 * HOUR)
+    town.tick()
+
+    assert town.charged() == GPU * (MINUTE + 30 * SECOND)
+
+
 def test_a_pod_that_a_list_has_no_more_gets_no_grace(town: Town) -> None:
     began(town)
     town.objects["pods"].clear()

@@ -269,6 +269,10 @@ class World:
         self._wait(pod.uid, waits=False)
         if not pod.node:
             return
+        told = self.gone.get(pod.uid)
+        if told is not None:  # a removal is told once: what is told again may be dated by a clock turned back
+            self.gone[pod.uid] = replace(told, pod=_earliest(told.pod, pod))
+            return
         if len(self.gone) >= self.most_gone:
             self.lost += 1
             return
