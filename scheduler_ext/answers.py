@@ -3,37 +3,45 @@
 Thousands of pods ask the same few things, and between two of them few nodes change. So a shape's answers are
 kept beside the nodes they are for, and before each use only those nodes are asked anew that the two versions
 of the map do not share: a filter over 5,000 nodes is then little more than looking their names up. Nodes
-whose cards have the same rooms are answered once.
+that are alike to a question are answered once, and many at a time where the policy can.
+
+An answer takes a few bytes: each node has a row, and each question an array of scores and one of reasons.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, repeat
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_ext import refusal
-from scheduler_ext.fit import layout_in, score_of, shape_for
-from scheduler_ext.layout import MOST_STEPS, Steps
-from scheduler_ext.nodes import Node
+from scheduler_ext.choosing import MOST_STEPS, Steps
+from scheduler_ext.fit import around_for, is_picky, layout_in, score_of, shape_for, spots_of
+from scheduler_ext.nodes import Node, is_short
 from scheduler_ext.persistent import Map
 from scheduler_ext.pods import Amounts
-from scheduler_ext.policy import Policy, Score
+from scheduler_ext.policy import NO_FIT, Policy, Score, Together
 from scheduler_ext.refusal import Refusal
 from scheduler_ext.rooms import Shape
 from timekeeper.core.values import GPURequest
 
-MOST_QUESTIONS = 64
-MOST_SHAPES = 4096
+MOST_QUESTIONS = 512
+MOST_KNOWN = 32_768  # answers to shapes of nodes, over all questions
+MANY = 4  # nodes that are weighed sooner together than one by one
 # of one call; what is left over is looked for in the next one
 CALL_STEPS = 4 * MOST_STEPS
+_FITS, _UNKNOWN = 0, 1  # reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked of every node: the request without its containers' names, by which policy, and what
-    kube-scheduler itself counts of the pod."""
+    kube-scheduler itself counts of the pod. A pod without a request is only scored."""
 
-    request: GPURequest
+    request: GPURequest | None
     policy: Policy
     amounts: Amounts
 
@@ -51,7 +59,8 @@ class Sorted:
 def question(request: GPURequest, policy: Policy, amounts: Amounts) -> Question:
     """The question that pods of the same shape share."""
     asks = tuple(replace(each, container=str(at)) for at, each in enumerate(request.asks))
-    return Question(replace(request, asks=asks, policy=""), policy, amounts)
+    same = tuple(str(at) for at, each in enumerate(request.asks) if each.container in request.same_gpu)
+    return Question(replace(request, asks=asks, same_gpu=same, policy=""), policy, amounts)
 
 
 class Answers:
@@ -60,103 +69,211 @@ class Answers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._boards: OrderedDict[Question, _Board] = OrderedDict()
+        self._rows = _Rows()
+        self._known: dict[Hashable, Score | Refusal] = {}
+        self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
     def sort(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> Sorted:
         """What each of these nodes answers."""
         with self._lock:
-            return self._board(asked, nodes).sort(names)
+            board, rows = self._board(asked, nodes), self._rows_of(names)
+            found = board.sort(names, rows)
+            self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
+            return found
 
-    def scores(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> list[Score | None]:
-        """How good each of these nodes is, None where the pod does not fit."""
+    def scores(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> NDArray[np.int64]:
+        """How good each of these nodes is, NO_FIT where the pod does not fit."""
         with self._lock:
-            fits = self._board(asked, nodes).fits
-            return [fits.get(name) for name in names]
+            board, rows = self._board(asked, nodes), self._rows_of(names)
+            return board.scores[rows]
+
+    def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """What filter has answered comes back with prioritize, and need not be looked up again."""
+        for fits, rows in self._fitting:
+            if len(fits) == len(names) and fits == names:
+                return rows
+        return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
 
     def _board(self, asked: Question, nodes: Map[Node]) -> "_Board":
-        board = self._boards.pop(asked, None) or _Board(asked)
+        if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly of nodes that are gone
+            self._rows = _Rows()
+            self._boards.clear()
+            self._fitting.clear()
+        self._rows.follow(nodes)
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
+        board = self._boards.pop(asked, None) or _Board(asked, self._rows, self._known)
         self._boards[asked] = board
         if len(self._boards) > MOST_QUESTIONS:
             self._boards.popitem(last=False)
-        board.follow(nodes)
+        board.follow()
         return board
 
 
-class _Board:
-    """One question's answers; ``nodes`` is the version of the map that they are for."""
+class _Rows:
+    """Each node's row, from 1 (0 is that of every node that is not known), and when it last changed: one
+    version of the map is kept for all boards, however long ago each was asked."""
 
-    def __init__(self, asked: Question) -> None:
-        self.asked = asked
+    def __init__(self) -> None:
         self.nodes: Map[Node] = Map()
-        self.fits: dict[str, Score] = {}
-        self.refused: dict[str, str] = {}
-        self.short: set[str] = set()
-        self.untried: set[str] = set()
-        self.by_shape: dict[Shape, Score | Refusal] = {}
+        self.by_name: dict[str, int] = {}
+        self.names = [""]
+        self.moment = 0
+        self._changed = np.zeros(1, np.int64)
 
     def follow(self, nodes: Map[Node]) -> None:
-        """Ask anew those nodes that are not as they were."""
-        if nodes is self.nodes and not self.untried:
+        """The nodes are now as given."""
+        if nodes is self.nodes:
             return
-        names = {*nodes.changed_since(self.nodes), *self.untried}
-        self.nodes, self.untried = nodes, set()
-        left = Steps(CALL_STEPS)
+        names = list(nodes.changed_since(self.nodes))
+        self.nodes, self.moment = nodes, self.moment + 1
         for name in names:
-            self._note(name, nodes.get(name), left)
+            if name not in self.by_name:
+                self.by_name[name] = len(self.names)
+                self.names.append(name)
+        more = len(self.names) - len(self._changed)
+        if more > 0:
+            self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
+        self._changed[[self.by_name[name] for name in names]] = self.moment
 
-    def sort(self, names: Sequence[str]) -> Sorted:
-        fits, refused, short = self.fits, self.refused, self.short
-        unknown = refusal.UNKNOWN_NODE.sentence
-        left = {name: refused.get(name, unknown) for name in names if name not in fits}
+    def since(self, moment: int) -> list[str]:
+        """The nodes that have changed after that moment."""
+        return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
+
+
+class _Board:
+    """One question's answers by row, as of a moment of the rows.
+
+    ``rows`` are shared by all boards, as ``known`` is: the answers by question and shape.
+    """
+
+    def __init__(self, asked: Question, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
+        self.asked, self.rows, self.known = asked, rows, known
+        self.moment = 0
+        self.scores = np.zeros(0, np.int64)
+        self.reasons = np.zeros(0, np.int16)
+        self.short = np.zeros(0, np.bool_)
+        self.sentences = {"": _FITS, refusal.UNKNOWN_NODE.sentence: _UNKNOWN}
+        self.untried: set[str] = set()
+        self.mine = object()  # what is known to this board is told apart by it
+
+    def follow(self) -> None:
+        """Ask anew those nodes that are not as they were."""
+        if self.moment == self.rows.moment and not self.untried:
+            return
+        names = {*self.rows.since(self.moment), *self.untried}
+        self.moment, self.untried = self.rows.moment, set()
+        self._widen()
+        self._ask({name: self.rows.nodes.get(name) for name in names})
+
+    def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> Sorted:
+        reasons = self.reasons[rows]
+        refused = reasons != _FITS
+        if not refused.any():
+            return Sorted(list(names), {}, {})
+        sentences = list(self.sentences)
+        short = self.short[rows]
         return Sorted(
-            fits=[name for name in names if name in fits],
-            short={name: why for name, why in left.items() if name in short},
-            refused={name: why for name, why in left.items() if name not in short} if short else left,
+            fits=list(compress(names, (~refused).tolist())),
+            short=_told(names, refused & short, reasons, sentences),
+            refused=_told(names, refused & ~short, reasons, sentences),
         )
 
-    def _note(self, name: str, node: Node | None, left: Steps) -> None:
-        self.fits.pop(name, None)
-        self.refused.pop(name, None)
-        self.short.discard(name)
-        if node is None:
-            return
-        answer = self._answer(node, left)
+    def _widen(self) -> None:
+        more = len(self.rows.names) - len(self.scores)
+        if more > 0:
+            more += len(self.rows.names) // 8
+            self.scores = np.append(self.scores, np.full(more, NO_FIT, np.int64))
+            self.reasons = np.append(self.reasons, np.full(more, _UNKNOWN, np.int16))
+            self.short = np.append(self.short, np.zeros(more, np.bool_))
+
+    def _ask(self, changed: dict[str, Node | None]) -> None:
+        left = Steps(CALL_STEPS)
+        together = self._together(changed) if len(changed) >= MANY else {}
+        if together:
+            self._note_many(together)
+        for name, node in changed.items():
+            if name not in together:
+                self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)
+
+    def _together(self, changed: dict[str, Node | None]) -> dict[str, Node]:
+        """Those of the nodes that can be weighed together."""
+        request = self.asked.request
+        if self._weighing_together() is None or (request is not None and not _is_plain(request)):
+            return {}
+        there = ((name, node) for name, node in changed.items() if node is not None)
+        if request is None:
+            return dict(there)
+        return {name: node for name, node in there if node.serves == request.dialect and node.model}
+
+    def _weighing_together(self) -> Together | None:
+        weighing = self.asked.policy.weighing
+        return weighing.together if weighing is not None else None
+
+    def _note_many(self, nodes: dict[str, Node]) -> None:
+        request, weighing = self.asked.request, self._weighing_together()
+        if weighing is None:
+            raise AssertionError("this policy does not weigh many nodes at once")
+        cpus = [node.cpu_left for node in nodes.values()]
+        rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
+        if request is None:
+            scores = np.array(weighing.beside([spots_of(node) for node in nodes.values()], cpus), np.int64)
+        else:
+            rooms, models = [n.shape.rooms for n in nodes.values()], [n.model for n in nodes.values()]
+            scores = np.array(weighing.many(request.asks[0].ask, rooms, models, cpus), np.int64)
+        self.scores[rows] = scores
+        self.reasons[rows] = _FITS
+        self.short[rows] = False
+        if request is not None and (scores < 0).any():
+            no_room = refusal.no_room(request)
+            for (name, node), score in zip(nodes.items(), scores.tolist(), strict=True):
+                if score < 0:
+                    self._note(name, no_room, node)
+
+    def _note(self, name: str, answer: Score | Refusal, node: Node | None) -> None:
+        row = self.rows.by_name[name]
         if not isinstance(answer, Refusal):
-            self.fits[name] = answer
+            self.scores[row], self.reasons[row], self.short[row] = answer, _FITS, False
             return
-        self.refused[name] = answer.sentence
+        self.scores[row] = NO_FIT
+        self.reasons[row] = self.sentences.setdefault(answer.sentence, len(self.sentences))
+        self.short[row] = node is not None and answer.room and is_short(node, self.asked.amounts)
         if answer is refusal.NOT_TRIED:
             self.untried.add(name)
-        if answer.room and is_short(node, self.asked.amounts):
-            self.short.add(name)
 
     def _answer(self, node: Node, left: Steps) -> Score | Refusal:
-        shape = shape_for(self.asked.request, node)
+        request, weighing = self.asked.request, self.asked.policy.weighing
+        if request is None:
+            together = self._weighing_together()
+            return together.beside([spots_of(node)], [node.cpu_left])[0] if together is not None else 0
+        shape = shape_for(request, node)
         if isinstance(shape, Refusal):
             return shape
-        known = self.by_shape.get(shape)
+        seen = None if weighing is None else weighing.seen(around_for(request, node), shape.rooms)
+        key = (self.mine, shape, seen)
+        known = self.known.get(key)
         if known is None:
             if left.left < MOST_STEPS:
                 return refusal.NOT_TRIED
-            known = self._look(shape, left)
+            here = weighing.here(seen, shape.rooms) if weighing is not None and seen is not None else None
+            known = self.known[key] = self._look(request, shape, here or self.asked.policy, left)
         return known
 
-    def _look(self, shape: Shape, left: Steps) -> Score | Refusal:
+    def _look(self, request: GPURequest, shape: Shape, policy: Policy, left: Steps) -> Score | Refusal:
         steps = Steps()
-        layout = layout_in(self.asked.request, shape, self.asked.policy, steps)
+        layout = layout_in(request, shape, policy, steps)
         left.left -= MOST_STEPS - steps.left
-        answer = layout if isinstance(layout, Refusal) else score_of(layout, self.asked.policy)
-        if len(self.by_shape) >= MOST_SHAPES:
-            self.by_shape.clear()
-        self.by_shape[shape] = answer
-        return answer
+        return layout if isinstance(layout, Refusal) else score_of(layout, policy)
 
 
-def is_short(node: Node, amounts: Amounts) -> bool:
-    """True where kube-scheduler's own sums are short too, though not for good: a node it would not have
-    offered, and where its own preemption can make room. For every other want of room it would find nobody to
-    preempt, and try again at once, for ever."""
-    if node.facts is None:
-        return False
-    allocatable, left = dict(node.facts.allocatable), dict(node.left)
-    over = [resource for resource, amount in amounts if amount > left.get(resource, 0)]
-    return bool(over) and all(amount <= allocatable.get(resource, 0) for resource, amount in amounts)
+def _is_plain(request: GPURequest) -> bool:
+    """True where it asks for cards once, and any will do that has the room."""
+    return len(request.asks) == 1 and not is_picky(request)
+
+
+def _told(
+    names: Sequence[str], which: NDArray[np.bool_], reasons: NDArray[np.int16], sentences: Sequence[str]
+) -> dict[str, str]:
+    """Name -> sentence of those nodes."""
+    chosen: Iterable[str] = compress(names, which.tolist())
+    return dict(zip(chosen, map(sentences.__getitem__, reasons[which].tolist()), strict=True))

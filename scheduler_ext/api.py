@@ -123,7 +123,7 @@ class Api:
                 if response.status != 200:
                     _fine(Answered(response.status, _json(response.read())))
                 for line in _lines(response):
-                    yield orjson.loads(line)
+                    yield _event(line)
         except (HTTPError, OSError, orjson.JSONDecodeError) as error:
             raise UnreachableError(f"the watch of {path} broke: {error}") from error
 
@@ -188,6 +188,14 @@ def _json(data: bytes) -> Json:
     except orjson.JSONDecodeError:
         return {"message": data[:200].decode(errors="replace")}
     return body if isinstance(body, dict) else {}
+
+
+def _event(line: bytes) -> Json:
+    """One line of a watch. Raises UnreachableError for one that is no object."""
+    event = orjson.loads(line)
+    if not isinstance(event, dict):
+        raise UnreachableError(f"a watch told something that is no event: {line[:100]!r}")
+    return event
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 
-import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from scheduler_ext import wire
+from scheduler_ext.connection import Calls, Said
+from scheduler_ext.decisions import Decisions
 from scheduler_ext.log import Log
 from scheduler_ext.metrics import Metrics
+from scheduler_ext.pages import Pages, register, said
 from scheduler_ext.verbs import INCOMPLETE, Verbs
-from scheduler_ext.view import ClusterView
 from timekeeper.core.request import mapping
 
 Answer = tuple[
@@ -19,66 +21,57 @@ Answer = tuple[
 ]  # body, result for the metrics, fields for the log (none: no line)
 
 
-def create_app(verbs: Verbs, cluster: Callable[[], ClusterView], metrics: Metrics, log: Log) -> Flask:
-    """The WSGI application: POST /filter, /prioritize, /bind, GET /v1/cluster, /livez, /readyz, /metrics.
+def create_app(verbs: Verbs, decisions: Decisions, pages: Pages, log: Log) -> Flask:
+    """The WSGI application: POST /filter, /dryrun, /prioritize, /preempt, /bind, and the routes of ``pages``.
 
     A verb that can say no says it with 200: of any other answer kube-scheduler hides the text.
     """
     app = Flask("scheduler_ext", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = wire.MOST_BODY_BYTES
+    metrics = pages.metrics
 
-    def answered(verb: str, answer: Callable[[bytes], Answer]) -> Response:
-        started = time.perf_counter()
-        try:
-            body, result, fields = answer(request.get_data(cache=False))
-        except wire.MalformedError as error:
-            metrics.answered(verb, "malformed", time.perf_counter() - started)
-            log("malformed", verb=verb, reason=error)
-            return _said(400, f"malformed body: {error}")
-        seconds = time.perf_counter() - started
-        metrics.answered(verb, result, seconds)
-        if fields:
-            log(verb, result=result, **fields, ms=f"{1000 * seconds:.2f}")
-        return Response(body, mimetype="application/json")
+    calls: Calls = {}
+    app.extensions["calls"] = calls  # for a server that has the whole body: Flask's way there costs more
 
-    @app.post("/filter")
-    def filter_nodes() -> Response:
-        return answered("filter", lambda body: _filter(verbs, body))
+    def takes(verb: str, answer: Callable[[bytes], Answer]) -> None:
+        calls[f"/{verb}"] = lambda body: _answered(verb, answer, body, metrics, log)
+        app.add_url_rule(f"/{verb}", verb, lambda: _response(calls[f"/{verb}"]), methods=["POST"])
 
-    @app.post("/prioritize")
-    def prioritize() -> Response:
-        return answered("prioritize", lambda body: _prioritize(verbs, body))
-
-    @app.post("/bind")
-    def bind() -> Response:
-        return answered("bind", lambda body: _bind(verbs, body))
-
-    @app.get("/v1/cluster")
-    def view() -> Response:
-        if not verbs.complete:
-            return _said(503, INCOMPLETE)
-        return Response(orjson.dumps(cluster()), mimetype="application/json")
-
-    @app.get("/livez")
-    def livez() -> Response:
-        return _said(200, "ok")
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        return _said(200, "ok") if verbs.complete else _said(503, INCOMPLETE)
-
-    @app.get("/metrics")
-    def exposition() -> Response:
-        return Response(metrics.exposition(), mimetype="text/plain")
+    takes("filter", lambda body: _filter(verbs, decisions, body))
+    takes("dryrun", lambda body: _dry_run(verbs, body))
+    takes("prioritize", lambda body: _prioritize(verbs, body))
+    takes("preempt", lambda body: _preempt(verbs, body))
+    takes("bind", lambda body: _bind(verbs, decisions, body))
+    register(app, pages, lambda: "" if verbs.complete else INCOMPLETE)
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
-        return _said(error.code or 500, f"{error.name}: {error.description}")
+        return said(error.code or 500, f"{error.name}: {error.description}")
 
     return app
 
 
-def _filter(verbs: Verbs, body: bytes) -> Answer:
+def _response(call: Callable[[bytes], Said]) -> Response:
+    status, kind, body = call(request.get_data(cache=False))
+    return Response(body, status=status, mimetype=kind)
+
+
+def _answered(verb: str, answer: Callable[[bytes], Answer], body: bytes, metrics: Metrics, log: Log) -> Said:
+    started = time.perf_counter()
+    try:
+        text, result, fields = answer(body)
+    except wire.MalformedError as error:
+        metrics.answered(verb, "malformed", time.perf_counter() - started)
+        log("malformed", verb=verb, reason=error)
+        return Said(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
+    seconds = time.perf_counter() - started
+    metrics.answered(verb, result, seconds)
+    if fields:
+        log(verb, result=result, **fields, ms=f"{1000 * seconds:.2f}")
+    return Said(HTTPStatus.OK, "application/json", text)
+
+
+def _filter(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
     asked = wire.read_asked(body)
     found = verbs.filter(asked)
     fields = _named(asked) | {"nodes": len(asked.names)}
@@ -86,8 +79,18 @@ def _filter(verbs: Verbs, body: bytes) -> Answer:
         return wire.filter_error(found), "error", fields | {"error": found}
     if found.fits or not asked.names:
         return wire.filter_answer(asked, found), "fit", fields | {"fit": len(found.fits)}
+    decisions.refused(str(fields["uid"]), len(asked.names), (found.short, found.refused))
     reason = next(iter({**found.short, **found.refused}.values()))
     return wire.filter_answer(asked, found), "none", fields | {"reason": reason}
+
+
+def _dry_run(verbs: Verbs, body: bytes) -> Answer:
+    asked = wire.read_asked(body)
+    found = verbs.dry_run(asked)
+    if isinstance(found, str):
+        return wire.filter_error(found), "error", {}
+    answer = wire.filter_answer(asked, found.sorted_nodes, Assumed=found.assumed)
+    return answer, "fit" if found.sorted_nodes.fits or not asked.names else "none", {}
 
 
 def _prioritize(verbs: Verbs, body: bytes) -> Answer:
@@ -95,9 +98,21 @@ def _prioritize(verbs: Verbs, body: bytes) -> Answer:
     return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 
-def _bind(verbs: Verbs, body: bytes) -> Answer:
+def _preempt(verbs: Verbs, body: bytes) -> Answer:
+    offer = wire.read_offer(body)
+    found = verbs.preempt(offer)
+    added = sum(len(each.uids) - len(offer.nodes[name].uids) for name, each in found.items())
+    fields = _named(offer) | {"nodes": len(offer.nodes), "left": len(found), "added": added}
+    return wire.preempt_answer(found), "fit" if found else "none", fields
+
+
+def _bind(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
     order = wire.read_order(body)
     error = verbs.bind(order)
+    if error:
+        decisions.bind_failed(order.uid, error)
+    else:
+        decisions.bound(order.uid)
     fields: dict[str, object] = {
         "pod": f"{order.namespace}/{order.name}",
         "uid": order.uid,
@@ -110,10 +125,6 @@ def _bind(verbs: Verbs, body: bytes) -> Answer:
     )
 
 
-def _named(asked: wire.Asked) -> dict[str, object]:
+def _named(asked: wire.Asked | wire.Offer) -> dict[str, object]:
     metadata = mapping(asked.pod.get("metadata"))
     return {"pod": f"{metadata.get('namespace')}/{metadata.get('name')}", "uid": metadata.get("uid")}
-
-
-def _said(status: int, sentence: str) -> Response:
-    return Response(sentence + "\n", status=status, mimetype="text/plain")

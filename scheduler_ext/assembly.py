@@ -2,30 +2,56 @@
 
 import gc
 import os
+import socket
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from flask import Flask
 
-from scheduler_ext import log
+from scheduler_ext import disruption_books, log
 from scheduler_ext.api import Api
 from scheduler_ext.app import create_app
-from scheduler_ext.binder import Binder
+from scheduler_ext.binder import FOLLOWS, Binder
 from scheduler_ext.books import Books
-from scheduler_ext.metrics import Metrics
+from scheduler_ext.closures import Closures
+from scheduler_ext.cooling import NOTHING_DONE, Cooling
+from scheduler_ext.decisions import Decisions
+from scheduler_ext.disruption_books import DisruptionBooks
+from scheduler_ext.electing import Election, OwnLease, Place, SchedulersLease, Unelected
+from scheduler_ext.events import Events
+from scheduler_ext.fencing import marker, toucher
+from scheduler_ext.figures import Totals
+from scheduler_ext.headroom import Counting
+from scheduler_ext.leading import Leadership
+from scheduler_ext.load import Figures, Source
+from scheduler_ext.metrics import Metrics, Sources
+from scheduler_ext.nodes import Seat
+from scheduler_ext.pages import Pages
+from scheduler_ext.pods import Pod
+from scheduler_ext.policies import Policies
+from scheduler_ext.polling import Poller
+from scheduler_ext.preemption import Terms
+from scheduler_ext.preemptor import Preemptor, World
 from scheduler_ext.settings import Settings
-from scheduler_ext.verbs import Policies, Verbs
-from scheduler_ext.view import ClusterView, cluster
+from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.standing import UNHEARD, Standings
+from scheduler_ext.verbs import Verbs
+from scheduler_ext.victims import Moment
+from scheduler_ext.view import Clusters
 from scheduler_ext.waiting import Waiter
+from scheduler_ext.waiting_view import WaitingPods
 from scheduler_ext.waker import Waker
 from scheduler_ext.watching import Kind, follow, kinds
 
 V = TypeVar("V")
 
 TICK_S = 0.2
+LEARN_S = 60.0  # between two looks at what pods ask for
 
 
 def now_ms() -> int:
@@ -33,9 +59,18 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _nothing_measured() -> Figures | None:
+    return None
+
+
+def monotonic_ms() -> int:
+    """Milliseconds on a clock that nobody sets."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Extender:
     """The running extender. ``app`` answers; `start` begins to watch; `stop` asks the threads to end; ``die``
-    ends the process at once."""
+    ends the process at once; ``measured``: how busy the cards are, where that is known."""
 
     def __init__(
         self,
@@ -43,15 +78,24 @@ class Extender:
         api: Api,
         say: log.Log = log.to_stderr,
         die: Callable[[int], object] = os._exit,
+        measured: Source | None = None,
     ) -> None:
         self._settings, self._api, self._say, self._die = settings, api, say, die
         self._stop = threading.Event()
         self._heard: dict[str, float] = {}
-        self.books = Books(now_ms, lambda names: self.waker.freed(names))
-        self.waker = Waker(api, self.books, settings.scheduler_name, say)
+        self.disruptions = DisruptionBooks()
+        self.cooling: Callable[[], Cooling] = lambda: NOTHING_DONE
+        self.books = Books(now_ms, self._freed)
+        self.waker = Waker(api, self.books, settings.scheduler_name, say, self.standings)
+        self.events = Events(api, now_ms, say, socket.gethostname())
+        self._closures = Closures(self.events, say)
         self._policies = Policies(
-            settings.policy, lambda word: say("policy", asked=word, acts_as="binpack", why="not built yet")
+            settings.policy,
+            self.standings,
+            measured or _nothing_measured,
+            lambda why: say("policy", asked="load", acts_as="fragmentation", why=why),
         )
+        self.leadership = leadership(settings, api, self.books, say, self._seed)
         self.binder = Binder(
             api,
             self.books,
@@ -60,26 +104,88 @@ class Extender:
             timeout_s=settings.bind_timeout_ms / 1000,
             most_grace_ms=settings.most_grace_ms,
             ended=self.waker.tried,
+            turn=self.leadership,
+            taken_back=self._taken_back,
         )
-        verbs = Verbs(self.books, self._policies, self.waker, self.binder)
-        metrics = Metrics(lambda: self.books.snapshot, lambda: len(self.waker.waiting()), self._silent_s)
-        self.app: Flask = create_app(verbs, self._view, metrics, say)
+        self.preemptor = self._preempting()
+        self.cooling = lambda: self.preemptor.cooling
+        verbs = Verbs(self.books, self._policies, self.waker, self.binder, self.moment)
+        self._decisions = Decisions(now_ms)
+        pages = self._pages()
+        self._poller = self._polling(pages.metrics)
+        self.app: Flask = create_app(verbs, self._decisions, pages, say)
 
     def start(self) -> None:
         """Begin to watch; the books are complete some time later."""
-        pods, nodes = kinds(self.books, self._settings.most_grace_ms)
+        most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
+        pods, nodes = kinds(self.books, most_grace_ms, self.leadership, namespace)
+        pods = replace(pods, seen=self._noticing(pods.seen))
         for name, work in {
             "pods": lambda: self._follow(pods),
             "nodes": lambda: self._follow(nodes),
+            "leadership": lambda: self.leadership.run(self._stop),
             "waker": lambda: self.waker.run(self._stop),
             "settler": self._settle_doubts,
             "ticker": self._tick,
+            "learner": self._learn,
+            "events": lambda: self.events.run(self._stop),
+            "standings": self._poll,
+            "disruption": lambda: self._follow(disruption_books.kind(self.disruptions)),
+            "preemptor": lambda: self.preemptor.run(self._stop),
         }.items():
             threading.Thread(target=self._must_not_end, args=(name, work), name=name, daemon=True).start()
 
+    def standings(self) -> Standings:
+        """What the timekeeper last said; of everybody UNKNOWN where it is not asked."""
+        return self._poller.standings() if self._poller is not None else UNHEARD
+
+    def moment(self, snapshot: Snapshot) -> Moment:
+        """What the choice of victims depends on, at this moment."""
+        return Moment(snapshot.pods, self.standings(), now_ms(), self.disruptions.now(), self.cooling())
+
+    def _preempting(self) -> Preemptor:
+        wanted = self._settings.preempting
+        heeds = self._settings.timekeeper is not None
+        world = World(
+            books=self.books,
+            waiters=self.waker.waiting,
+            policy=self._policies,
+            standings=self.standings,
+            disruptions=self.disruptions.now,
+            leads=self.leadership.leads,
+            freed=self.waker.freed,
+            tell=lambda pod, reason, said: self.events.post(pod.namespace, pod.name, pod.uid, reason, said),
+            log=self._say,
+            now_ms=now_ms,
+            seconds=time.monotonic,
+            breathe=time.sleep,
+        )
+        terms = Terms(
+            wanted.patience_ms, wanted.pdb_grace_ms, wanted.most, self._settings.scheduler_name, heeds
+        )
+        return Preemptor(self._api, world, terms)
+
+    def _polling(self, metrics: Metrics) -> Poller | None:
+        wanted = self._settings.timekeeper
+        return Poller(wanted, monotonic_ms, self._say, metrics.polled) if wanted is not None else None
+
+    def _poll(self) -> None:
+        if self._poller is not None:
+            self._poller.run(self._stop)
+
     def stop(self) -> None:
-        """The threads end when they next look; they are daemons, so nobody needs to wait for them."""
+        """The threads end when they next look; they are daemons, so nobody needs to wait for them. Where this
+        replica led, it says that another may."""
         self._stop.set()
+        self.leadership.end()
+
+    def sends_away(self) -> bool:
+        """True where callers should go to another replica: behind a Service, to the one that leads."""
+        return self._settings.election.form == "lease" and not self.leadership.leads()
+
+    def _freed(self, names: list[str]) -> None:
+        if self.leadership.leads():
+            self.waker.freed(names)
 
     def _follow(self, kind: Kind[V]) -> None:
         def heard() -> None:
@@ -93,19 +199,46 @@ class Extender:
         self._ready()
         while not self._stop.wait(TICK_S):
             self.books.expire()
+            self._closures.look(self.books.snapshot.nodes)
 
-    def _ready(self) -> None:
+    def _noticing(self, seen: Callable[[V], None]) -> Callable[[V], None]:
+        """The same, and the waker hears of the pods that wait."""
+
+        def noticed(value: V) -> None:
+            seen(value)
+            if isinstance(value, Pod):
+                self.waker.seen(value, self._policies)
+
+        return noticed
+
+    def _seed(self) -> int:
+        """Every pod that waits may have been refused before, by us or by another; how many there are."""
         snapshot = self.books.snapshot
         waiting = [pod for pod in snapshot.pods.values() if not pod.node and pod.request is not None]
-        self.waker.seed(Waiter(p, self._policies(p.request), None) for p in waiting if p.request is not None)
-        self._say("complete", nodes=len(snapshot.nodes), pods=len(snapshot.pods), waiting=len(waiting))
+        self.waker.seed(Waiter(p, self._policies(p), None) for p in waiting if p.request is not None)
+        return len(waiting)
+
+    def _ready(self) -> None:
+        snapshot, waiting = self.books.snapshot, self._seed()
+        self._policies.learn(snapshot)
+        self._say("complete", nodes=len(snapshot.nodes), pods=len(snapshot.pods), waiting=waiting)
         gc.collect()
         gc.freeze()  # what is known at the start mostly stays: the collector need not look at it again
+
+    def _learn(self) -> None:
+        while not self._stop.wait(LEARN_S):
+            if self.books.complete and self._policies.learn(self.books.snapshot):
+                self._say("learned", shapes=len(self._policies.mix.wants), pods=self._policies.mix.pods)
 
     def _settle_doubts(self) -> None:
         while not self._stop.wait(TICK_S):
             for uid in self.books.in_doubt():
                 self.binder.settle(uid)
+
+    def _taken_back(self, seat: Seat, node: str) -> None:
+        namespace, _, name = seat.full_name.partition("/")
+        said = f"The binding to node {node} did not happen; the cards assumed for it there are free again."
+        self.events.post(namespace, name, seat.uid, "BindTakenBack", said, "Warning")
 
     def _must_not_end(self, name: str, work: Callable[[], None]) -> None:
         """A thread that dies would leave books that follow nothing, and look well: the process ends with it,
@@ -121,5 +254,40 @@ class Extender:
         now = time.monotonic()
         return {path.rpartition("/")[2]: now - heard for path, heard in self._heard.items()}
 
-    def _view(self) -> ClusterView:
-        return cluster(self.books.snapshot, self.waker.waiting())
+    def _pages(self) -> Pages:
+        totals = Totals(lambda: self._policies.gauge)
+        sources = Sources(
+            snapshot=lambda: self.books.snapshot,
+            totals=totals,
+            waiting=self._waiting_by_standing,
+            silent_s=self._silent_s,
+            refused=self._decisions.nodes_refused,
+            events=self.events.results,
+            preempted=lambda: self.preemptor.tally,
+            leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
+        )
+        return Pages(
+            Clusters(sources.snapshot, totals, Counting(self._policies), lambda: len(self.waker.waiting())),
+            WaitingPods(sources.snapshot, self._decisions, self.standings),
+            Metrics(sources),
+            lambda: FOLLOWS if self.sends_away() else "",
+        )
+
+    def _waiting_by_standing(self) -> Counter[str]:
+        standings = self.standings()
+        return Counter(standings.of(each.pod.namespace).word for each in self.waker.waiting())
+
+
+def leadership(
+    settings: Settings, api: Api, books: Books, say: log.Log, led: Callable[[], object]
+) -> Leadership:
+    """How this replica comes to lead, by its settings."""
+    wanted = settings.election
+    election: Election = Unelected()
+    if wanted.form == "scheduler":
+        election = SchedulersLease(api, Place(*wanted.lease), wanted.identity)
+    elif wanted.form == "lease":
+        seconds = wanted.duration_ms // 1000
+        election = OwnLease(api, Place(*wanted.lease), wanted.identity, seconds, time.monotonic, say)
+    mark = None if wanted.form == "none" else marker(api, *wanted.pod, say)
+    return Leadership(election, books, mark, toucher(api, books, settings.most_grace_ms, say), say, led)

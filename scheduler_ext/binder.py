@@ -8,22 +8,36 @@ What an answer to the Binding means (design D7):
   node; or its version has moved on, and the Binding is sent again with the one just read.
 - no answer, or 5xx: nobody knows. A look at the pod may tell at once; else the cards stay booked until the
   watch shows the pod bound, or `settle` has made sure that it cannot be.
+
+Where replicas take over from each other, a Binding belongs to one term of leading: it is sent only while that
+lasts, and names only a version that the watch has shown (`scheduler_ext.leading` tells why).
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from scheduler_ext import refusal
 from scheduler_ext.api import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
-from scheduler_ext.binding import annotations_for, binding, binding_path, pod_path, wake_patch
+from scheduler_ext.binding import (
+    NOTHING,
+    Written,
+    binding,
+    binding_path,
+    pod_path,
+    wake_patch,
+    written_for,
+)
 from scheduler_ext.books import Books
 from scheduler_ext.fit import fit
 from scheduler_ext.locks import Locks
 from scheduler_ext.log import Log
+from scheduler_ext.nodes import Seat, without_seat
 from scheduler_ext.pods import Pod, read_pod
 from scheduler_ext.policy import Policy
 from scheduler_ext.refusal import Refusal
+from scheduler_ext.snapshot import Snapshot
 from timekeeper.core.request import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 
@@ -53,25 +67,55 @@ class Seen:
     pod: Pod | None
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A Binding under way: by which term of leading, and until which monotonic second."""
+
+    order: Order
+    written: Written
+    term: int
+    until: float
+
+
+class Turn(Protocol):
+    """Whose turn it is to bind. ``elected``: there are other replicas. ``term``: a number for each time that
+    this one has led, 0 while it does not."""
+
+    elected: bool
+
+    @property
+    def term(self) -> int: ...
+
+    def opens(self, until_s: Callable[[], float]) -> int:
+        """The term, once there is one or ``until_s()`` seconds are over."""
+
+
 GONE = "the pod is gone"
+UNSHOWN = "the watch has not shown the pod as it is yet"
+FOLLOWS = "this extender does not lead: another one binds"
 
 
 class Binder:
-    """``policy`` names the policy of a request; ``ended`` hears the UID of each pod whose bind has ended."""
+    """``policy`` gives the policy of a pod; ``turn`` tells whether it is ours to bind; ``ended`` hears
+    the UID of each pod whose bind has ended, ``taken_back`` the seat that was assumed on a node and turned
+    out not to be bound."""
 
     def __init__(
         self,
         api: Api,
         books: Books,
-        policy: Callable[[GPURequest], Policy],
+        policy: Callable[[Pod], Policy],
         log: Log,
         *,
         timeout_s: float,
         most_grace_ms: int,
         ended: Callable[[str], None],
+        turn: Turn,
+        taken_back: Callable[[Seat, str], None] = lambda _seat, _node: None,
     ) -> None:
         self._api, self._books, self._policy, self._log = api, books, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
+        self._turn, self._taken_back = turn, taken_back
         self._pods, self._nodes = Locks(), Locks()
 
     def bind(self, order: Order) -> str:
@@ -92,11 +136,16 @@ class Binder:
             self._settle(uid, SETTLE_S)
 
     def _bind(self, order: Order, until: float) -> str:
+        term = self._turn.opens(lambda: until - time.monotonic())
+        if not term:
+            return FOLLOWS
         snapshot = self._books.snapshot
         seat, where = snapshot.seat(order.uid), snapshot.seated.get(order.uid)
         if seat is not None and seat.held == "assumed" and where != order.node:
             self._settle(order.uid, until - time.monotonic())
             seat, where = self._books.snapshot.seat(order.uid), self._books.snapshot.seated.get(order.uid)
+        if seat is not None and seat.held == "reserved":
+            seat = None  # it is not there yet, wherever cards are held for it
         if seat is not None and (seat.held != "assumed" or where != order.node):
             return (
                 _bound_to(where or "", order.node)
@@ -109,7 +158,7 @@ class Binder:
         if seen.node:
             return _bound_to(seen.node, order.node)
         if seen.pod is None:
-            return self._send(order, seen.version, {}, set(), until)
+            return self._send(Sending(order, NOTHING, term, until), seen.version, set())
         if seen.pod.request is None:
             return refusal.malformed(seen.pod.malformed).sentence
         if seat is not None and seat.fault:
@@ -118,33 +167,31 @@ class Binder:
         placement = seat.placement if seat is not None else self._take(seen.pod, seen.pod.request, order.node)
         if not isinstance(placement, Placement):
             return placement.sentence if placement else "no placement was assumed"
-        written = annotations_for(seen.pod, seen.pod.request, placement, order.node, time.time_ns())
-        return self._send(order, seen.version, written, lost, until)
+        written = written_for(seen.pod, seen.pod.request, placement, order.node, time.time_ns())
+        return self._send(Sending(order, written, term, until), seen.version, lost)
 
     def _take(self, pod: Pod, request: GPURequest, name: str) -> Placement | Refusal:
         """Fit again, on the node as it is now, and book."""
         with self._nodes.hold(name):
             while True:
                 node = self._books.snapshot.node(name)
-                placement = fit(request, node, self._policy(request))
+                placement = fit(request, without_seat(node, pod.uid), self._policy(pod))
                 if isinstance(placement, Refusal) or self._books.assume(pod, node, placement):
                     return placement
 
-    def _send(
-        self, order: Order, version: str, annotations: dict[str, str], lost: set[str], until: float
-    ) -> str:
+    def _send(self, sending: Sending, version: str, lost: set[str]) -> str:
         """Send the Binding until something is certain or time is up. ``lost``: the versions of Bindings of
         which nobody knows whether they were, or will be, obeyed."""
+        order = sending.order
         for _ in range(MOST_SENT):
-            body = binding(order.namespace, order.name, order.uid, version, order.node, annotations)
-            reply = self._call("POST", binding_path(order.namespace, order.name), body, until)
+            reply = self._post(sending, version)
             if isinstance(reply, Answered) and reply.status < 300:
                 return ""
             if _is_unknown(reply):
                 lost.add(version)
             elif not _is_conflict(reply):
                 return self._refused(order, lost, reply)
-            seen = self._look(order, until)
+            seen = self._look(order, sending.until)
             if isinstance(seen, str) and seen != GONE:
                 break
             if isinstance(seen, str) or seen.uid != order.uid:
@@ -155,8 +202,32 @@ class Binder:
             lost &= {seen.version, UNSETTLED}  # a Binding to an older version can do nothing any more
             if _is_conflict(reply) and seen.version == version:
                 return self._refused(order, lost, reply)
-            version = seen.version
+            version = self._shown(seen, version if version != seen.version else "", sending.until)
+            if not version:
+                return self._refused(order, lost, Unsent(UNSHOWN))
         return self._refused(order, lost, reply)
+
+    def _post(self, sending: Sending, version: str) -> Reply:
+        if self._turn.term != sending.term:
+            return Unsent(FOLLOWS)
+        order = sending.order
+        body = binding(order.namespace, order.name, order.uid, version, order.node, sending.written)
+        return self._call("POST", binding_path(order.namespace, order.name), body, sending.until)
+
+    def _shown(self, seen: Seen, before: str, until: float) -> str:
+        """The version of a pod just read that a Binding may name: beside other replicas one that the watch
+        has shown, past the one from ``before``; "" where it shows none in time. A pod without cards takes
+        none from anybody."""
+        if seen.pod is None or not self._turn.elected:
+            return seen.version
+
+        def shown(snapshot: Snapshot) -> bool:
+            known = snapshot.pods.get(seen.uid)
+            return known is not None and known.version != before
+
+        self._books.wait_for(shown, until - time.monotonic())
+        known = self._books.snapshot.pods.get(seen.uid)
+        return "" if known is None or known.version == before else known.version
 
     def _refused(self, order: Order, lost: set[str], reply: Reply) -> str:
         """The last Binding did nothing, or may have; the cards are free only where no other may yet."""
@@ -177,7 +248,12 @@ class Binder:
         if pod is not None:
             return Seen(pod.uid, pod.version, pod.node, pod)
         seen = self._look(order, until)
-        return GONE if isinstance(seen, Seen) and seen.uid != order.uid else seen
+        if isinstance(seen, str):
+            return seen
+        if seen.uid != order.uid:
+            return GONE
+        version = self._shown(seen, "", until)
+        return replace(seen, version=version) if seen.node or version else UNSHOWN
 
     def _look(self, order: Order, until: float) -> Seen | str:
         """The pod of this name as the API server has it now; `GONE`, or why it could not be read."""
@@ -212,7 +288,9 @@ class Binder:
             if seen.pod is not None:
                 self._books.pod_read(seen.pod)
             if not seen.node:
+                where = self._books.snapshot.seated.get(uid) or ""
                 self._books.forget(uid)
+                self._taken_back(seat, where)
             self._log("settled", pod=seat.full_name, uid=uid, node=seen.node or "none")
         elif isinstance(reply, Answered) and reply.status in (404, 409):
             self._books.vanish(uid)

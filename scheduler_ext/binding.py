@@ -1,6 +1,7 @@
 """What is sent to the API server to bind a pod, and to wake one."""
 
 import datetime
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler_ext.pods import Pod
@@ -10,6 +11,17 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import GPURequest, Placement
 
 Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a Binding writes on its pod."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+
+
+NOTHING = Written({}, {})
 
 
 def binding_path(namespace: str, name: str) -> str:
@@ -22,11 +34,9 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def binding(
-    namespace: str, name: str, uid: str, version: str, node: str, annotations: dict[str, str]
-) -> Body:
-    """A Binding. The API server takes it only for this very pod in this very version, and copies the
-    annotations onto the pod in the same transaction, over whatever stands there."""
+def binding(namespace: str, name: str, uid: str, version: str, node: str, written: Written) -> Body:
+    """A Binding. The API server takes it only for this very pod in this very version, and copies annotations
+    and labels onto the pod in the same transaction, over whatever stands there."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -35,25 +45,25 @@ def binding(
             "name": name,
             "uid": uid,
             "resourceVersion": version,
-            "annotations": annotations,
+            "annotations": written.annotations,
+            "labels": written.labels,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
 
 
-def annotations_for(
-    pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int
-) -> dict[str, str]:
+def written_for(pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int) -> Written:
     """What the Binding writes on the pod: the placement, the cards that each GPU container and the sidecar
     see, and what the dialect's node plugin reads.
 
     Where the node's plugin picks the cards, nobody is told to see those of the placement: they may be others.
     """
     dialect = BY_NAME[request.dialect]
-    written = {names.DEVICES: encode_placement(placement)}
+    annotations = {names.DEVICES: encode_placement(placement)}
     if not dialect.plugin_chooses:
-        written |= _visible(placement)
-    return written | dialect.at_binding(request, placement, node, now_ns, pod.containers)
+        annotations |= _visible(placement)
+    annotations |= dialect.at_binding(request, placement, node, now_ns, pod.containers)
+    return Written(annotations, dialect.labels_at_binding(request, placement))
 
 
 def wake_patch(uid: str, reason: str, message: str, now_ms: int) -> Body:

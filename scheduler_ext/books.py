@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from scheduler_ext import snapshot as at_moment
 from scheduler_ext.facts import Facts
 from scheduler_ext.nodes import Node, is_roomier
-from scheduler_ext.pods import Pod
+from scheduler_ext.pods import Other, Pod
 from scheduler_ext.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
@@ -25,6 +25,7 @@ class Books:
     def __init__(self, now_ms: Callable[[], int], freed: Callable[[list[str]], None]) -> None:
         self._now_ms, self._freed = now_ms, freed
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._snapshot = EMPTY
         self._listed: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -39,11 +40,14 @@ class Books:
         """True from when both first lists are in: nothing is answered before."""
         return self._listed == {"pods", "nodes"}
 
-    def pods_listed(self, pods: Iterable[Pod]) -> None:
-        """These GPU pods exist, and no others."""
-        there = list(pods)
+    def pods_listed(self, pods: Iterable[Pod | Other]) -> None:
+        """These pods exist, and no others."""
+        listed = list(pods)
+        there = [pod for pod in listed if isinstance(pod, Pod)]
+        others = [pod for pod in listed if isinstance(pod, Other)]
         uids = {pod.uid for pod in there}
         self._bury(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
+        self._change(lambda s: at_moment.others_listed(s, others))
         self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
 
@@ -52,17 +56,32 @@ class Books:
         self._change(lambda s: at_moment.nodes_listed(s, nodes))
         self._listed.add("nodes")
 
-    def pod_seen(self, pod: Pod) -> None:
+    def pod_seen(self, pod: Pod | Other) -> None:
         """The pod is now as given."""
-        self._change(lambda s: at_moment.pod_seen(s, pod))
+        if isinstance(pod, Other):
+            self._change(lambda s: at_moment.other_seen(s, pod))
+        else:
+            self._change(lambda s: at_moment.pod_seen(s, pod, self._now_ms()))
 
     def pod_read(self, pod: Pod) -> None:
-        """A read told that the pod is as given. A pod whose end the watch has shown meanwhile stays gone: a
-        read is older than what comes after it, and nothing would end the pod a second time."""
-        self._change(lambda s: s if pod.uid in self._gone else at_moment.pod_seen(s, pod))
+        """A read told that the pod is as given: booked where it tells of a Binding that the watch has not
+        shown yet, and nothing else. A read is older than what the watch shows after it: a pod whose end was
+        shown stays gone, for nothing would end it a second time. And the version of a pod that waits is known
+        from the watch alone (`scheduler_ext.leading`)."""
 
-    def pod_gone(self, pod: Pod) -> None:
+        def read(snapshot: Snapshot) -> Snapshot:
+            known = snapshot.pods.get(pod.uid)
+            if not pod.node or pod.uid in self._gone or (known is not None and known.node):
+                return snapshot
+            return at_moment.pod_seen(snapshot, pod, self._now_ms())
+
+        self._change(read)
+
+    def pod_gone(self, pod: Pod | Other) -> None:
         """The pod's object is gone, and was last as given."""
+        if isinstance(pod, Other):
+            self._change(lambda s: at_moment.other_gone(s, pod.uid))
+            return
         self._bury([pod.uid])
         self._change(lambda s: at_moment.pod_gone(s, pod, self._now_ms()))
 
@@ -86,7 +105,7 @@ class Books:
 
     def forget(self, uid: str) -> None:
         """The pod was definitely not bound."""
-        self._change(lambda s: at_moment.forget(s, uid))
+        self._change(lambda s: at_moment.forget(s, uid, self._now_ms()))
 
     def doubt(self, uid: str) -> None:
         """Nobody knows whether the pod was bound: it is to be asked after now."""
@@ -101,9 +120,14 @@ class Books:
         self._change(lambda s: at_moment.vanish(s, uid, self._now_ms()))
 
     def expire(self) -> None:
-        """Vanished pods whose time has come let go of their cards."""
+        """Vanished pods whose time has come let go of their cards, and reservations end."""
         if self._snapshot.unsure:
             self._change(lambda s: at_moment.expire(s, self._now_ms()))
+
+    def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
+        """Wait until it is true of the snapshot, at most so long; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: true(self._snapshot), timeout_s)
 
     def in_doubt(self) -> list[str]:
         """The UIDs of assumed pods that are to be asked after now."""
@@ -121,6 +145,7 @@ class Books:
         with self._lock:
             old = self._snapshot
             new = self._snapshot = change(old)
+            self._changed.notify_all()
         roomier = roomier_nodes(new, old) if self.complete and new is not old else []
         if roomier:
             self._freed(roomier)

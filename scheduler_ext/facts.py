@@ -1,10 +1,13 @@
 """What a Node object says of GPU cards, read at the door from its JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from scheduler_ext.cpu import cpu_milli
+from scheduler_ext.eligible import NO_FACE, Face, read_face
 from timekeeper.core import names
 from timekeeper.core.cards import UndecodableError, decode_inventory
+from timekeeper.core.constraints import listed
 from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
 from timekeeper.core.quantity import integral
 from timekeeper.core.request import Json, annotations_of, mapping
@@ -30,7 +33,9 @@ class Facts:
     """A node's cards, and whose requests they serve.
 
     ``family``: the dialect that belongs to the node (design: *node families*). ``fault``: a word of
-    ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource.
+    ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource;
+    ``cpu_milli``: the same of CPU, in thousandths of a core. ``face``: what it shows to pods, while it has
+    cards.
     """
 
     name: str
@@ -38,6 +43,8 @@ class Facts:
     family: str
     fault: str
     allocatable: tuple[tuple[str, int], ...]
+    cpu_milli: int
+    face: Face = NO_FACE
 
     @property
     def plugin_chooses(self) -> bool:
@@ -48,6 +55,7 @@ class Facts:
 def read_node(raw: Json) -> Facts:
     """The facts of a Node's JSON. Never raises on what an API server can hold."""
     status = mapping(raw.get("status"))
+    allocatable = mapping(status.get("allocatable"))
     family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
     cards: tuple[Card, ...] = ()
     inventory = annotations_of(raw).get(names.INVENTORY)
@@ -55,7 +63,7 @@ def read_node(raw: Json) -> Facts:
         fault = ""  # there is nothing to close
     else:
         try:
-            cards = decode_inventory(str(inventory))
+            cards = _with_cordons(decode_inventory(str(inventory)), raw)
         except UndecodableError:
             fault = "inventory"
     return Facts(
@@ -63,8 +71,18 @@ def read_node(raw: Json) -> Facts:
         cards=cards,
         family=family,
         fault=fault,
-        allocatable=tuple(sorted(_gpu_amounts(mapping(status.get("allocatable"))).items())),
+        allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
+        cpu_milli=cpu_milli(allocatable),
+        face=read_face(raw) if cards else NO_FACE,
     )
+
+
+def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
+    """The cards, those marked that the node's annotation says are not to be given out."""
+    cordoned = listed(annotations_of(raw), names.CORDONED_CARDS)
+    if not cordoned:
+        return cards
+    return tuple(replace(card, cordoned=card.uuid in cordoned) for card in cards)
 
 
 def _gpu_amounts(amounts: Json) -> dict[str, int]:

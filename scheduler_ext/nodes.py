@@ -1,16 +1,17 @@
 """A node as the extender sees it: its facts, who sits on its cards, and what that leaves free."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scheduler_ext.facts import Facts
 from scheduler_ext.pods import Amounts, Pod
+from scheduler_ext.reservation import Reservation
 from scheduler_ext.rooms import Room, Shape, room_of, shape_of
 from timekeeper.core.cards import NO_USE, Use, mismatch, use_of
 from timekeeper.core.values import Card, GPURequest, Placement
 
-Held = Literal["bound", "assumed", "vanished"]
+Held = Literal["bound", "assumed", "vanished", "reserved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,10 @@ class Seat:
     """A pod on a node's cards: what it takes of each, by UUID, and how sure that is.
 
     ``assumed`` until the Binding is seen, and to be asked after from ``until_ms`` on; ``vanished`` until
-    ``until_ms``, when the kubelet has surely ended it. ``fault``: a word of `facts.CLOSED`, or "".
-    ``unnamed``: whole cards that only the node's plugin could name. ``amounts``: what kube-scheduler counts
-    of it now.
+    ``until_ms``, when the kubelet has surely ended it; ``reserved``: not there yet, and its cards are held
+    for it until then. ``fault``: a word of `facts.CLOSED`, or "".
+    ``unnamed``: whole cards that only the node's plugin could name. ``amounts`` and ``cpu_milli``: what
+    kube-scheduler counts of it now.
     """
 
     uid: str
@@ -29,6 +31,7 @@ class Seat:
     placement: Placement | None
     undecodable: bool
     amounts: Amounts
+    cpu_milli: int
     grace_ms: int
     held: Held
     until_ms: int = 0
@@ -42,9 +45,11 @@ class Node:
     """A node with its seats by pod UID (never changed), and what follows from them.
 
     ``closed``: a word of `facts.CLOSED`, or "" where it may be used. ``rooms``: what is free on each card, in
-    the inventory's order; None for one that is not healthy; ``shape``: those of the healthy ones.
-    ``left``: what kube-scheduler thinks is left. ``serves``: the dialect whose requests any of its cards may
-    be given to, "" where more must be looked at.
+    the inventory's order; None for one that is not to be given out; ``shape``: those of the others.
+    ``left``: what kube-scheduler thinks is left; ``others_milli``: the CPU that pods without a seat take;
+    ``cpu_left``: what all together leave of it, in thousandths of a core. ``serves``: the dialect whose
+    requests any of its cards may be given to, "" where more must be looked at; ``model``: that of its cards,
+    "" where they differ.
     ``facts`` is None for a node that only pods speak of.
     """
 
@@ -55,8 +60,11 @@ class Node:
     rooms: tuple[Room | None, ...]
     unnamed: int
     left: tuple[tuple[str, int], ...]
+    others_milli: int
+    cpu_left: int
     shape: Shape = field(compare=False)
     serves: str = ""
+    model: str = ""
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -64,14 +72,15 @@ class Node:
         return self.facts.cards if self.facts else ()
 
 
-def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat]) -> Node:
-    """The node that follows from its facts and seats."""
+def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat], others_milli: int = 0) -> Node:
+    """The node that follows from its facts, its seats, and the CPU that pods without a seat take."""
     if facts is None:
-        return Node(name, None, seats, "", (), 0, (), shape_of(()))
+        return Node(name, None, seats, "", (), 0, (), others_milli, 0, shape_of(()))
     uses = uses_of(seats)
     closed = facts.fault or next((seat.fault for seat in seats.values() if seat.fault), "")
-    rooms = tuple(room_of(c, uses.get(c.uuid, NO_USE)) if c.healthy else None for c in facts.cards)
+    rooms = tuple(room_of(c, uses.get(c.uuid, NO_USE)) if c.usable else None for c in facts.cards)
     healthy = tuple(sorted(room for room in rooms if room is not None))
+    models = {c.model for c, room in zip(facts.cards, rooms, strict=True) if room is not None}
     return Node(
         name=name,
         facts=facts,
@@ -80,8 +89,11 @@ def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat]) -> Node:
         rooms=rooms,
         unnamed=sum(seat.unnamed for seat in seats.values()),
         left=_left(facts, seats),
+        others_milli=others_milli,
+        cpu_left=facts.cpu_milli - others_milli - sum(seat.cpu_milli for seat in seats.values()),
         shape=shape_of(healthy),
         serves="" if closed or not healthy or facts.plugin_chooses else facts.family,
+        model=next(iter(models)) if len(models) == 1 else "",
     )
 
 
@@ -89,7 +101,8 @@ def with_facts(node: Node, facts: Facts | None) -> Node:
     """The node with what its object says now; every seat is judged anew by the inventory."""
     if node.facts == facts:
         return node
-    return node_of(node.name, facts, {uid: judged(seat, facts) for uid, seat in node.seats.items()})
+    seats = {uid: judged(seat, facts) for uid, seat in node.seats.items()}
+    return node_of(node.name, facts, seats, node.others_milli)
 
 
 def with_seat(node: Node, seat: Seat) -> Node:
@@ -97,14 +110,31 @@ def with_seat(node: Node, seat: Seat) -> Node:
     seat = judged(seat, node.facts)
     if node.seats.get(seat.uid) == seat:
         return node
-    return node_of(node.name, node.facts, {**node.seats, seat.uid: seat})
+    return node_of(node.name, node.facts, {**node.seats, seat.uid: seat}, node.others_milli)
 
 
 def without_seat(node: Node, uid: str) -> Node:
     """The node without this pod."""
     if uid not in node.seats:
         return node
-    return node_of(node.name, node.facts, {key: seat for key, seat in node.seats.items() if key != uid})
+    seats = {key: seat for key, seat in node.seats.items() if key != uid}
+    return node_of(node.name, node.facts, seats, node.others_milli)
+
+
+def without_seats(node: Node, uids: Collection[str]) -> Node:
+    """The node without any of these pods."""
+    if not any(uid in node.seats for uid in uids):
+        return node
+    seats = {uid: seat for uid, seat in node.seats.items() if uid not in uids}
+    return node_of(node.name, node.facts, seats, node.others_milli)
+
+
+def with_others(node: Node, more_milli: int) -> Node:
+    """The node with so much more CPU taken by pods without a seat; nothing else of it changes."""
+    others_milli = node.others_milli + more_milli
+    if node.facts is None:
+        return replace(node, others_milli=others_milli)
+    return replace(node, others_milli=others_milli, cpu_left=node.cpu_left - more_milli)
 
 
 def seat_of(pod: Pod, placement: Placement | None, held: Held) -> Seat:
@@ -116,6 +146,7 @@ def seat_of(pod: Pod, placement: Placement | None, held: Held) -> Seat:
         placement=placement,
         undecodable=bool(pod.undecodable),
         amounts=() if pod.terminal else pod.amounts,
+        cpu_milli=0 if pod.terminal else pod.cpu_milli,
         grace_ms=pod.grace_ms,
         held=held,
     )
@@ -130,13 +161,25 @@ def judged(seat: Seat, facts: Facts | None) -> Seat:
     if seat.placement is None:
         return _without_placement(seat, facts)
     if seat.request is None or mismatch(seat.request, seat.placement, facts.cards):
-        return replace(seat, fault="placement")
+        return seat if seat.held == "reserved" else replace(seat, fault="placement")
     return replace(seat, uses=tuple(use_of(seat.request, seat.placement).items()))
+
+
+def reserved(pod: Pod, reservation: Reservation) -> Seat:
+    """The seat of a pod for which cards are held; kube-scheduler counts nothing of it there."""
+    seat = seat_of(pod, reservation.placement, "reserved")
+    return replace(seat, until_ms=reservation.until_ms, undecodable=False, amounts=(), cpu_milli=0)
+
+
+def unreserved(node: Node) -> Node:
+    """The node as it is but for what is held for pods that are not there yet; itself where nothing is."""
+    seats = {uid: seat for uid, seat in node.seats.items() if seat.held != "reserved"}
+    return node if len(seats) == len(node.seats) else node_of(node.name, node.facts, seats, node.others_milli)
 
 
 def vanished(seat: Seat, until_ms: int) -> Seat:
     """The seat of a pod whose object went while it held its cards; kube-scheduler no longer counts it."""
-    return replace(seat, held="vanished", until_ms=until_ms, amounts=())
+    return replace(seat, held="vanished", until_ms=until_ms, amounts=(), cpu_milli=0)
 
 
 def uses_of(seats: Mapping[str, Seat]) -> dict[str, Use]:
@@ -149,13 +192,29 @@ def uses_of(seats: Mapping[str, Seat]) -> dict[str, Use]:
 
 
 def is_roomier(new: Node, old: Node | None) -> bool:
-    """True where a request may fit now that did not before."""
+    """True where a request may fit now that did not before; cards that free under a reservation are room for
+    the pod that they are held for."""
     if new.closed or not new.cards:
         return False
     if old is None or old.closed or old.facts is None or new.facts is None:
         return True
     if (new.facts.cards, new.facts.family) != (old.facts.cards, old.facts.family):
         return True
+    return _has_more(new, old) or _has_more(unreserved(new), unreserved(old))
+
+
+def is_short(node: Node, amounts: Amounts) -> bool:
+    """True where kube-scheduler's own sums are short too, though not for good: a node it would not have
+    offered, and where its own preemption can make room. For every other want of room it would find nobody to
+    preempt, and try again at once, for ever."""
+    if node.facts is None:
+        return False
+    allocatable, left = dict(node.facts.allocatable), dict(node.left)
+    over = [resource for resource, amount in amounts if amount > left.get(resource, 0)]
+    return bool(over) and all(amount <= allocatable.get(resource, 0) for resource, amount in amounts)
+
+
+def _has_more(new: Node, old: Node) -> bool:
     return new.unnamed < old.unnamed or any(
         mine.share_milli > was.share_milli or mine.memory_mib > was.memory_mib
         for mine, was in zip(new.rooms, old.rooms, strict=True)

@@ -6,12 +6,14 @@ without looking at what they share. Two levels of 64 branches over small dicts s
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 
 _FAN = 64
 _Branch = tuple[dict[str, V], ...]
+_EMPTY: dict[str, Any] = {}  # one for all, so that empty parts are shared by every map
+_BARE: tuple[_Branch[Any], ...] = ((_EMPTY,) * _FAN,) * _FAN
 
 
 class Map(Generic[V]):
@@ -20,9 +22,7 @@ class Map(Generic[V]):
     __slots__ = ("_branches", "_size")
 
     def __init__(self, content: Mapping[str, V] | None = None) -> None:
-        empty: dict[str, V] = {}
-        bare: _Branch[V] = (empty,) * _FAN
-        self._branches: tuple[_Branch[V], ...] = (bare,) * _FAN
+        self._branches: tuple[_Branch[V], ...] = _BARE
         self._size = 0
         if content:
             self._branches, self._size = _filled(content), len(content)
@@ -99,4 +99,4 @@ def _filled(content: Mapping[str, V]) -> tuple[_Branch[V], ...]:
     for key, value in content.items():
         code = hash(key)
         grid[code & 63][code >> 6 & 63][key] = value
-    return tuple(tuple(row) for row in grid)
+    return tuple(tuple(leaf or _EMPTY for leaf in row) for row in grid)

@@ -1,8 +1,13 @@
-"""What the extender keeps of a GPU pod: one small value, read at the door from the pod's JSON."""
+"""What the extender keeps of a pod: one small value, read at the door from the pod's JSON."""
 
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
+from scheduler_ext.cpu import requested_milli
+from scheduler_ext.eligible import NO_WISHES, Wishes, read_wishes
+from scheduler_ext.labels import Packed, labels_of
+from scheduler_ext.reservation import Reservation, read_reservation
 from timekeeper.core import hold, names
 from timekeeper.core.cards import UndecodableError, decode_placement
 from timekeeper.core.dialects import BY_NAME
@@ -22,7 +27,12 @@ class Pod:
     ``request`` is None where ``malformed`` says why. ``placement`` is what its annotation says, None where it
     has none or ``undecodable`` says why it counts for nothing. ``holding``: bound, and its cards not let go
     (`core.hold`). ``amounts``: what kube-scheduler itself counts of it, while ``counted``.
-    ``terminal``: its phase is. ``containers``: the ordinary ones. ``asked_ms``: when it was created.
+    ``cpu_milli``: the same of CPU, in thousandths of a core. ``terminal``: its phase is. ``containers``: the
+    ordinary ones. ``asked_ms``: when it was created. ``reserved``: cards that are held for it, while it
+    waits. ``started_ms``: when its kubelet took it up, 0 before. ``preempts``: False where its priority class
+    says that nobody is to leave for it. ``owner``: the UID of the controller that made it, or "".
+    ``unschedulable``: kube-scheduler has tried it in vain. ``nominated``: the node that is to have room for
+    it soon. ``wishes``: on which nodes it may run, while it waits.
     """
 
     uid: str
@@ -45,11 +55,42 @@ class Pod:
     grace_ms: int
     containers: tuple[str, ...]
     amounts: Amounts
+    cpu_milli: int
+    reserved: Reservation | None = None
+    started_ms: int = 0
+    preempts: bool = True
+    owner: str = ""
+    labels: Packed = ""
+    unschedulable: bool = False
+    nominated: str = ""
+    wishes: Wishes = NO_WISHES
 
     @property
     def full_name(self) -> str:
         """Namespace and name, for people."""
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A pod that asks for no GPU, as far as it matters: the CPU that it takes of the node it is bound to; 0
+    before it is bound and after it has ended."""
+
+    uid: str
+    node: str
+    cpu_milli: int
+
+
+def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | Other:
+    """The pod's value, whether it asks for GPUs or not. Never raises on what an API server can hold."""
+    return read_pod(raw, most_grace_ms) or read_other(raw)
+
+
+def read_other(raw: Json) -> Other:
+    """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
+    node = intern(_text(mapping(raw.get("spec")), "nodeName"))
+    counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
+    return Other(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
@@ -82,7 +123,33 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         grace_ms=hold.grace_ms(raw, most_grace_ms),
         containers=tuple(c.name for c in containers(raw) if c.path.startswith("spec.containers")),
         amounts=_amounts(raw, request) if request else (),
+        cpu_milli=requested_milli(raw),
+        reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
+        started_ms=hold.millis(status.get("startTime")) or 0,
+        preempts=spec.get("preemptionPolicy") != "Never",
+        owner=_owner(metadata),
+        labels=labels_of(raw),
+        unschedulable=not node and _unschedulable(status),
+        nominated="" if node else _text(status, "nominatedNodeName"),
+        wishes=NO_WISHES if node else read_wishes(raw),
     )
+
+
+def _owner(metadata: Json) -> str:
+    references = map(mapping, sequence(metadata.get("ownerReferences")))
+    return intern(next((_text(each, "uid") for each in references if each.get("controller") is True), ""))
+
+
+def _unschedulable(status: Json) -> bool:
+    conditions = map(mapping, sequence(status.get("conditions")))
+    wanted = "PodScheduled", "Unschedulable"
+    return any((each.get("type"), each.get("reason")) == wanted for each in conditions)
+
+
+def _reserved(raw: Json, status: Json) -> Reservation | None:
+    """For a pod that may yet be bound."""
+    waits = status.get("phase") not in hold.TERMINAL and not mapping(raw.get("spec")).get("schedulingGates")
+    return read_reservation(raw) if waits else None
 
 
 def _placement(raw: Json) -> tuple[Placement | None, str]:

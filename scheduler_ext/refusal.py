@@ -7,11 +7,13 @@ what the pod needs, never what there is.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler_ext.facts import CLOSED, Facts
+from scheduler_ext.topology import farthest
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.values import Ask, GPURequest
+from timekeeper.core.values import Ask, Card, GPURequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,10 @@ class Refusal:
 NO_CARDS = Refusal("no GPU cards here")
 UNKNOWN_NODE = Refusal("node is not known to the extender yet")
 NO_HEALTHY_CARD = Refusal("no healthy GPU card here")
-NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model or UUID")
+CORDONED = Refusal("every healthy GPU card here is cordoned")
+NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology")
+_NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
+
 GIVEN_UP = Refusal("no layout of its containers was found in time", room=True)
 NOT_TRIED = Refusal("no layout of its containers was looked for yet", room=True)
 
@@ -57,17 +62,35 @@ def not_allowed(request: GPURequest) -> Refusal:
     return Refusal(f"no card but {' or '.join(request.exclude_models)} here")
 
 
+def no_usable_card(cards: Iterable[Card]) -> Refusal:
+    """For a node none of whose cards is to be given out."""
+    return CORDONED if any(card.healthy for card in cards) else NO_HEALTHY_CARD
+
+
+def not_known(request: GPURequest) -> Refusal:
+    """For a node whose inventory does not tell what the pod's topology asks about."""
+    what = "which cards are linked" if request.topology == "pair" else "which NUMA node a card is on"
+    return Refusal(f"the inventory here does not tell {what}")
+
+
+def never_near(request: GPURequest, together: int) -> Refusal:
+    """For a node that has not so many cards near each other, however empty."""
+    return Refusal(f"no {together} cards {_NEAR[request.topology]} here")
+
+
 def no_room(request: GPURequest) -> Refusal:
     """For a node whose cards are taken: the pod's need, and nothing of the node."""
+    near = f", {_NEAR[request.topology]}" if farthest(request) else ""
     if len(request.asks) > 1:
         parts = Counter(_amount(each.ask) for each in request.asks)
         listed = " + ".join(f"{count} x {part}" if count > 1 else part for part, count in parts.items())
-        return Refusal(f"no room for {listed}", room=True)
+        same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
+        return Refusal(f"no room for {listed}{same}{near}", room=True)
     ask = request.asks[0].ask
     if ask.whole:
-        return Refusal(f"{_amount(ask)} needed", room=True)
+        return Refusal(f"{_amount(ask)} needed{near}", room=True)
     if ask.devices > 1:
-        return Refusal(f"{_amount(ask)} free needed", room=True)
+        return Refusal(f"{_amount(ask)} free needed{near}", room=True)
     return Refusal(f"no card has {_amount(ask)} free", room=True)
 
 

@@ -1,5 +1,6 @@
 """What is free on one card, as the search sees it."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -57,17 +58,29 @@ def takes(ask: Ask, room: Room) -> Room | None:
     return None if share < 0 or memory < 0 else Room(share, memory, room.card_mib)
 
 
+def takes_all(asks: Sequence[Ask], room: Room) -> Room | None:
+    """What is left after all of these asks together, None where they do not fit."""
+    left: Room | None = room
+    for ask in asks:
+        left = takes(ask, left) if left is not None else None
+    return left
+
+
 class Shape:
-    """The rooms of some cards, sorted; one object for equal rooms, so that it is found by identity."""
+    """The rooms of some cards, sorted; one object for equal rooms, so that it is found by identity.
 
-    __slots__ = ("rooms",)
+    ``near``: for each card the bits of those that are near it, itself among them; empty where that does not
+    matter to who asks.
+    """
 
-    def __init__(self, rooms: tuple[Room, ...]) -> None:
-        self.rooms = rooms
+    __slots__ = ("near", "rooms")
+
+    def __init__(self, rooms: tuple[Room, ...], near: tuple[int, ...] = ()) -> None:
+        self.rooms, self.near = rooms, near
 
 
 @lru_cache(maxsize=65_536)
-def shape_of(rooms: tuple[Room, ...]) -> Shape:
+def shape_of(rooms: tuple[Room, ...], near: tuple[int, ...] = ()) -> Shape:
     """The shape of these rooms, which must be sorted. Should a long forgotten one be made a second time, only
     an answer is worked out twice."""
-    return Shape(rooms)
+    return Shape(rooms, near)

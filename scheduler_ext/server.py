@@ -3,7 +3,6 @@
 import gc
 import socket
 import ssl
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,8 @@ from gunicorn.app.base import BaseApplication
 from scheduler_ext import log
 from scheduler_ext.api import Api
 from scheduler_ext.settings import Settings
+from scheduler_ext.worker import ConnectionWorker
 
-KEEP_ALIVE_S = 100  # longer than kube-scheduler keeps an idle connection: it must be the one who closes
-SILENT_S = 5  # a caller that stops in the middle of a request does not hold a thread for longer
 COLLECT_AFTER = 50_000  # new objects; values in the books have no cycles, so there is little to collect
 
 
@@ -36,6 +34,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, api: Api, listener: socket.socket) -> None:
         self._settings, self._api, self._listener = settings, api, listener
+        self._stop: Callable[[], None] = _nothing
         super().__init__()
 
     def load_config(self) -> None:
@@ -50,21 +49,23 @@ class _Server(BaseApplication):  # type: ignore[misc]
         gc.set_threshold(COLLECT_AFTER, 20, 100)
         extender = Extender(self._settings, self._api)
         extender.start()
+        self.calls, self.sends_away = extender.app.extensions["calls"], extender.sends_away
+        self._stop = extender.stop
         return extender.app
 
     def _options(self) -> dict[str, Any]:
         options = {
             "bind": f"fd://{self._listener.detach()}",
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": ConnectionWorker,
             "threads": self._settings.threads,
-            "keepalive": KEEP_ALIVE_S,
             "proc_name": "bursar-extender",
             "loglevel": "warning",
             "graceful_timeout": 5,
             "timeout": 60,
             "control_socket_disable": True,
             "when_ready": self._ready,
+            "worker_exit": self._ended,
         }
         tls = self._settings.tls
         if tls is not None:
@@ -77,26 +78,22 @@ class _Server(BaseApplication):  # type: ignore[misc]
             }
         return options
 
+    def _ended(self, _arbiter: object, _worker: object) -> None:
+        """Called by gunicorn in the worker, after the last answer."""
+        self._stop()
+
     def _ready(self, _arbiter: object) -> None:
         log.to_stderr("serving", address=f"{self._settings.host}:{self._settings.port}")
 
 
-class _Patient(ssl.SSLSocket):
-    """Never waits for a caller without end, be it in the handshake: of a socket that blocks, TLS would ask
-    again and again."""
-
-    def settimeout(self, value: float | None) -> None:
-        super().settimeout(SILENT_S if value is None else value)
-
-    def setblocking(self, flag: bool) -> None:
-        self.settimeout(None if flag else 0.0)
+def _nothing() -> None:
+    """What ends a worker that never began."""
 
 
 def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """Made for each connection, so that a renewed certificate is the one that is shown."""
     context = default()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = _Patient
     return context
 
 
@@ -106,8 +103,6 @@ def _listening(settings: Settings) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # accepted sockets inherit it; what a client sends after that is no longer waited for
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENT_S, 0))
         listener.bind((settings.host, settings.port))
         listener.listen(512)
     except OSError as error:

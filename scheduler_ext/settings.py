@@ -6,13 +6,17 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 import argparse
 import ipaddress
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from scheduler_ext.reservation import MOST_MS
 from timekeeper.core import names
 from timekeeper.core.request import POLICIES
+
+ELECTIONS = ("none", "scheduler", "lease")
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
@@ -27,9 +31,43 @@ class TLS:
 
 
 @dataclass(frozen=True, slots=True)
+class Election:
+    """How this replica knows whether it leads: ``form`` is ``none`` (there is one replica), ``scheduler``
+    (the kube-scheduler beside us does, by its Lease) or ``lease`` (by one of our own). ``lease`` and ``pod``:
+    namespace and name; ``identity``: this replica's name."""
+
+    form: str = "none"
+    lease: tuple[str, str] = ("", "")
+    duration_ms: int = 0
+    identity: str = ""
+    pod: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Timekeeper:
+    """Where the standings are asked, by which CA bundle and with which token (both reread), and how old an
+    answer may become before what it says is UNKNOWN."""
+
+    url: str
+    ca: Path
+    token_file: Path
+    stale_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempting:
+    """For how many pods at a time others are asked to leave (0: never), how long cards are held for them
+    beyond the longest grace period of those, and how long a debtor's PodDisruptionBudget is honoured."""
+
+    most: int = 8
+    patience_ms: int = 180_000
+    pdb_grace_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the extender runs with. ``kubeconfig`` None: the pod's own service account. ``tls`` None: plain
-    HTTP, on loopback alone."""
+    HTTP, on loopback alone. ``timekeeper`` None: the standings are not asked, and UNKNOWN."""
 
     host: str
     port: int
@@ -40,6 +78,9 @@ class Settings:
     most_grace_ms: int
     bind_timeout_ms: int
     tls: TLS | None
+    election: Election = Election()
+    timekeeper: Timekeeper | None = None
+    preempting: Preempting = Preempting()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,6 +103,11 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             f"--listen {host}: who reaches this address could bind pods; give --tls-cert, --tls-key and "
             "--client-ca, or listen on loopback"
         )
+    if given.hold_cards + given.pdb_grace + given.max_grace_period > MOST_MS:
+        parser.error(
+            "--hold-cards, --pdb-grace and --max-grace-period are more than 1h together, the longest that"
+            " cards may be held for a pod"
+        )
     return Settings(
         host=host,
         port=port,
@@ -72,6 +118,25 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         most_grace_ms=given.max_grace_period,
         bind_timeout_ms=given.bind_timeout,
         tls=TLS(*files) if all(files) else None,
+        election=_election(given),
+        timekeeper=_timekeeper(given) if given.timekeeper_url else None,
+        preempting=Preempting(given.most_preemptions, given.hold_cards, given.pdb_grace),
+    )
+
+
+def _timekeeper(given: argparse.Namespace) -> Timekeeper:
+    return Timekeeper(given.timekeeper_url, given.timekeeper_ca, given.token_file, given.stale_after)
+
+
+def _election(given: argparse.Namespace) -> Election:
+    form = given.leader_election
+    of_form = names.SCHEDULER if form == "scheduler" else names.EXTENDER
+    return Election(
+        form=form,
+        lease=given.lease or (names.NAMESPACE, of_form),
+        duration_ms=given.lease_duration,
+        identity=given.identity or socket.gethostname(),
+        pod=given.pod or (names.NAMESPACE, socket.gethostname()),
     )
 
 
@@ -81,8 +146,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         description="kube-scheduler's extender: decides which card of which node a GPU pod gets, binds the "
         "pod with that, and wakes the next one when a card frees. It keeps no state of its own: everything "
         "is read from the API server's objects.",
-        epilog="Routes: POST /filter, /prioritize, /bind for kube-scheduler; GET /v1/cluster (cards and who "
-        "sits where), /livez, /readyz, /metrics.",
+        epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /v1/cluster "
+        "(cards and who sits where), /v1/waiting (why a pod waits), /livez, /readyz, /metrics.",
     )
 
     def add(
@@ -104,9 +169,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         )
 
     add("--listen", _address, "127.0.0.1:8445", "address to serve on; other than loopback only with TLS")
-    add("--threads", _natural, "16", "calls answered at a time; a bind waits for the API server")
+    add("--threads", _natural, "16", "binds answered at a time, each of which waits for the API server")
     add("--kubeconfig", _path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    add("--policy", str, "binpack", "which card and node is best, where a pod does not say", POLICIES)
+    add("--policy", str, "fragmentation", "how nodes and cards are chosen where nothing else says", POLICIES)
     add("--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that are woken")
     add("--max-grace-period", _duration, "10m", "longest that a vanished pod is reckoned with")
     add(
@@ -115,10 +180,73 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "1500ms",
         "longest that a bind may take; below kube-scheduler's httpTimeout",
     )
+    _election_flags(add)
     add("--tls-cert", _path_or_none, "", "certificate to serve with, PEM")
     add("--tls-key", _path_or_none, "", "its private key, PEM")
     add("--client-ca", _path_or_none, "", "CA of those who may call, PEM")
     return parser
+
+
+def _election_flags(add: Callable[..., None]) -> None:
+    add(
+        "--leader-election",
+        str,
+        "none",
+        "how this replica knows whether it leads: none (it is the only one), scheduler (as the kube-scheduler"
+        " beside it) or lease (by a Lease of its own)",
+        ELECTIONS,
+    )
+    add(
+        "--lease",
+        _namespaced,
+        "",
+        "the Lease that elects, as NAMESPACE/NAME; empty: bursar-system/bursar-scheduler with scheduler,"
+        " bursar-system/bursar-extender with lease",
+    )
+    add("--lease-duration", _lease_duration, "15s", "how long a Lease of ours lasts unrenewed")
+    add(
+        "--identity",
+        str,
+        "",
+        "this replica's name in the Lease; with scheduler, the host's name as the kube-scheduler beside it"
+        " has it; empty: the host's name",
+    )
+    add(
+        "--pod",
+        _namespaced,
+        "",
+        "the pod that this process runs in, as NAMESPACE/NAME; empty: the host's name, in bursar-system",
+    )
+    add(
+        "--timekeeper-url",
+        _https_or_empty,
+        "",
+        "where the standings are asked; empty: nowhere, and priority alone decides who goes first and who may"
+        " be asked to leave",
+    )
+    add("--timekeeper-ca", Path, "/etc/bursar/tls/ca.crt", "CA bundle of the timekeeper, PEM; reread")
+    add(
+        "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
+    )
+    add("--stale-after", _duration, "30s", "time without the timekeeper after which standings are UNKNOWN")
+    add(
+        "--most-preemptions",
+        _natural_or_none,
+        "8",
+        "pods at a time for which cards are held while others are asked to leave; 0: nobody is asked",
+    )
+    add(
+        "--hold-cards",
+        _duration,
+        "3m",
+        "how long cards are held for such a pod, beyond the longest grace period of those who leave",
+    )
+    add(
+        "--pdb-grace",
+        _duration,
+        "10m",
+        "how long a PodDisruptionBudget keeps a pod whose namespace is over its budget; then it is deleted",
+    )
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -134,12 +262,39 @@ def _natural(text: str) -> int:
     return int(text)
 
 
+def _natural_or_none(text: str) -> int:
+    return 0 if text == "0" else _natural(text)
+
+
 def _duration(text: str) -> int:
     """Milliseconds."""
     match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text, re.ASCII)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 1500ms, 90s, 10m or 1h")
     return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _namespaced(text: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    match = re.fullmatch(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAMESPACE/NAME")
+    return match[1], match[2]
+
+
+def _lease_duration(text: str) -> int:
+    """Milliseconds, whole seconds, as a Lease holds them."""
+    ms = _duration(text)
+    if ms < 2_000 or ms % 1_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration of whole seconds from 2s on")
+    return ms
+
+
+def _https_or_empty(text: str) -> str:
+    if text and not re.fullmatch(r"https://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._/-]*)?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no https:// URL")
+    return text
 
 
 def _path_or_none(text: str) -> Path | None:

@@ -8,19 +8,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.facts import Facts
-from scheduler_ext.nodes import Node, Seat, node_of, seat_of, vanished, with_facts, with_seat, without_seat
+from scheduler_ext.nodes import (
+    Node,
+    Seat,
+    node_of,
+    reserved,
+    seat_of,
+    vanished,
+    with_facts,
+    with_others,
+    with_seat,
+    without_seat,
+)
 from scheduler_ext.persistent import Map
-from scheduler_ext.pods import Pod
+from scheduler_ext.pods import Other, Pod
 from timekeeper.core.values import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``pods``: every GPU pod whose object exists, by UID. ``nodes``: every node that has an object or a pod
-    on its cards, by name. ``seated``: on which node a pod has a seat, by UID. ``unsure``: the UIDs whose
-    seats are assumed, or are those of vanished pods."""
+    """``pods``: every GPU pod whose object exists, by UID. ``others``: the pods that ask for no GPU and take
+    CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``seated``: on which
+    node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of vanished pods."""
 
     pods: Map[Pod] = field(default_factory=Map)
+    others: Map[Other] = field(default_factory=Map)
     nodes: Map[Node] = field(default_factory=Map)
     seated: Map[str] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()
@@ -38,14 +50,15 @@ class Snapshot:
 EMPTY = Snapshot()
 
 
-def pod_seen(snapshot: Snapshot, pod: Pod) -> Snapshot:
+def pod_seen(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     """The pod is now as given. One that is not bound keeps the seat that was assumed for it: only a refusal,
-    its binding elsewhere or its end takes that away."""
+    its binding elsewhere or its end takes that away; without such a seat it has the one that is reserved for
+    it by ``now_ms``."""
     if snapshot.pods.get(pod.uid) == pod:
         return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
     if not pod.node:
-        return snapshot
+        return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
         return unseat(snapshot, pod.uid)
     return _seated(snapshot, pod.node, seat_of(pod, pod.placement, "bound"))
@@ -66,9 +79,38 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
         if gone.node:
             snapshot = pod_gone(snapshot, gone, now_ms)
         else:
-            snapshot = replace(snapshot, pods=snapshot.pods.without(gone.uid))
+            snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
     for pod in there.values():
-        snapshot = pod_seen(snapshot, pod)
+        snapshot = pod_seen(snapshot, pod, now_ms)
+    return snapshot
+
+
+def other_seen(snapshot: Snapshot, other: Other) -> Snapshot:
+    """The pod, which asks for no GPU, is now as given."""
+    known = snapshot.others.get(other.uid)
+    if known == other:
+        return snapshot
+    if known is not None:
+        snapshot = _less_cpu(snapshot, known)
+    if other.cpu_milli == 0:
+        return snapshot
+    snapshot = replace(snapshot, others=snapshot.others.set(other.uid, other))
+    return _with_node(snapshot, with_others(snapshot.node(other.node), other.cpu_milli))
+
+
+def other_gone(snapshot: Snapshot, uid: str) -> Snapshot:
+    """The pod, which asked for no GPU, takes nothing any more."""
+    known = snapshot.others.get(uid)
+    return snapshot if known is None else _less_cpu(snapshot, known)
+
+
+def others_listed(snapshot: Snapshot, others: Iterable[Other]) -> Snapshot:
+    """These pods without a request for GPUs exist, and no others."""
+    there = {other.uid: other for other in others}
+    for uid in [uid for uid, _ in snapshot.others.items() if uid not in there]:
+        snapshot = other_gone(snapshot, uid)
+    for other in there.values():
+        snapshot = other_seen(snapshot, other)
     return snapshot
 
 
@@ -106,11 +148,20 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
     return _seated(snapshot, snapshot.seated.get(uid) or "", replace(seat, until_ms=at_ms))
 
 
-def forget(snapshot: Snapshot, uid: str) -> Snapshot:
-    """The pod was definitely not bound: what was assumed for it is free. A seat that is more than assumed
-    stays."""
+def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
+    """The pod was definitely not bound: what was assumed for it is free, and what its object reserves for it
+    by ``now_ms`` is held again. A seat that is more than assumed stays."""
+    seat, pod = snapshot.seat(uid), snapshot.pods.get(uid)
+    if seat is None or seat.held != "assumed":
+        return snapshot
+    snapshot = unseat(snapshot, uid)
+    return snapshot if pod is None or pod.node else _reserved(snapshot, pod, now_ms)
+
+
+def unreserve(snapshot: Snapshot, uid: str) -> Snapshot:
+    """Nothing is held for the pod any more. A seat that is more than reserved stays."""
     seat = snapshot.seat(uid)
-    return unseat(snapshot, uid) if seat is not None and seat.held == "assumed" else snapshot
+    return unseat(snapshot, uid) if seat is not None and seat.held == "reserved" else snapshot
 
 
 def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
@@ -118,14 +169,16 @@ def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
     seat = snapshot.seat(uid)
     if seat is None or seat.held == "vanished":
         return snapshot
+    if seat.held == "reserved":
+        return unseat(snapshot, uid)
     return _seated(snapshot, snapshot.seated.get(uid) or "", vanished(seat, now_ms + seat.grace_ms))
 
 
 def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Pods that vanished and whose grace period is over let go of their cards."""
+    """Pods that vanished and whose grace period is over let go of their cards, and reservations end."""
     for uid in snapshot.unsure:
         seat = snapshot.seat(uid)
-        if seat is not None and seat.held == "vanished" and seat.until_ms <= now_ms:
+        if seat is not None and seat.held in ("vanished", "reserved") and seat.until_ms <= now_ms:
             snapshot = unseat(snapshot, uid)
     return snapshot
 
@@ -139,6 +192,15 @@ def unseat(snapshot: Snapshot, uid: str) -> Snapshot:
     return _with_node(snapshot, without_seat(snapshot.node(name), uid))
 
 
+def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+    seat = snapshot.seat(pod.uid)
+    if seat is not None and seat.held != "reserved":
+        return snapshot
+    if pod.reserved is None or not pod.reserved.lasts(now_ms):
+        return unreserve(snapshot, pod.uid)
+    return _seated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
+
+
 def _seated(snapshot: Snapshot, name: str, seat: Seat) -> Snapshot:
     if snapshot.seated.get(seat.uid) not in (None, name):
         snapshot = unseat(snapshot, seat.uid)
@@ -148,9 +210,14 @@ def _seated(snapshot: Snapshot, name: str, seat: Seat) -> Snapshot:
     return _with_node(snapshot, with_seat(snapshot.node(name), seat))
 
 
+def _less_cpu(snapshot: Snapshot, other: Other) -> Snapshot:
+    snapshot = replace(snapshot, others=snapshot.others.without(other.uid))
+    return _with_node(snapshot, with_others(snapshot.node(other.node), -other.cpu_milli))
+
+
 def _with_node(snapshot: Snapshot, node: Node) -> Snapshot:
     if snapshot.nodes.get(node.name) is node:
         return snapshot
-    if node.facts is None and not node.seats:
+    if node.facts is None and not node.seats and not node.others_milli:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))

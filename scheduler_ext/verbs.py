@@ -1,48 +1,48 @@
-"""What kube-scheduler asks of us, decided: filter, prioritize and bind, each on one snapshot."""
+"""What kube-scheduler asks of us, decided: filter, prioritize, preempt and bind, each on one
+snapshot."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from scheduler_ext import refusal
-from scheduler_ext.answers import Answers, Sorted, question
+from scheduler_ext.answers import Answers, Question, Sorted, question
 from scheduler_ext.binder import Binder, Order
 from scheduler_ext.books import Books
+from scheduler_ext.cpu import requested_milli
+from scheduler_ext.dryrun import DryRun, dry_run
 from scheduler_ext.fit import fit
 from scheduler_ext.nodes import without_seat
 from scheduler_ext.pods import Pod, read_pod
-from scheduler_ext.policy import BUILT, Policy, policy_named
-from scheduler_ext.rank import ranks
+from scheduler_ext.policies import Policies
+from scheduler_ext.policy import Policy
+from scheduler_ext.preempt import Leaving, with_cards
+from scheduler_ext.rank import ranked
 from scheduler_ext.refusal import Refusal
 from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.victims import Moment
 from scheduler_ext.waiting import waiter
 from scheduler_ext.waker import Waker
-from scheduler_ext.wire import Asked
-from timekeeper.core.request import mapping
+from scheduler_ext.wire import Asked, Offer
+from timekeeper.core.request import Json, mapping
 from timekeeper.core.values import GPURequest
 
+LOOK_FOR_S = 1.0  # kube-scheduler waits two for an answer
 INCOMPLETE = "the extender's books are not complete yet"
 
 
-class Policies:
-    """The policy of each request: its own, else the cluster's. ``say`` hears once of each that is not built
-    yet and acts as binpack."""
-
-    def __init__(self, default: str, say: Callable[[str], None]) -> None:
-        self._default, self._say = default, say
-        self._said: set[str] = set()
-
-    def __call__(self, request: GPURequest) -> Policy:
-        word = request.policy or self._default
-        if word not in BUILT and word not in self._said:
-            self._said.add(word)
-            self._say(word)
-        return policy_named(word)
-
-
 class Verbs:
-    """filter and prioritize change nothing but the memory of who waits; bind is `Binder`'s."""
+    """filter, prioritize and preempt change nothing but the memory of who waits; bind is `Binder`'s."""
 
-    def __init__(self, books: Books, policies: Policies, waker: Waker, binder: Binder) -> None:
+    def __init__(
+        self,
+        books: Books,
+        policies: Policies,
+        waker: Waker,
+        binder: Binder,
+        moment: Callable[[Snapshot], Moment],
+    ) -> None:
         self._books, self._policies, self._waker, self._binder = books, policies, waker, binder
+        self._moment = moment
         self._answers = Answers()
 
     @property
@@ -62,38 +62,101 @@ class Verbs:
         if pod.request is None:
             why = refusal.malformed(pod.malformed).sentence
             return Sorted([], {}, dict.fromkeys(asked.names, why))
-        policy = self._policies(pod.request)
+        policy = self._policies(pod)
         found = self._answers.sort(question(pod.request, policy, pod.amounts), snapshot.nodes, asked.names)
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
+        kept = self._waker.kept(lambda: waiter(pod, policy, asked.names), found.fits)
+        if kept:
+            found = _without(found, kept, refusal.no_room(pod.request).sentence)
         if not found.fits and asked.names:
             self._waker.refused(waiter(pod, policy, asked.names), snapshot)
-        else:
-            self._waker.tried(pod.uid)
         return found
 
-    def prioritize(self, asked: Asked) -> list[int]:
-        """A rank for each node, 10 for the best; 0 for one that the pod does not fit on."""
+    def dry_run(self, asked: Asked) -> DryRun | str:
+        """What filter would answer; nobody remembers that it was asked. The nodes may be templates that the
+        books do not know (`dryrun`)."""
+        if not self.complete:
+            return INCOMPLETE
         snapshot = self._books.snapshot
-        pod = _pod(asked, snapshot) if self.complete else None
-        if pod is None or pod.request is None:
+        pod = _pod(asked, snapshot)
+        if pod is None:
+            return DryRun(Sorted(asked.names, {}, {}), {})
+        if pod.request is None:
+            why = refusal.malformed(pod.malformed).sentence
+            return DryRun(Sorted([], {}, dict.fromkeys(asked.names, why)), {})
+        about = question(pod.request, self._policies(pod), pod.amounts)
+        return dry_run(asked, about, pod.uid, snapshot)
+
+    def prioritize(self, asked: Asked) -> list[int]:
+        """A rank for each node, 10 for the best; 0 for one that the pod does not fit on.
+
+        A pod that asks for no GPU, where kube-scheduler sends such, is kept from taking the CPU that free
+        GPUs need; a policy that looks at no CPU has no opinion on it.
+        """
+        if not self.complete:
             return [0] * len(asked.names)
-        policy = self._policies(pod.request)
-        scores = self._answers.scores(question(pod.request, policy, pod.amounts), snapshot.nodes, asked.names)
-        ranked = iter(ranks([score for score in scores if score is not None]))
-        return [0 if score is None else next(ranked) for score in scores]
+        snapshot = self._books.snapshot
+        pod = _pod(asked, snapshot)
+        if pod is None:
+            about = _without_gpu(asked.pod, self._policies)
+        elif pod.request is not None:
+            about = question(pod.request, self._policies(pod), pod.amounts)
+        else:
+            about = None
+        if about is None:
+            return [0] * len(asked.names)
+        scores = self._answers.scores(about, snapshot.nodes, asked.names)
+        return ranked(about.policy, pod.uid if pod is not None else "", scores, asked.names)
+
+    def preempt(self, offer: Offer) -> Mapping[str, Leaving]:
+        """Of the nodes where kube-scheduler would make room for the pod those where it then has its cards,
+        with all who must leave (`preempt`). Of very many nodes only as many as can be looked at in time: it
+        needs one."""
+        if not self.complete:
+            return {}
+        snapshot = self._books.snapshot
+        pod = _pod(offer, snapshot)
+        if pod is None:
+            return offer.nodes
+        if pod.request is None or pod.reserved is not None:
+            return {}  # others leave already for a pod that cards are held for
+        found: dict[str, Leaving] = {}
+        until = time.monotonic() + LOOK_FOR_S
+        policy = self._policies(pod)
+        for name, leaving in with_cards(pod, offer.nodes, snapshot, self._moment(snapshot), policy):
+            if leaving is not None:
+                found[name] = leaving
+            if found and time.monotonic() > until:
+                break
+        return found
 
     def bind(self, order: Order) -> str:
         """Why the pod is not bound, "" where it is."""
         return self._binder.bind(order) if self.complete else INCOMPLETE
 
 
-def _pod(asked: Asked, snapshot: Snapshot) -> Pod | None:
+def _without_gpu(raw: Json, policies: Policies) -> Question | None:
+    namespace = str(mapping(raw.get("metadata")).get("namespace", ""))
+    policy = policies.beside(namespace, requested_milli(raw))
+    return Question(None, policy, ()) if policy.weighing is not None and policy.weighing.together else None
+
+
+def _pod(asked: Asked | Offer, snapshot: Snapshot) -> Pod | None:
     """The pod as the watch has read it already, where that is the very one; else read from the call."""
     metadata = mapping(asked.pod.get("metadata"))
     known = snapshot.pods.get(str(metadata.get("uid", "")))
     if known is not None and known.version == metadata.get("resourceVersion"):
         return known
     return read_pod(asked.pod)
+
+
+def _without(found: Sorted, kept: set[str], sentence: str) -> Sorted:
+    """Without the nodes that are kept for another pod, and so have no room for this one."""
+    return Sorted(
+        [name for name in found.fits if name not in kept],
+        found.short,
+        {**found.refused, **dict.fromkeys(kept, sentence)},
+    )
 
 
 def _beside_itself(

@@ -10,18 +10,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler_ext.fit import fit
-from scheduler_ext.nodes import Node
+from scheduler_ext.nodes import Node, without_seat
 from scheduler_ext.pods import Pod
 from scheduler_ext.policy import Policy
 from scheduler_ext.refusal import Refusal
+from scheduler_ext.standing import UNHEARD, Standings
+from timekeeper.core.values import GPURequest
 
 MOST_NODES = 1_000
+
+Turn = tuple[bool, bool, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A pod that was refused, by which policy, and the nodes that kube-scheduler had offered; None where they
-    were too many to remember."""
+    """A pod that waits, by which policy, and the nodes that kube-scheduler had offered when we refused it;
+    None where these were too many to remember, or we were not asked."""
 
     pod: Pod
     policy: Policy
@@ -34,16 +38,37 @@ def waiter(pod: Pod, policy: Policy, offered: Iterable[str]) -> Waiter:
     return Waiter(pod, policy, nodes if len(nodes) <= MOST_NODES else None)
 
 
-def next_to_wake(node: Node, waiters: Iterable[Waiter]) -> Waiter | None:
-    """Of those that wait for this node and now fit there, the one of the highest priority, then the
-    oldest."""
-    for each in sorted(waiters, key=_turn):
-        if each.offered is not None and node.name not in each.offered:
+def next_to_wake(node: Node, waiters: Iterable[Waiter], standings: Standings = UNHEARD) -> Waiter | None:
+    """Of those that wait for this node and now fit there, the one whose turn it is (`turn`)."""
+    without_room: set[GPURequest] = set()
+    for each in sorted(waiters, key=lambda waiting: turn(waiting.pod, node.name, standings)):
+        if not _asks_for(each, node) or each.pod.request in without_room:
             continue
-        if each.pod.request is not None and not isinstance(fit(each.pod.request, node, each.policy), Refusal):
+        if _fits(each, node):
             return each
+        if each.pod.uid not in node.seats and each.pod.request is not None:
+            without_room.add(each.pod.request)
     return None
 
 
-def _turn(each: Waiter) -> tuple[int, int, str]:
-    return -each.pod.priority, each.pod.asked_ms, each.pod.uid
+def turn(pod: Pod, node: str, standings: Standings) -> Turn:
+    """When it is the pod's turn on that node, least first: one that its cards are held for there; those of
+    namespaces that are not over budget, as these stand now and whatever class a pod was stamped with; then
+    the higher priority; then the older."""
+    held = pod.reserved is not None and pod.reserved.node == node
+    return not held, standings.of(pod.namespace).over, -pod.priority, pod.asked_ms, pod.uid
+
+
+def _asks_for(each: Waiter, node: Node) -> bool:
+    pod = each.pod
+    if pod.reserved is not None and pod.reserved.node == node.name:
+        return True
+    if each.offered is not None:
+        return node.name in each.offered
+    return node.facts is None or pod.wishes.admit(node.name, node.facts.face)
+
+
+def _fits(each: Waiter, node: Node) -> bool:
+    free = without_seat(node, each.pod.uid)  # what is held for a pod is not in its own way
+    request = each.pod.request
+    return request is not None and not isinstance(fit(request, free, each.policy), Refusal)

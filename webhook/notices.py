@@ -6,8 +6,9 @@ The API server drops a warning with a line break, and cuts all of them once they
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
+from timekeeper.core.dialects import tencent
 from timekeeper.core.policy import BUILT_ON_EXHAUSTED
-from timekeeper.core.request import BUILT_POLICIES, Json
+from timekeeper.core.request import BUILT_POLICIES, Json, containers, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook import govern
@@ -109,8 +110,23 @@ def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms
         yield f"priority class {shown(ours.name)} does not exist in the cluster; it is not set"
     if request.policy and request.policy not in BUILT_POLICIES:
         yield f"{names.POLICY}: {request.policy} is not built yet and acts as binpack"
+    if request.topology and all(each.ask.devices == 1 for each in request.asks):
+        yield f"{names.TOPOLOGY}: {request.topology} changes nothing, for no container asks for several cards"
+    yield from _without_effect(pod, request)
     own = spec.get("priorityClassName")
     told = govern.stands_above_budget(spec, terms)  # by the rule of that
     if own and own != ours.name and not told and not govern.keeps_own_class(spec, standing.word, terms):
         most = f"{ours.name}, the highest that the namespace's budget gives"
         yield f"priority class {shown(own)} replaced by {most}"
+
+
+def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:
+    """Memory beside whole cards, which only this dialect takes: gpu-manager gives them all of it."""
+    if request.dialect != tencent.DIALECT.name:
+        return
+    whole = {each.container for each in request.asks if each.ask.whole}
+    for each in containers(pod):
+        limits = mapping(mapping(each.raw.get("resources")).get("limits"))
+        if each.name in whole and tencent.MEMORY in limits:
+            path = f"{each.path}.resources.limits[{tencent.MEMORY}]"
+            yield f"{path} has no effect: whole cards come with all of their memory"

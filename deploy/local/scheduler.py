@@ -25,6 +25,10 @@ UNCOUNTED_RESOURCES = frozenset({"bursar.dev/gpu-count"})
 # between two nodes. At 10 the choice of cards decides unless several of those agree against it.
 EXTENDER_WEIGHT = 10
 
+# Seconds that kube-scheduler lets a pod rest after a try, at most. By default ten: so long could one that is
+# woken just after a try wait while others keep kube-scheduler busy.
+MOST_BACKOFF_S = 2
+
 
 @dataclass(frozen=True, slots=True)
 class ExtenderTLS:
@@ -45,12 +49,13 @@ def extender(
     tls: ExtenderTLS | None = None,
 ) -> dict[str, Any]:
     """The entry for our extender at `url` (scheme, host, port, perhaps a path), which answers below it at
-    filter, prioritize and bind.
+    filter, prioritize, preempt and bind.
     """
     entry: dict[str, Any] = {
         "urlPrefix": url,
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
         "bindVerb": "bind",
         "weight": EXTENDER_WEIGHT,
         "enableHTTPS": tls is not None,
@@ -79,6 +84,7 @@ def scheduler_configuration(
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": kubeconfig, "qps": 500, "burst": 1000},
         "leaderElection": {"leaderElect": False},
+        **({"podMaxBackoffSeconds": MOST_BACKOFF_S} if GPU_PROFILE in profiles else {}),
         "profiles": [_profile(name) for name in profiles],
         **({"extenders": list(extenders)} if extenders else {}),
     }

@@ -160,9 +160,13 @@ class Stack:
         ]
 
     def _extender_flags(self) -> list[str]:
+        token = self.folder / "extender.token"
+        token.write_text(self.token(NAMESPACE, "bursar-scheduler", audience="bursar"))
         return [
             *("-m", "scheduler_ext", "--listen", f"127.0.0.1:{self._ports['extender']}"),
             *("--kubeconfig", str(self._kubeconfig("bursar-scheduler"))),
+            *("--timekeeper-url", self.timekeeper_url, "--timekeeper-ca", str(self.ca_file)),
+            *("--token-file", str(token)),
         ]
 
     def _webhook_flags(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 ``python tests/bench/extender.py --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the
 API server, in a process of its own, holds N nodes and P bound pods of about 4 kB and takes Bindings; before
-it runs a real ``python -m scheduler_ext``. K pods of four sizes then come one after another, and each is
+it runs a real ``python -m scheduler_ext``. K pods of eight shapes then come one after another, and each is
 filtered over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive
 connection; so every call comes upon a cluster that has changed since the last one. Times in milliseconds as
 the caller sees them; ``cpu`` is what the extender's process spends on a call when nothing changes;
@@ -42,10 +42,14 @@ MEMORY_MIB = 81_920
 PAGE = 500
 WARM_UP = 20
 SIZES: tuple[dict[str, str], ...] = (
-    {"bursar.dev/gpu-percent": "50"},
-    {"bursar.dev/gpu-percent": "25"},
-    {"bursar.dev/gpu-memory": "20000"},
-    {"bursar.dev/gpu-count": "1"},
+    {"bursar.dev/gpu-percent": "50", "cpu": "4"},
+    {"bursar.dev/gpu-percent": "20", "cpu": "2"},
+    {"bursar.dev/gpu-count": "1", "cpu": "8"},
+    {"bursar.dev/gpu-percent": "80", "cpu": "6"},
+    {"bursar.dev/gpu-memory": "20000", "cpu": "3"},
+    {"bursar.dev/gpu-percent": "30", "cpu": "3500m"},
+    {"bursar.dev/gpu-count": "2", "cpu": "16"},
+    {"bursar.dev/gpu-percent": "10", "cpu": "1"},
 )
 PADDING = [{"name": f"SETTING_{at}", "value": "x" * 60} for at in range(25)]
 
@@ -101,14 +105,20 @@ def pod(name: str, limits: dict[str, str]) -> Json:
 
 
 def bound_pods(nodes: int, cards: int, count: int, rng: random.Random) -> Iterator[Json]:
-    """So many running pods of shares of a card, at random wherever there is room."""
+    """So many running pods, one in eight without a GPU, the others with shares of a card, at random wherever
+    there is room."""
     free = {(at, card): 100 for at in range(nodes) for card in range(cards)}
     started = {"running": {"startedAt": "2026-11-20T04:33:00Z"}}
     for number in range(count):
+        if number % 8 == 7:
+            raw = pod(f"bound-{number}", {"cpu": rng.choice(("100m", "500m", "2"))})
+            raw["spec"]["nodeName"] = f"node-{rng.randrange(nodes)}"
+            yield raw | {"status": {"phase": "Running"}}
+            continue
         percent = rng.choice((10, 20, 25, 50))
         at, card = _with_room(free, nodes, cards, percent, rng)
         free[at, card] -= percent
-        raw = pod(f"bound-{number}", {"bursar.dev/gpu-percent": str(percent)})
+        raw = pod(f"bound-{number}", {"bursar.dev/gpu-percent": str(percent), "cpu": f"{80 * percent}m"})
         given = {"uuid": f"GPU-node-{at}-{card}", "index": card, "share_milli": 10 * percent}
         given["memory_mib"] = MEMORY_MIB * percent // 100
         raw["metadata"]["annotations"] = {
@@ -137,6 +147,7 @@ class Objects:
         self.pages = {
             "nodes": _pages(node(f"node-{at}", cards) for at in range(nodes)),
             "pods": _pages(bound_pods(nodes, cards, pods, rng)),
+            "poddisruptionbudgets": _pages(iter(())),
         }
         self.news: queue.SimpleQueue[Json] = queue.SimpleQueue()
         self.waiting: dict[str, Json] = {}
@@ -395,11 +406,10 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     from scheduler_ext.api import Api
     from scheduler_ext.assembly import Extender
     from scheduler_ext.facts import read_node
-    from scheduler_ext.pods import read_pod
+    from scheduler_ext.pods import read_any
 
     running = Extender(settings.read([], {}), Api(folder / "kubeconfig"), lambda event, **fields: None)
-    held = (read_pod(raw) for raw in bound_pods(nodes, cards, pods, random.Random(1)))
-    running.books.pods_listed([each for each in held if each is not None])
+    running.books.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))
     running.books.nodes_listed(read_node(node(name, cards)) for name in names)
     gc.collect()
     gc.freeze()  # as the extender does when its books are complete
@@ -408,9 +418,7 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     for number in range(-WARM_UP, calls):
         changed = next(more)
         changed["metadata"]["uid"] = f"uid-more-{number}"
-        value = read_pod(changed)
-        if value is not None:
-            running.books.pod_seen(value)
+        running.books.pod_seen(read_any(changed))
         body = json.dumps({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names}).encode()
         for verb, each in times.items():
             took = _wsgi(running.app.wsgi_app, f"/{verb}", body)

@@ -196,7 +196,6 @@ def test_what_is_not_built_yet_is_said() -> None:
     assert isinstance(entry, Budget)
     assert {sentence.split(":")[0] for sentence in not_built(entry)} == {
         "onExhausted",
-        "policy",
         "maxGPUs",
     }
     assert "evict acts as deprioritize" in not_built(entry)[0]
@@ -207,7 +206,13 @@ def test_what_is_not_built_yet_is_said() -> None:
 def test_what_has_no_effect_where_it_stands_is_said() -> None:
     once = Budget(1, period="once", carry_over_milli=500, on_exhausted="deny")
     group = Budget(
-        1, on_exhausted="deny", mode="observe", rules=(("host-pid", "warn"),), exempt=("a",), price="2"
+        1,
+        on_exhausted="deny",
+        mode="observe",
+        rules=(("host-pid", "warn"),),
+        exempt=("a",),
+        price="2",
+        policy="spread",
     )
 
     assert not_built(once, "team-a") == ("carryOver: it has no effect where the period is once",)
@@ -217,6 +222,7 @@ def test_what_has_no_effect_where_it_stands_is_said() -> None:
         "rules",
         "exempt",
         "price",
+        "policy",
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds import container, limits_of, pod
+from tests.worlds import Json, container, limits_of, pod
 from timekeeper.core.request import canonical, parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import message
@@ -165,10 +165,58 @@ def test_constraints_come_from_annotations() -> None:
     )
 
 
-def test_a_constraint_that_is_not_built_is_refused_and_never_ignored() -> None:
-    parsed = parse(pod(container(gpu_percent="50"), annotations={"bursar.dev/topology": "pair"}))
+@pytest.mark.parametrize("word", ["pair", "numa", "node"])
+def test_a_topology_is_one_of_three_words(word: str) -> None:
+    request = parse(pod(container(gpu_count="2"), annotations={"bursar.dev/topology": word})).request
 
-    assert [violation.rule for violation in parsed.violations] == ["constraint-not-built"]
+    assert request is not None
+    assert request.topology == word
+    assert words_of({"bursar.dev/topology": "rack"}) == ["unknown-topology"]
+    assert words_of({"bursar.dev/topology": ["pair"]}) == ["unknown-topology"]
+
+
+def words_of(annotations: dict[str, object], *containers: Json, init: list[Json] | None = None) -> list[str]:
+    """The rules that a pod with these annotations breaks; it has two containers where none are given."""
+    two = (container("a", gpu_percent="50"), container("b", gpu_percent="50"))
+    raw = pod(*(containers or two), init=init, annotations=annotations)
+    return [violation.rule for violation in parse(raw).violations]
+
+
+@pytest.mark.parametrize("named", ["", "a", "a,a", " , ", 7])
+def test_one_card_for_fewer_than_two_containers_is_malformed(named: object) -> None:
+    """GPU Aware Scheduling calls these malformed too."""
+    assert words_of({"bursar.dev/same-gpu": named}) == ["same-gpu-container"]
+
+
+def test_one_card_for_a_container_that_asks_for_none_is_malformed() -> None:
+    assert words_of({"bursar.dev/same-gpu": "a,c"}) == ["same-gpu-container"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [
+        (({"gpu_percent": "50"}, {"gpu_percent": "50"}), True),
+        (({"gpu_percent": "50"}, {"gpu_percent": "51"}), False),
+        (({"gpu_memory": "4096"}, {"gpu_percent": "99"}), True),
+        (({"gpu_memory": "4096"}, {"gpu_percent": "100"}), False),
+        (({"gpu_percent": "50"}, {"gpu_count": "2", "gpu_percent": "20"}), False),
+    ],
+)
+def test_containers_of_one_card_must_be_able_to_share_it(limits: tuple[Json, Json], fits: bool) -> None:
+    containers = [container(name, **asked) for name, asked in zip("ab", limits, strict=True)]
+
+    assert words_of({"bursar.dev/same-gpu": "a,b"}, *containers) == ([] if fits else ["same-gpu-conflict"])
+
+
+def test_an_init_container_may_have_the_whole_card_that_another_container_shares_later() -> None:
+    whole, sidecar = container("i", gpu_percent="100"), {**container("s", gpu_percent="1")}
+    main = container("a", gpu_percent="50")
+    asked: dict[str, object] = {"bursar.dev/same-gpu": "a,i"}
+
+    assert words_of(asked, main, init=[whole]) == []
+    before = {**sidecar, "restartPolicy": "Always"}
+    assert words_of({"bursar.dev/same-gpu": "a,i,s"}, main, init=[before, whole]) == ["same-gpu-conflict"]
+    assert words_of({"bursar.dev/same-gpu": "a,i,s"}, main, init=[whole, before]) == []
 
 
 def test_a_pod_without_gpus_is_neither_a_request_nor_wrong() -> None:

@@ -25,6 +25,8 @@ from timekeeper.core import budgets
 pytestmark = pytest.mark.cluster
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
+# used in tests/scheduler_ext/test_preempting, by an account that has the same role
+PREEMPTORS = (Right("create", "pods/eviction"), Right("delete", "pods"))
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -97,6 +99,7 @@ def live(stack: Stack) -> Json:
     free_the_card(stack)
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
     bind_a_pod_that_is_not_there(stack)
+    close_a_node(stack)
     stack.get("/v1/usage", stack.reader_token())
     renew(stack)
     return sample
@@ -152,6 +155,17 @@ def bind_a_pod_that_is_not_there(stack: Stack) -> None:
         assert json.load(answer)["Error"]
 
 
+def close_a_node(stack: Stack) -> None:
+    """By an inventory that cannot be read, which the extender tells in an Event on the node."""
+    broken = kwok_node("n2", cards=1)
+    broken["metadata"]["annotations"]["bursar.dev/inventory"] = "{"
+    stack.cp.api.call("POST", "/api/v1/nodes", broken)
+    stack.wait(
+        "an Event about the node",
+        lambda: "CardsClosed" in stack.cp.kubectl("get", "events", "-n", "default").stdout,
+    )
+
+
 def renew(stack: Stack) -> None:
     """The certificates made anew, as when the CA is due."""
     broken = {"data": {"ca.crt": "", "ca.key": ""}}
@@ -187,8 +201,11 @@ def test_every_call_is_one_that_the_manifests_own_roles_allow(lived: Lived) -> N
 @pytest.mark.parametrize("account", ["bursar-certificates", "bursar-timekeeper", "bursar-scheduler"])
 def test_every_right_is_used(lived: Lived, account: str) -> None:
     calls = [call.right for call in lived.calls if call.account == account]
+    calls += asked(lived, f"system:serviceaccount:{NAMESPACE}:{account}")
     # kube-scheduler's own, and used by it in test_scheduler
-    rights = [right for right in granted(account) if right.name != "bursar-scheduler"]
+    rights = [
+        right for right in granted(account) if right.name != "bursar-scheduler" and right not in PREEMPTORS
+    ]
 
     assert calls
     assert [right for right in rights if not any(right.covers(call) for call in calls)] == []
@@ -204,6 +221,13 @@ def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role
     user = f"system:serviceaccount:{NAMESPACE}:bursar-webhook"
 
     assert asked(lived, user) == granted("bursar-webhook")
+
+
+def test_the_extender_hears_the_standings_from_the_timekeeper(lived: Lived) -> None:
+    user = f"system:serviceaccount:{NAMESPACE}:bursar-scheduler"
+
+    assert Right("get", "standings", "bursar.dev") in asked(lived, user)
+    assert "event=standings-heard" in lived.stack.log("extender")
 
 
 def test_a_person_with_the_viewers_role_reads_a_report(lived: Lived) -> None:

@@ -60,7 +60,14 @@ NEEDED: dict[str, Reasons] = {
         "cards": followed("nodes"),
         "to find out what became of a Binding": {Right("get", "pods")},
         "to bind": {Right("create", "pods/binding")},
-        "to wake a waiting pod": {Right("patch", "pods/status")},
+        "to wake a waiting pod, and to hold cards for it": {Right("patch", "pods/status")},
+        "to have others leave for it": {Right("create", "pods/eviction")},
+        "the same, once a debtor's PodDisruptionBudget has been honoured for long enough": {
+            Right("delete", "pods")
+        },
+        "which pods may leave without harm": followed("poddisruptionbudgets", "policy"),
+        "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
+        "to tell what was decided about a pod or a node": {Right("create", "events", "events.k8s.io")},
         "kube-scheduler's own: to lead, and to go on leading": {
             Right(verb, "leases", "coordination.k8s.io", NAMESPACE, "bursar-scheduler")
             for verb in ("get", "update")
@@ -117,7 +124,7 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     rights = [right for account in NEEDED for right in granted(account)]
 
     assert not [right for right in rights if "*" in (right.verb, right.resource, right.group)]
-    assert not [right for right in rights if right.verb in powers]
+    assert [right for right in rights if right.verb in powers] == [Right("delete", "pods")]
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
 
 

@@ -114,6 +114,28 @@ def test_the_webhook_finds_the_timekeeper_by_its_service() -> None:
     assert service["namespace"] == names.NAMESPACE == NAMESPACE
 
 
+def test_the_extender_finds_the_timekeeper_and_the_files_to_ask_it_with() -> None:
+    one, pod = container("bursar-scheduler/extender"), template(the("Deployment", "bursar-scheduler"))["spec"]
+    asked = scheduler_ext.settings.read(one["args"], {}).timekeeper
+    service = the("Service", "bursar-timekeeper")["metadata"]
+    mounts = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    token, ca = (
+        volumes["token"]["projected"]["sources"][0]["serviceAccountToken"],
+        volumes["ca"]["secret"],
+    )
+
+    assert asked is not None
+    assert asked.url == f"https://{service['name']}.{service['namespace']}.svc"
+    assert (token["audience"], str(asked.token_file)) == (
+        names.AUDIENCE,
+        f"{mounts['token']}/{token['path']}",
+    )
+    assert (ca["secretName"], [each["key"] for each in ca["items"]]) == ("bursar-timekeeper-tls", ["ca.crt"])
+    assert ca["optional"] is True  # before the certificates are made there are pods to place already
+    assert str(asked.ca) == f"{mounts['ca']}/ca.crt"
+
+
 def test_pods_get_the_sidecar_of_this_version() -> None:
     read = webhook.settings.read(container("bursar-webhook/webhook")["args"], {})
 

@@ -24,11 +24,8 @@ def test_the_extender_entry_guards_what_nodes_advertise_and_ignores_the_count() 
         "nvidia.com/gpu": False,
     }
     assert (entry["urlPrefix"], entry["httpTimeout"]) == ("http://127.0.0.1:1234", "2s")
-    assert (entry["filterVerb"], entry["prioritizeVerb"], entry["bindVerb"]) == (
-        "filter",
-        "prioritize",
-        "bind",
-    )
+    assert (entry["filterVerb"], entry["prioritizeVerb"]) == ("filter", "prioritize")
+    assert (entry["preemptVerb"], entry["bindVerb"]) == ("preempt", "bind")
     assert (entry["nodeCacheCapable"], entry["ignorable"], entry["enableHTTPS"]) == (True, False, False)
 
 

@@ -12,99 +12,17 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.scheduler_ext.store import Fault, Store
+
+__all__ = ["ApiServer", "Fault", "Store", "api_server"]
+
 Json = dict[str, Any]
-
-
-@dataclass
-class Fault:
-    """What happens to the next call of this verb ("bind", "get", "patch", "list"): it is obeyed or not, and
-    then answered with this status, or not at all: ``reset`` cuts the connection, ``silent`` says nothing
-    until the server ends."""
-
-    verb: str
-    obeyed: bool = False
-    status: int = 0
-    how: str = ""
-
-
-@dataclass
-class Store:
-    """What the server holds. ``calls``: the verbs it was asked, in order, with what was sent."""
-
-    objects: dict[str, dict[str, Json]] = field(default_factory=lambda: {"pods": {}, "nodes": {}})
-    version: int = 0
-    log: list[tuple[int, str, Json]] = field(default_factory=list)
-    oldest: int = 0
-    faults: list[Fault] = field(default_factory=list)
-    calls: list[tuple[str, Any]] = field(default_factory=list)
-    watching: bool = True
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def put(self, kind: str, raw: Json) -> Json:
-        """Create or replace an object; it gets the next resource version."""
-        with self.changed:
-            key = _key(raw)
-            was = self.objects[kind].get(key)
-            self.version += 1
-            raw = copy.deepcopy(raw)
-            raw["metadata"]["resourceVersion"] = str(self.version)
-            self.objects[kind][key] = raw
-            self.log.append((self.version, kind, {"type": "MODIFIED" if was else "ADDED", "object": raw}))
-            self.changed.notify_all()
-            return raw
-
-    def delete(self, kind: str, name: str, namespace: str = "") -> None:
-        """Remove an object; its last state goes out with the event."""
-        with self.changed:
-            raw = copy.deepcopy(self.objects[kind].pop(f"{namespace}/{name}"))
-            self.version += 1
-            raw["metadata"]["resourceVersion"] = str(self.version)
-            self.log.append((self.version, kind, {"type": "DELETED", "object": raw}))
-            self.changed.notify_all()
-
-    def pod(self, name: str, namespace: str = "team-a") -> Json:
-        """The pod as it is now."""
-        with self.changed:
-            return copy.deepcopy(self.objects["pods"][f"{namespace}/{name}"])
-
-    def pods(self) -> list[Json]:
-        """Every pod as it is now."""
-        with self.changed:
-            return copy.deepcopy(list(self.objects["pods"].values()))
-
-    def nodes(self) -> list[Json]:
-        """Every node as it is now."""
-        with self.changed:
-            return copy.deepcopy(list(self.objects["nodes"].values()))
-
-    def compact(self) -> None:
-        """Forget every event: a watch from before now is told that it has expired, and open ones end."""
-        with self.changed:
-            self.log.clear()
-            self.oldest = self.version
-            self.changed.notify_all()
-
-    def made(self, verb: str) -> list[Any]:
-        """What was sent in the calls of this verb."""
-        with self.changed:
-            return [sent for each, sent in self.calls if each == verb]
-
-    def take_fault(self, verb: str) -> Fault | None:
-        """The next fault on order for this verb."""
-        with self.changed:
-            for fault in self.faults:
-                if fault.verb == verb:
-                    self.faults.remove(fault)
-                    return fault
-        return None
 
 
 class ApiServer(Store):
@@ -200,17 +118,38 @@ class _Handler(BaseHTTPRequestHandler):
             return self._watch(parts[-1], int(query["resourceVersion"]))
         if parts[-1] in ("pods", "nodes"):
             return self._act("list", query, lambda: self._list(parts[-1]))
-        return self._act("get", url.path, lambda: self._get(parts[4], parts[6]))
+        if parts[-1] == "poddisruptionbudgets":
+            return self._act("list budgets", query, lambda: self._list(parts[-1]))
+        if "leases" in parts:
+            return self._act("lease", url.path, lambda: self.held.lease("GET", url.path, {}))
+        return self._act("get", url.path, lambda: self.held.get(parts[4], parts[6]))
 
     def do_POST(self) -> None:
         body = self._body()
         parts = self.path.split("/")
-        self._act("bind", body, lambda: self._bind(parts[4], parts[6], body))
+        if parts[-1] == "leases":
+            return self._act("lease", body, lambda: self.held.lease("POST", self.path, body))
+        if parts[-1] == "events":
+            return self._act("event", body, lambda: (201, body))
+        if parts[-1] == "eviction":
+            options = body["deleteOptions"]
+            verb = "probe" if "dryRun" in options else "evict"
+            return self._act(verb, body, lambda: self.held.leave(parts[4], parts[6], options, evicted=True))
+        self._act("bind", body, lambda: self.held.bind(parts[4], parts[6], body))
+
+    def do_DELETE(self) -> None:
+        body = self._body()
+        parts = self.path.split("/")
+        self._act("delete", parts[6], lambda: self.held.leave(parts[4], parts[6], body, evicted=False))
+
+    def do_PUT(self) -> None:
+        body = self._body()
+        self._act("lease", body, lambda: self.held.lease("PUT", self.path, body))
 
     def do_PATCH(self) -> None:
         body = self._body()
         parts = self.path.split("/")
-        self._act("patch", body, lambda: self._patch(parts[4], parts[6], body))
+        self._act("patch", body, lambda: self.held.patch(parts[4], parts[6], body))
 
     def _act(self, verb: str, sent: Any, do: Any) -> None:
         with self.held.changed:
@@ -233,44 +172,6 @@ class _Handler(BaseHTTPRequestHandler):
         with self.held.changed:
             items = copy.deepcopy(list(self.held.objects[kind].values()))
             return 200, {"items": items, "metadata": {"resourceVersion": str(self.held.version)}}
-
-    def _get(self, namespace: str, name: str) -> tuple[int, Json]:
-        with self.held.changed:
-            raw = self.held.objects["pods"].get(f"{namespace}/{name}")
-            return (200, copy.deepcopy(raw)) if raw else _status(404, f'pods "{name}" not found')
-
-    def _bind(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
-        with self.held.changed:
-            raw = self.held.objects["pods"].get(f"{namespace}/{name}")
-            if raw is None:
-                return _status(404, f'pods "{name}" not found')
-            wanted, there = body["metadata"], raw["metadata"]
-            for key, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-                if wanted.get(key) and wanted[key] != there[key]:
-                    said = f"{word} in precondition: {wanted[key]}, {word} in object meta: {there[key]}"
-                    return _status(409, f"Operation cannot be fulfilled: Precondition failed: {said}")
-            if raw["spec"].get("nodeName"):
-                return _status(409, f'pod {name} is already assigned to node "{raw["spec"]["nodeName"]}"')
-            if raw["spec"].get("schedulingGates"):
-                return _status(409, f"pod {name} has non-empty .spec.schedulingGates")
-            raw = copy.deepcopy(raw)
-            raw["spec"]["nodeName"] = body["target"]["name"]
-            raw["metadata"].setdefault("annotations", {}).update(wanted.get("annotations") or {})
-            self.held.put("pods", raw)
-            return 201, {"kind": "Status", "status": "Success"}
-
-    def _patch(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
-        with self.held.changed:
-            raw = self.held.objects["pods"].get(f"{namespace}/{name}")
-            if raw is None:
-                return _status(404, f'pods "{name}" not found')
-            if body["metadata"]["uid"] != raw["metadata"]["uid"]:
-                return _status(409, "Precondition failed: UID in precondition")
-            raw = copy.deepcopy(raw)
-            conditions = {each["type"]: each for each in raw["status"].get("conditions", [])}
-            conditions |= {each["type"]: each for each in body["status"]["conditions"]}
-            raw["status"]["conditions"] = list(conditions.values())
-            return 200, self.held.put("pods", raw)
 
     def _watch(self, kind: str, version: int) -> None:
         self.send_response(200)
@@ -308,11 +209,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-
-
-def _status(code: int, message: str) -> tuple[int, Json]:
-    return code, {"kind": "Status", "status": "Failure", "code": code, "message": message}
-
-
-def _key(raw: Json) -> str:
-    return f"{raw['metadata'].get('namespace', '')}/{raw['metadata']['name']}"

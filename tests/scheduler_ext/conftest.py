@@ -116,6 +116,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         started.append(extender)
         if wait:
             eventually(lambda: any(line.startswith("complete") for line in lines))
+            eventually(extender.leadership.leads)
         return Running(api, extender, extender.app.test_client(), lines)
 
     yield begin

@@ -69,6 +69,13 @@ class Process:
         """``GET /v1/cluster``."""
         return json.loads(self.get("/v1/cluster")[1])
 
+    def pids(self) -> list[int]:
+        """Its master and its worker."""
+        assert self._running is not None
+        pid = self._running.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [pid, *map(int, children)]
+
     def said(self) -> str:
         """What it has written so far."""
         return self.log.read_text()

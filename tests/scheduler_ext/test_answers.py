@@ -1,5 +1,6 @@
 """The memory of answers changes no answer; and what the answers become as kube-scheduler's numbers."""
 
+import gc
 import random
 
 import pytest
@@ -7,15 +8,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext import refusal
-from scheduler_ext.answers import CALL_STEPS, Answers, is_short, question
+from scheduler_ext.answers import CALL_STEPS, Answers, question
+from scheduler_ext.choosing import MOST_STEPS
 from scheduler_ext.facts import read_node
 from scheduler_ext.fit import fit
-from scheduler_ext.layout import MOST_STEPS
-from scheduler_ext.policy import BINPACK, SPREAD, Policy
+from scheduler_ext.fragmentation import Gauge
+from scheduler_ext.gradient import fragmentation
+from scheduler_ext.load import Kept, load
+from scheduler_ext.mix import BUILT_IN, Mix, Want
+from scheduler_ext.nodes import Node, is_short
+from scheduler_ext.pods import Other
+from scheduler_ext.policy import BINPACK, RANDOM, SPREAD, Policy
 from scheduler_ext.rank import ranks
 from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import EMPTY, Snapshot, node_gone, node_seen, pod_seen, unseat
-from tests.scheduler_ext.worlds import Json, asking, bound, mib, node, on, percent, place, read, rebuilt
+from scheduler_ext.snapshot import EMPTY, Snapshot, node_gone, node_seen, other_seen, pod_seen, unseat
+from tests.scheduler_ext.worlds import (
+    Json,
+    asking,
+    bound,
+    mib,
+    node,
+    on,
+    percent,
+    place,
+    read,
+    rebuilt,
+    with_used,
+)
 from tests.worlds import card, container
 
 SHAPES = [
@@ -41,14 +60,37 @@ def asked_of(
     return {**found.short, **found.refused, **dict.fromkeys(found.fits, "")}
 
 
+def scores_of(answers: Answers, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]) -> list[int]:
+    """What the nodes are ranked by."""
+    pod = read(raw)
+    assert pod.request is not None
+    asked = question(pod.request, policy, pod.amounts)
+    found: list[int] = answers.scores(asked, snapshot.nodes, names).tolist()
+    return found
+
+
+CHOOSY = Gauge(Mix((*BUILT_IN.wants, (Want(1_000, 1, 300, 0, ("T4",)), 20), (Want(3_000, 1, 0, 6_000), 9))))
+POLICIES = {
+    "binpack": BINPACK,
+    "spread": SPREAD,
+    "random": RANDOM,
+    "fragmentation": fragmentation(Gauge(BUILT_IN), 2_000),
+    "fragmentation that minds models": fragmentation(CHOOSY, 2_000),
+    "load": load(Kept({f"n{at}-GPU-{index}": 100 * at + 7 * index for at in range(4) for index in range(3)})),
+}
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([BINPACK, SPREAD]))
-def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, policy: Policy) -> None:
-    rng, answers, snapshot = random.Random(seed), Answers(), EMPTY
+@given(st.integers(0, 2**32), st.sampled_from([*POLICIES]))
+def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, word: str) -> None:
+    rng, answers, snapshot, policy = random.Random(seed), Answers(), EMPTY, POLICIES[word]
     names = [f"n{at}" for at in range(4)]
     for step in range(40):
         name = rng.choice(names)
-        match rng.randrange(5):
+        match rng.randrange(6):
+            case 5:
+                other = Other(f"other-{rng.randrange(3)}", name, rng.choice([0, 500, 9_000]))
+                snapshot = other_seen(snapshot, other)
             case 0:
                 cards = [
                     card(at, rng.choice([8000, 16000]), rng.choice(["A100", "T4"]))
@@ -67,6 +109,8 @@ def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, pol
                     snapshot = pod_seen(snapshot, read(taken))
         raw = rng.choice(SHAPES)
         said = asked_of(answers, raw, snapshot, policy, names)
+        alone = [scores_of(Answers(), raw, snapshot, policy, [each]) for each in names]
+        assert scores_of(answers, raw, snapshot, policy, names) == [score for (score,) in alone]
         for each in names:
             answer = fit(read(raw).request or pytest.fail("malformed"), snapshot.node(each), policy)
             assert said[each] == (answer.sentence if isinstance(answer, Refusal) else "")
@@ -93,6 +137,32 @@ def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
     for memory in [*range(49_950, 50_050), *range(49_950, 50_050)]:
         said = asked_of(answers, mib(memory), snapshot, BINPACK, ["n"])
         assert said == {"n": "" if memory <= 50_000 else f"no card has {memory} MiB free"}
+
+
+def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answered() -> None:
+    answers, snapshot = Answers(), with_used(a=[100], b=[50])
+    pod = read(percent(30))
+    assert pod.request is not None
+    asked = question(pod.request, SPREAD, pod.amounts)
+
+    assert answers.sort(asked, snapshot.nodes, ["a"]).fits == ["a"]
+    scores = [answers.scores(asked, snapshot.nodes, [name]).tolist() for name in ("a", "b")]
+
+    assert scores[0] > scores[1]
+
+
+def test_of_the_nodes_only_the_last_version_is_kept_however_long_ago_a_question_was_asked() -> None:
+    answers, snapshot = Answers(), rebuilt([node("kept-once")], [])
+
+    for share in (10, 20, 30):
+        pod = read(percent(share))
+        assert pod.request is not None
+        answers.sort(question(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
+        snapshot = other_seen(snapshot, Other("other", "kept-once", share))
+    gc.collect()
+
+    kept = [each for each in gc.get_objects() if isinstance(each, Node) and each.name == "kept-once"]
+    assert sorted(each.others_milli for each in kept) == [20, 30]
 
 
 def test_a_search_over_many_hard_nodes_is_bounded_and_goes_on_in_the_next_call() -> None:
@@ -182,24 +252,33 @@ def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
     ("scores", "expected"),
     [
         ([], []),
-        ([(5, 0)], [10]),
-        ([(1, 0), (2, 0), (2, 0), (0, 9)], [9, 10, 10, 8]),
-        ([(at, 0) for at in range(11)], list(range(11))),
-        ([(at, 0) for at in range(21)], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10]),
+        ([5], [10]),
+        ([1, 2, 2, 0], [8, 10, 9, 7]),
+        ([7, 7, 7], [10, 9, 9]),
+        (list(range(11)), list(range(11))),
+        (list(range(12)), [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
     ],
 )
-def test_the_best_gets_ten_and_the_rest_their_rank(
-    scores: list[tuple[int, int]], expected: list[int]
-) -> None:
-    assert ranks(scores) == expected
+def test_the_best_gets_ten_and_the_rest_their_rank(scores: list[int], expected: list[int]) -> None:
+    assert ranks(scores, [f"n{at:02}" for at in range(len(scores))]) == expected
 
 
-@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-3, 3))))
-def test_ranks_keep_the_order_and_only_the_best_has_ten(scores: list[tuple[int, int]]) -> None:
-    given_ranks = ranks(scores)
+def test_of_equally_good_nodes_the_first_by_name_gets_ten() -> None:
+    assert ranks([3, 3, 1, 3], ["c", "b", "a", "d"]) == [9, 10, 8, 9]
 
+
+@given(st.lists(st.integers(-50, 50), min_size=1), st.randoms(use_true_random=False))
+def test_ranks_keep_the_order_and_one_alone_has_ten(scores: list[int], rng: random.Random) -> None:
+    names = [f"n{at}" for at in range(len(scores))]
+    rng.shuffle(names)
+
+    given_ranks = ranks(scores, names)
+
+    winner = min((-score, name) for score, name in zip(scores, names, strict=True))[1]
+    assert given_ranks.count(10) == 1
+    assert given_ranks[names.index(winner)] == 10
     assert all(0 <= rank <= 10 for rank in given_ranks)
-    for score, rank in zip(scores, given_ranks, strict=True):
-        assert (rank == 10) == (score == max(scores))
-        for other, its_rank in zip(scores, given_ranks, strict=True):
-            assert score <= other or rank >= its_rank
+    others = [each for each in zip(scores, given_ranks, strict=True) if each[1] < 10]
+    for score, rank in others:
+        assert all(score > other or rank <= its_rank for other, its_rank in others)
+        assert all(score != other or rank == its_rank for other, its_rank in others)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_ext.binding import wake_patch
+from scheduler_ext.binding import Written, binding, wake_patch
 from scheduler_ext.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
@@ -469,6 +469,18 @@ def test_a_pod_that_went_after_a_lost_answer_is_found_gone(world: Running) -> No
     seat = world.extender.books.snapshot.seat("uid-p")
     assert seat is not None
     assert seat.held == "vanished"
+
+
+def test_labels_go_with_the_binding_too(world: Running) -> None:
+    raw = world.put_pod(percent(50))
+    version = raw["metadata"]["resourceVersion"]
+    written = Written({"note": "a"}, {"team.example/assumed": "true"})
+
+    status, _ = world.api.bind("team-a", "p", binding("team-a", "p", "uid-p", version, "a", written))
+
+    assert status == 201
+    metadata = world.api.pod("p")["metadata"]
+    assert (metadata["annotations"], metadata["labels"]) == ({"note": "a"}, {"team.example/assumed": "true"})
 
 
 def test_two_wakes_in_the_same_second_are_two_changes() -> None:

@@ -1,8 +1,9 @@
 """The extender beside a real kube-scheduler and API server, with the rights that it has in a cluster."""
 
 import json
+import re
+import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,151 +12,17 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node, tencent_capacity
-from tests.scheduler_ext.process import ROOT, Process
+from deploy.local.nodes import tencent_capacity
+from scheduler_ext.api import Api
+from scheduler_ext.events import REPORTER, Events
+from tests.scheduler_ext.cluster import World, decided, eventually, extender, placed, plane, world
+from tests.scheduler_ext.process import Process
 
 pytestmark = pytest.mark.cluster
 
+__all__ = ["extender", "plane", "world"]
+
 Json = dict[str, Any]
-
-SCHEDULER = "gpu-scheduler"
-PROFILE = "bursar-scheduler"
-
-
-@pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> ControlPlane:
-    """The control plane with our roles, and an account for the extender."""
-    manifests = ROOT / "deploy" / "manifests"
-    for each in (
-        ("apply", "-f", str(manifests / "00-namespace.yaml"), "-f", str(manifests / "rbac.yaml")),
-        ("create", "serviceaccount", "extender", "-n", "bursar-system"),
-        (
-            "create",
-            "clusterrolebinding",
-            "x",
-            "--clusterrole=bursar-extender",
-            "--serviceaccount=bursar-system:extender",
-        ),
-    ):
-        done = control_plane.kubectl(*each)
-        assert done.returncode == 0, done.stderr
-    return control_plane
-
-
-@pytest.fixture(scope="module")
-def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """The extender, and a kube-scheduler that asks it."""
-    token = plane.kubectl(
-        "create", "token", "extender", "-n", "bursar-system", "--duration=1h"
-    ).stdout.strip()
-    process = Process(
-        tmp_path_factory.mktemp("extender"), f"--kubeconfig={plane.kubeconfig(token, 'extender')}"
-    )
-    process.start()
-    process.ready()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def world(plane: ControlPlane, extender: Process) -> Iterator["World"]:
-    """An empty cluster before and after."""
-    world = World(plane, extender)
-    yield world
-    world.clear()
-
-
-class World:
-    """What the tests do to the cluster, and see of it."""
-
-    def __init__(self, plane: ControlPlane, extender: Process) -> None:
-        self.plane, self.extender = plane, extender
-
-    def node(self, name: str, cards: int, memory_mib: int = 16_000, **fields: Any) -> None:
-        """A node that the extender knows of."""
-        self.plane.api.call(
-            "POST", "/api/v1/nodes", kwok_node(name, cards=cards, memory_mib=memory_mib, **fields)
-        )
-        eventually(lambda: name in [node["name"] for node in self.extender.cluster()["nodes"]])
-
-    def pod(self, name: str, limits: dict[str, str], **fields: Any) -> None:
-        """A pod of our profile with one GPU container."""
-        annotations = fields.pop("annotations", {})
-        body = {
-            "metadata": {"name": name, "annotations": annotations},
-            "spec": {
-                "schedulerName": PROFILE,
-                "restartPolicy": "Never",
-                "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}],
-                **fields,
-            },
-        }
-        self.plane.api.call("POST", "/api/v1/namespaces/default/pods", body)
-
-    def get(self, name: str) -> Json:
-        """The pod as it is."""
-        body: Json = self.plane.api.call("GET", f"/api/v1/namespaces/default/pods/{name}")
-        return body
-
-    def pods(self) -> list[Json]:
-        """Every pod."""
-        items: list[Json] = self.plane.api.call("GET", "/api/v1/namespaces/default/pods")["items"]
-        return items
-
-    def delete(self, name: str, grace_s: int | None = None) -> None:
-        """Ask for the pod's end."""
-        query = "" if grace_s is None else f"?gracePeriodSeconds={grace_s}"
-        self.plane.api.call("DELETE", f"/api/v1/namespaces/default/pods/{name}{query}")
-
-    def node_of(self, name: str) -> str:
-        """Where the pod is bound, "" where it is not."""
-        where: str = self.get(name)["spec"].get("nodeName", "")
-        return where
-
-    def cards_of(self, name: str) -> list[str]:
-        """The UUIDs that the pod's annotation gives its container."""
-        devices = json.loads(self.get(name)["metadata"]["annotations"]["bursar.dev/devices"])
-        return [each["uuid"] for each in devices["containers"]["main"]]
-
-    def bound(self) -> list[Json]:
-        """The pods that are bound."""
-        return [pod for pod in self.pods() if pod["spec"].get("nodeName")]
-
-    def refusals(self, name: str) -> str:
-        """What kube-scheduler says of a pod that it cannot place."""
-        conditions = self.get(name)["status"].get("conditions", [])
-        return "".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
-
-    def filters(self) -> int:
-        """How often the extender was asked to filter."""
-        return self.extender.said().count("event=filter")
-
-    def clear(self) -> None:
-        """Remove pods and nodes, and wait until the extender knows."""
-        self.plane.api.call("DELETE", "/api/v1/namespaces/default/pods")
-        eventually(lambda: not self.pods())
-        self.plane.api.call("DELETE", "/api/v1/nodes")
-        eventually(lambda: not self.extender.cluster()["nodes"])
-
-
-def placed(world: "World", *names: str) -> None:
-    """Wait until each of these is bound."""
-    eventually(lambda: all(world.node_of(name) for name in names))
-
-
-def decided(world: "World", *names: str) -> None:
-    """Wait until each of these is bound or has been refused."""
-    eventually(lambda: all(world.node_of(name) or world.refusals(name) for name in names))
-
-
-def eventually(true: Callable[[], Any], within_s: float = 20.0) -> float:
-    """Wait until it holds; how long that took, in seconds."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < within_s, "it did not come true in time"
-        time.sleep(0.005)
-    return time.monotonic() - begun
 
 
 def used(pods: list[Json]) -> dict[str, tuple[int, int]]:
@@ -304,6 +171,46 @@ def test_where_totals_are_short_kube_schedulers_own_preemption_makes_room(world:
     assert all(share <= 1000 for share, _ in used(world.pods()).values())
 
 
+def of_priorities(world: World, **values: int) -> None:
+    """Classes of these names."""
+    for name, value in values.items():
+        body = {"metadata": {"name": name}, "value": value}
+        world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+
+def test_where_kube_schedulers_victims_free_no_card_one_is_added_that_does(world: World) -> None:
+    """It would have the two of lowest priority leave, which are on different cards."""
+    of_priorities(world, five=5, four=4, one=1, hundred=100)
+    world.node("n", cards=2)
+    for name, share, of in (("a1", 50, "five"), ("a2", 50, ""), ("b1", 50, "four"), ("b2", 40, "one")):
+        world.pod(name, {"bursar.dev/gpu-percent": str(share)}, priorityClassName=of)
+        placed(world, name)
+    assert world.cards_of("a1") == world.cards_of("a2") != world.cards_of("b1") == world.cards_of("b2")
+    emptied = world.cards_of("b1")
+
+    world.pod("whole", {"bursar.dev/gpu-percent": "100"}, priorityClassName="hundred")
+
+    placed(world, "whole")
+    assert world.cards_of("whole") == emptied
+    eventually(lambda: {pod["metadata"]["name"] for pod in world.pods()} == {"a1", "whole"})
+    assert "event=preempt result=fit" in world.extender.said()
+
+
+def test_where_no_victims_would_free_the_cards_kube_scheduler_has_nobody_leave(world: World) -> None:
+    of_priorities(world, picky=100)
+    world.node("n", cards=1)
+    world.pod("a", {"bursar.dev/gpu-percent": "80"})
+    placed(world, "a")
+
+    limits, only = {"bursar.dev/gpu-percent": "50"}, {"bursar.dev/gpu-models": "V100"}
+    world.pod("b", limits, priorityClassName="picky", annotations=only)
+
+    eventually(lambda: "event=preempt result=none" in world.extender.said())
+    eventually(lambda: world.refusals("b"))
+    assert world.node_of("b") == ""
+    assert world.get("a")["metadata"].get("deletionTimestamp") is None
+
+
 def test_of_thirty_two_half_cards_at_once_exactly_eight_fit_on_four_cards(world: World) -> None:
     world.node("n1", cards=2)
     world.node("n2", cards=2)
@@ -338,23 +245,60 @@ def test_killed_and_started_again_in_a_burst_it_overcommits_nothing(world: World
     assert sorted(share for share, _ in used(world.pods()).values()) == [900] * 32
 
 
-def test_one_pod_that_fits_nowhere_asks_fewer_than_ten_times_in_twenty_seconds(world: World) -> None:
-    world.node("n1", cards=2)
-    world.node("n2", cards=2)
-    for at in range(4):
-        world.pod(f"p{at}", {"bursar.dev/gpu-percent": "60"})
-        placed(world, f"p{at}")
-    body = {"metadata": {"name": "urgent"}, "value": 5000}
-    world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    before = world.filters()
+def test_events_stand_where_people_look_for_them(world: World) -> None:
+    """Posted with the rights of the extender's role, and no others."""
+    world.node("n", cards=1)
+    world.pod("p", HALF)
+    token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
+    lines: list[str] = []
+    events = Events(
+        Api(world.plane.kubeconfig(token, "events")),
+        lambda: time.time_ns() // 10**6,
+        lambda event, **fields: lines.append(event),
+        "extender-0",
+    )
+    uid = world.get("p")["metadata"]["uid"]
+    stop = threading.Event()
+    thread = threading.Thread(target=events.run, args=(stop,))
 
-    world.pod("unplaceable", HALF, priorityClassName="urgent")
-    eventually(lambda: "no card has 50% free" in world.refusals("unplaceable"))
-    begun = time.monotonic()
-    eventually(lambda: time.monotonic() - begun > 20 or world.filters() - before >= 10, within_s=30)
+    thread.start()
+    events.post("default", "p", uid, "BindTakenBack", "It did not happen.", "Warning")
+    events.post("default", "p", uid, "Preempting", "a" * 5_000)
+    events.post("default", "p" * 253, uid, "Preempting", "A name as long as may be.")
+    events.post_on_node("n", "CardsClosed", "Its inventory cannot be read.", "Warning")
+    events.post("nowhere", "p", uid, "BindTakenBack", "A namespace that is gone.")
+    eventually(lambda: sum(events.results().values()) == 5)
+    stop.set()
+    thread.join()
 
-    assert world.filters() - before < 10
-    assert len(world.bound()) == 4
+    assert events.results() == {"posted": 4, "repeated": 0, "dropped": 0, "failed": 1}
+    assert lines == ["untold"]
+    described = world.plane.kubectl("describe", "pod", "p").stdout
+    assert re.search(rf"Warning +BindTakenBack +\S+ +{REPORTER} +It did not happen\.", described)
+    assert re.search(rf"Normal +Preempting +\S+ +{REPORTER} +a{{1024}}$", described, re.MULTILINE)
+    described = world.plane.kubectl("describe", "node", "n").stdout
+    assert re.search(rf"Warning +CardsClosed +\S+ +{REPORTER} +Its inventory cannot be read\.", described)
+
+
+def test_a_waiting_pod_tells_why_and_the_cluster_tells_what_would_fit(world: World) -> None:
+    world.node("n", cards=2, memory_mib=8000)
+    for name in ("a", "b"):
+        world.pod(name, {"bursar.dev/gpu-percent": "60"})
+        placed(world, name)
+    world.pod("waits", HALF)
+    decided(world, "waits")
+
+    (pod,) = json.loads(world.extender.get("/v1/waiting")[1])["pods"]
+    view = json.loads(
+        world.extender.get("/v1/cluster?request=gpu-percent:50&request=gpu-percent:40,cpu:1")[1]
+    )
+
+    assert (pod["name"], pod["state"]) == ("waits", "refused")
+    assert pod["decision"]["reasons"] == [
+        {"reason": "no card has 50% free", "kind": "room", "nodes": 1, "examples": ["n"]}
+    ]
+    assert [(each["pods"], each["uncounted"]) for each in view["fits"]] == [(0, 0), (2, 0)]
+    assert view["totals"]["free_milli"] == 800
 
 
 def test_it_ends_in_order(plane: ControlPlane, tmp_path: Path) -> None:

@@ -1,24 +1,32 @@
 """The exact search against a brute-force oracle that shares no code with it."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.layout import Layout, Steps, TooManyStepsError, lay_out
+from scheduler_ext.choosing import Steps, TooManyStepsError
+from scheduler_ext.layout import lay_out
 from scheduler_ext.policy import BINPACK, SPREAD, Policy
-from scheduler_ext.rooms import Room
+from scheduler_ext.rooms import Room, Shape
+from scheduler_ext.task import Layout
+from tests.scheduler_ext.worlds import examples
 from timekeeper.core.values import Ask, ContainerAsk
 
 
 @dataclass(frozen=True)
 class World:
-    """Cards as (free share, free memory, memory, untouched) and asks as (init, devices, share, memory)."""
+    """Cards as (free share, free memory, memory, untouched) and asks as (init, devices, share, memory).
+
+    ``links``: which two cards are near each other, None where that does not matter; ``same``: the asks that
+    must lie on one card."""
 
     cards: tuple[tuple[int, int, int, bool], ...]
     asks: tuple[tuple[bool, int, int, int], ...]
+    links: frozenset[tuple[int, int]] | None = None
+    same: frozenset[int] = frozenset()
 
 
 @st.composite
@@ -44,7 +52,12 @@ def worlds(draw: st.DrawFn) -> World:
                 ),
             )
         )
-    return World(tuple(cards), tuple(asks))
+    pairs = list(itertools.combinations(range(len(cards)), 2))
+    links = draw(st.none() | st.sets(st.sampled_from(pairs)).map(frozenset)) if pairs else None
+    single = [at for at, ask in enumerate(asks) if ask[1] == 1]
+    none = st.just(frozenset[int]())
+    sharing = st.sets(st.sampled_from(single), min_size=2).map(frozenset) if single[1:] else none
+    return World(tuple(cards), tuple(asks), links, draw(none | sharing))
 
 
 def amounts(ask: tuple[bool, int, int, int], card: tuple[int, int, int, bool]) -> tuple[int, int]:
@@ -54,8 +67,14 @@ def amounts(ask: tuple[bool, int, int, int], card: tuple[int, int, int, bool]) -
 
 
 def bears(world: World, chosen: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the cards bear this choice at every moment: while each init container runs with the sidecars
-    before it, and while all the others run."""
+    """Whether the choice keeps the constraints, and the cards bear it at every moment: while each init
+    container runs with the sidecars before it, and while all the others run."""
+    if len({chosen[at] for at in world.same}) > 1:
+        return False
+    if world.links is not None:
+        apart = itertools.chain.from_iterable(itertools.combinations(sorted(cards), 2) for cards in chosen)
+        if any(two not in world.links for two in apart):
+            return False
     moments = [[at for at, ask in enumerate(world.asks) if not ask[0]]]
     for at, ask in enumerate(world.asks):
         if ask[0]:
@@ -85,10 +104,18 @@ def lay(world: World, policy: Policy = BINPACK, most_steps: int = 100_000) -> La
     asks = [
         ContainerAsk(str(at), init, Ask(n, share, mem)) for at, (init, n, share, mem) in enumerate(world.asks)
     ]
-    return lay_out(asks, [Room(*card[:3]) for card in world.cards], policy, Steps(most_steps))
+    near = () if world.links is None else tuple(near_to(at, world) for at in range(len(world.cards)))
+    rooms = tuple(Room(*card[:3]) for card in world.cards)
+    return lay_out(asks, Shape(rooms, near), policy, Steps(most_steps), world.same)
 
 
-@settings(max_examples=1500, deadline=None)
+def near_to(at: int, world: World) -> int:
+    """The bits of the cards near this one, itself among them."""
+    links = world.links or ()
+    return sum(1 << other for other in range(4) if other == at or tuple(sorted((at, other))) in links)
+
+
+@settings(max_examples=examples(1500), deadline=None)
 @given(worlds(), st.sampled_from([BINPACK, SPREAD]))
 def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
     world: World, policy: Policy
@@ -101,7 +128,7 @@ def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
         assert bears(world, layout.chosen)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(worlds(), st.integers(0, 3), st.integers(0, 400), st.integers(0, 4))
 def test_more_room_never_loses_a_fit(world: World, at: int, share: int, memory: int) -> None:
     at %= len(world.cards)
@@ -109,7 +136,7 @@ def test_more_room_never_loses_a_fit(world: World, at: int, share: int, memory: 
     now = (min(1000, was[0] + share), min(was[2], was[1] + memory), was[2])
     cards = (*world.cards[:at], (*now, was[3] or now[:2] == (1000, was[2])), *world.cards[at + 1 :])
 
-    assert lay(world) is None or lay(World(cards, world.asks)) is not None
+    assert lay(world) is None or lay(replace(world, cards=cards)) is not None
 
 
 def test_the_straight_pass_is_mended_by_the_search() -> None:
@@ -129,7 +156,7 @@ def test_an_init_container_reuses_the_pods_own_cards() -> None:
 
     assert layout is not None
     assert layout.chosen == ((0,), (0,))
-    assert layout.rooms[1] == Room(1000, 16, 16)
+    assert layout.rooms == (Room(500, 8, 16), Room(1000, 16, 16))
 
 
 def test_an_init_container_goes_where_it_costs_the_pod_nothing_more() -> None:
@@ -156,6 +183,16 @@ def test_cards_that_look_alike_but_carry_other_sidecars_are_not_alike_to_an_init
     assert [set(cards) for cards in layout.chosen] == [{0}, {1}, {0, 1}, {1}]
 
 
+def test_the_same_rooms_left_by_other_containers_are_not_the_same_to_an_init_container() -> None:
+    cards = ((1000, 16, 16, True), (500, 16, 16, False))
+    sidecar, init, main, small = (False, 1, 300, 1), (True, 1, 750, 1), (False, 1, 300, 1), (False, 1, 10, 1)
+
+    layout = lay(World(cards, (sidecar, init, main, small)), SPREAD)
+
+    assert layout is not None
+    assert layout.chosen[:3] == ((1,), (0,), (0,))
+
+
 def test_an_init_container_may_not_share_a_moment_with_a_sidecar_that_fills_its_card() -> None:
     one = ((1000, 16, 16, True),)
     sidecar, init = (False, 1, 600, 0), (True, 1, 600, 0)
@@ -163,6 +200,48 @@ def test_an_init_container_may_not_share_a_moment_with_a_sidecar_that_fills_its_
     assert lay(World(one, (init, sidecar))) is not None
     assert lay(World(one, (sidecar, init))) is None
     assert lay(World(one * 2, (sidecar, init))) is not None
+
+
+def test_cards_that_look_alike_in_other_groups_are_not_alike_to_a_container_of_several() -> None:
+    cards = ((1000, 16, 16, True), (600, 10, 16, False), (1000, 16, 16, True), (500, 8, 16, False))
+    alone, two_linked = (False, 1, 650, 1), (False, 2, 600, 1)
+
+    layout = lay(World(cards, (alone, two_linked), links=frozenset({(0, 1), (2, 3)})))
+
+    assert layout is not None
+    assert [set(cards) for cards in layout.chosen] == [{2}, {0, 1}]
+
+
+def test_a_group_leaves_alone_the_card_on_which_its_init_container_has_no_room() -> None:
+    cards = ((400, 16, 16, False), (1000, 16, 16, True))
+    init, one, other, beside = (True, 1, 900, 1), (False, 1, 200, 1), (False, 1, 200, 1), (False, 1, 650, 1)
+
+    assert lay(World(cards, (init, one, other), same=frozenset({0, 1, 2}))) is not None
+    assert lay(World(cards, (init, one, other, beside), same=frozenset({0, 1, 2}))) is None
+    apart = lay(World(cards, (init, one, other, beside), same=frozenset({1, 2})))
+    assert apart is not None
+    assert apart.chosen == ((1,), (0,), (0,), (1,))
+
+
+def test_a_group_is_never_tried_where_its_init_container_has_no_room() -> None:
+    cards = ((1000, 16, 16, True), (800, 16, 16, False))
+    init, grouped, other, small = (True, 1, 900, 1), (False, 1, 300, 9), (False, 1, 300, 9), (False, 1, 10, 1)
+
+    layout = lay(World(cards, (init, grouped, other, small), same=frozenset({0, 1})))
+
+    assert layout is not None
+    assert layout.chosen[:3] == ((0,), (0,), (1,))
+
+
+def test_cards_that_look_alike_are_not_where_only_one_bears_the_groups_init_container() -> None:
+    cards = ((1000, 16, 16, True), (450, 12, 16, False))
+    init, grouped = (True, 1, 900, 1), (False, 1, 100, 1)
+    others = ((False, 1, 550, 4), (False, 1, 400, 1), (False, 1, 300, 1))
+
+    layout = lay(World(cards, (init, *others, grouped), same=frozenset({0, 4})))
+
+    assert layout is not None
+    assert layout.chosen == ((0,), (0,), (1,), (0,), (0,))
 
 
 def test_a_search_beyond_its_bound_is_given_up() -> None:

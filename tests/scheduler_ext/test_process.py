@@ -94,6 +94,8 @@ def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path
         (["--max-grace-period", "10"], "'10' is no duration"),
         (["--policy", "best"], "invalid choice: 'best'"),
         (["--threads", "0"], "'0' is no whole number"),
+        (["--most-preemptions", "-1"], "'-1' is no whole number"),
+        (["--hold-cards", "45m"], "are more than 1h together"),
         (["--kubeconfig", "/nonexistent"], "cannot read /nonexistent"),
         ([], "cannot read the pod's own service account"),
     ],
@@ -131,13 +133,13 @@ def test_every_flag_has_a_variable_and_the_help_names_both() -> None:
 
 
 def test_variables_are_the_defaults_of_flags() -> None:
-    environment = {"BURSAR_POLICY": "spread", "BURSAR_MAX_GRACE_PERIOD": "1h", "BURSAR_LISTEN": "[::1]:1"}
+    environment = {"BURSAR_POLICY": "spread", "BURSAR_MAX_GRACE_PERIOD": "20m", "BURSAR_LISTEN": "[::1]:1"}
 
     from_environment = settings.read([], environment)
     from_flags = settings.read(["--policy=binpack"], environment)
 
     assert (from_environment.host, from_environment.port) == ("::1", 1)
-    assert (from_environment.policy, from_environment.most_grace_ms) == ("spread", 3_600_000)
+    assert (from_environment.policy, from_environment.most_grace_ms) == ("spread", 1_200_000)
     assert from_flags.policy == "binpack"
     assert settings.read([], {}).most_grace_ms == 600_000
     assert settings.read([], {}).bind_timeout_ms == 1_500

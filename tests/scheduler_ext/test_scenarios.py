@@ -1,18 +1,26 @@
-"""Scenarios from the tests, documents and user reports of earlier systems: nodes and a request in, the
-expected decision out. Each is named after the system it comes from."""
+"""Scenarios from earlier systems (`scenarios`): each decided by `fit`, and again over HTTP by filter,
+prioritize and bind."""
+
+import json
+from collections.abc import Callable
 
 import pytest
 
 from scheduler_ext.answers import Answers, question
 from scheduler_ext.facts import read_node
 from scheduler_ext.fit import fit
-from scheduler_ext.policy import BINPACK, SPREAD, Policy
-from scheduler_ext.rank import ranks
-from scheduler_ext.refusal import Refusal
+from scheduler_ext.policy import BINPACK, SPREAD, Policy, policy_named
+from scheduler_ext.rank import ranked
+from scheduler_ext.refusal import Refusal, malformed
 from scheduler_ext.rooms import Room
-from scheduler_ext.snapshot import Snapshot, assume, expire, forget, node_seen, pod_gone, pod_seen
+from scheduler_ext.snapshot import assume, expire, forget, node_seen, pod_gone, pod_seen
+from tests.scheduler_ext import scenarios
+from tests.scheduler_ext.apiserver import ApiServer, Fault
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.scenarios import CASES, IDS, Scenario, cards_asked, equal, near, used
 from tests.scheduler_ext.worlds import (
     GIB,
+    Json,
     asking,
     bound,
     cards_of,
@@ -27,135 +35,132 @@ from tests.scheduler_ext.worlds import (
     with_used,
 )
 from tests.worlds import card, container, limits_of
-from timekeeper.core.request import parse
 
-POLICIES = [BINPACK, SPREAD]
-
-
-def shares(*percents: int) -> dict[str, int]:
-    """Container name -> percent; 0 asks for nothing."""
-    return {chr(ord("a") + at): share for at, share in enumerate(percents)}
+Start = Callable[..., Running]
 
 
-def placed(free: list[int], asked: dict[str, int], policy: Policy) -> dict[str, list[int]]:
-    """The cards of each container of one pod on a node with these percents free."""
-    containers = [
-        container(name, gpu_percent=str(share)) if share else container(name) for name, share in asked.items()
-    ]
-    return cards_of(fit(request_of(asking(*containers)), with_used(n=free).node("n"), policy))
+def test_every_scenario_of_the_collection_is_told_or_is_none_of_ours() -> None:
+    told = {scenario.number for scenario in scenarios.TABLE}
+    stories, others = scenarios.TOLD_AS_STORIES, scenarios.NOT_OURS
+
+    assert sorted([*told, *stories, *others]) == sorted(scenarios.NUMBERS)
+    assert [name for name in stories.values() if name not in globals()] == []
 
 
-@pytest.mark.parametrize(
-    ("free", "asked", "binpack", "spread"),
-    [
-        pytest.param([100, 100], (20, 40), [0, 0], [0, 1], id="nano-gpu: two empty cards"),
-        pytest.param([20, 100], (20, 40), [0, 1], [1, 1], id="nano-gpu: one just fits"),
-        pytest.param([10, 100], (20, 40), [1, 1], [1, 1], id="nano-gpu: one too small"),
-        pytest.param([10, 50], (20, 40), None, None, id="nano-gpu: no fit together"),
-        pytest.param([100], (50, 60), None, None, id="nano-gpu: 110 on one card"),
-        pytest.param([100], (50, 50), [0, 0], [0, 0], id="nano-gpu: one card full"),
-        pytest.param([100, 100], (100, 10), [0, 1], [0, 1], id="nano-gpu: whole and share apart"),
-        pytest.param([60, 50], (30, 30, 25, 25), [0, 0, 1, 1], [0, 0, 1, 1], id="a fit that greed misses"),
-    ],
-)
-def test_containers_are_put_on_cards_as_the_policy_says(
-    free: list[int], asked: tuple[int, ...], binpack: list[int] | None, spread: list[int] | None
-) -> None:
-    for policy, expected in ((BINPACK, binpack), (SPREAD, spread)):
-        names = shares(*asked)
-        wanted = {name: [at] for name, at in zip(names, expected, strict=True)} if expected else {}
-        assert placed(free, names, policy) == wanted
+@pytest.mark.parametrize(("scenario", "policy"), CASES, ids=IDS)
+def test_fit_decides_as_expected(scenario: Scenario, policy: str) -> None:
+    pod = read(scenario.pod(policy))
+    there = rebuilt(list(scenario.nodes), list(scenario.pods)).node("n")
+
+    answer = fit(pod.request, there, policy_named(policy)) if pod.request else malformed(pod.malformed)
+
+    assert cards_of(answer) == scenario.cards
+    if isinstance(answer, Refusal):
+        assert answer.sentence.startswith(scenario.reason)
+        assert scenario.reason
 
 
-def test_a_container_that_asks_for_nothing_gets_nothing() -> None:
-    """nano-gpu: 0, 40, 40."""
-    assert placed([100, 100], shares(0, 40, 40), BINPACK) == {"b": [0], "c": [0]}
-    assert placed([100, 100], shares(0, 40, 40), SPREAD) == {"b": [0], "c": [1]}
+@pytest.mark.parametrize(("scenario", "policy"), CASES, ids=IDS)
+def test_and_so_do_filter_and_bind_over_http(running: Running, scenario: Scenario, policy: str) -> None:
+    for raw in scenario.nodes:
+        running.put_node(raw)
+    for raw in scenario.pods:
+        running.put_pod(raw)
+    pod = running.put_pod(scenario.pod(policy))
+
+    answer = running.filter(pod, "n")
+    error = running.bind(pod, "n")
+
+    if scenario.cards:
+        assert (answer["NodeNames"], error) == (["n"], "")
+        assert cards_bound(running, "p") == scenario.cards
+        assert running.prioritize(pod, "n").keys() == {"n"}
+    else:
+        assert answer["NodeNames"] == []
+        (reason,) = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.values()
+        assert reason.startswith(scenario.reason)
+        assert error == reason
+        assert running.api.made("bind") == []
 
 
-def better(policy: Policy, one: list[int], other: list[int]) -> bool:
-    """True where the policy prefers the node with these percents free for a pod of 10 %."""
+def cards_bound(world: Running, name: str) -> dict[str, list[int]]:
+    """Container -> indexes of its cards, as the pod's annotation tells them."""
+    text = world.api.pod(name)["metadata"]["annotations"]["bursar.dev/devices"]
+    containers = json.loads(text)["containers"]
+    return {name: [each["index"] for each in slices] for name, slices in containers.items()}
+
+
+# S6
+
+PREFERRED = [
+    (BINPACK, [20, 40], [30, 50]),
+    (SPREAD, [30, 50], [20, 40]),
+    (SPREAD, [90], [50, 40]),
+    (SPREAD, [100], [50, 50]),
+    (SPREAD, [100, 50], [100]),
+]
+
+
+@pytest.mark.parametrize(("policy", "one", "other"), PREFERRED)
+def test_policies_prefer_one_node_to_another(policy: Policy, one: list[int], other: list[int]) -> None:
+    """By the percents that are free on their cards, for a pod of 10 %."""
     pod = read(percent(10))
     assert pod.request is not None
-    nodes = with_used(one=one, other=other).nodes
-    scores = Answers().scores(question(pod.request, policy, pod.amounts), nodes, ["one", "other"])
-    first, second = ranks([score for score in scores if score is not None])
-    return first > second
+
+    scores = Answers().scores(
+        question(pod.request, policy, pod.amounts), with_used(one=one, other=other).nodes, ["one", "other"]
+    )
+
+    first, second = ranked(policy, pod.uid, scores, ["one", "other"])
+    assert first > second
 
 
-def test_binpack_prefers_the_fuller_node() -> None:
-    """nano-gpu."""
-    assert better(BINPACK, [20, 40], [30, 50])
+@pytest.mark.parametrize(("policy", "one", "other"), PREFERRED)
+def test_and_so_do_they_over_http(running: Running, policy: Policy, one: list[int], other: list[int]) -> None:
+    for name, shares in (("one", one), ("other", other)):
+        running.put_node(node(name, *(card(at) for at in range(len(shares)))))
+        for at, left in enumerate(shares):
+            if left < 100:
+                running.put_pod(on(percent(100 - left, f"{name}-{at}"), name, f"{name}-GPU-{at}"))
+
+    ranked = running.prioritize(percent(10, annotations={"bursar.dev/policy": policy.name}), "one", "other")
+
+    assert ranked["one"] == 10 > ranked["other"]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [([30, 50], [20, 40]), ([90], [50, 40]), ([100], [50, 50]), ([100, 50], [100])]
-)
-def test_spread_prefers_the_freer_card_and_then_the_freer_node(one: list[int], other: list[int]) -> None:
-    """nano-gpu."""
-    assert better(SPREAD, one, other)
+# S16
 
 
-def core_and_memory(*asked: tuple[int, int]) -> list[dict[str, object]]:
-    return [
-        container(f"c{at}", gpu_percent=str(core), gpu_memory=str(memory * GIB))
-        for at, (core, memory) in enumerate(asked)
-    ]
+def shaped(name: str, *groups: int) -> Json:
+    """A node of eight cards, four on each socket, linked in groups of these sizes."""
+    members = [group for group, size in enumerate(groups) for _ in range(size)]
+    return node(
+        name,
+        *(
+            card(
+                at,
+                numa=at // 4,
+                links=[f"{name}-GPU-{other}" for other in range(8) if members[other] == members[at]],
+            )
+            for at in range(8)
+        ),
+    )
 
 
-@pytest.mark.parametrize(
-    ("cards", "asked", "fits"),
-    [
-        (1, ((50, 7), (50, 9)), False),
-        (1, ((50, 7), (50, 8)), True),
-        (2, ((50, 7), (50, 9)), True),
-    ],
-)
-def test_compute_and_memory_must_fit_together(
-    cards: int, asked: tuple[tuple[int, int], ...], fits: bool
-) -> None:
-    """nano-gpu: cards of 15 GiB."""
-    raw = asking(*core_and_memory(*asked))
-    snapshot = rebuilt([node("n", *(card(at, 15 * GIB) for at in range(cards)))], [])
+def test_a_pod_goes_where_so_many_cards_are_linked_and_else_to_one_numa_node(running: Running) -> None:
+    """KubeGPU: A and C are of pairs alone, B has a four."""
+    nodes = [shaped("a", 2, 2, 2, 2), shaped("b", 2, 2, 4), shaped("c", 2, 2, 2, 2)]
+    linked, beside = near("pair", cards_asked("x", 3)), near("numa", cards_asked("x", 3))
+    for raw in nodes:
+        running.put_node(raw)
 
-    assert (place(snapshot, raw, "n") is not None) is fits
+    assert running.filter(linked, "a", "b", "c")["NodeNames"] == ["b"]
+    assert cards_of(fit(request_of(linked), rebuilt(nodes, []).node("b"))) == {"x": [4, 5, 6]}
+    assert running.filter(beside, "a", "c")["NodeNames"] == ["a", "c"]
+    assert cards_of(fit(request_of(beside), rebuilt(nodes, []).node("a"))) == {"x": [0, 1, 2]}
 
 
-def test_memory_beyond_every_card_fits_nowhere() -> None:
-    """nano-gpu: two cards of 7 GiB."""
-    snapshot = rebuilt([node("n", card(0, 7 * GIB), card(1, 7 * GIB))], [])
-
-    assert place(snapshot, asking(*core_and_memory((50, 7), (50, 9))), "n") is None
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_small_container_leaves_the_untouched_card_to_the_whole_one(order: tuple[int, ...]) -> None:
-    """nano-gpu: order must not matter."""
-    user = on(percent(90, "user") | {}, "n", "GPU-0")
-    user["metadata"]["annotations"]["bursar.dev/devices"] = user["metadata"]["annotations"][
-        "bursar.dev/devices"
-    ]
-    containers = [container("whole", gpu_percent="100"), container("small", gpu_percent="10")]
-    raw = asking(*(containers[at] for at in order))
-
-    for policy in POLICIES:
-        answer = fit(request_of(raw), rebuilt([node("n", card(0), card(1))], [user]).node("n"), policy)
-        assert cards_of(answer) == {"whole": [1], "small": [0]}
-
-
-def test_memory_alone_goes_to_the_first_of_equal_cards() -> None:
-    """nano-gpu, but for the tie: there the last card."""
-    snapshot = rebuilt([node("n", *(card(at, 12 * GIB) for at in range(4)))], [])
-
-    assert cards_of(fit(request_of(mib(4 * GIB)), snapshot.node("n"))) == {"main": [0]}
-
-
-def test_one_and_a_half_cards_are_no_request() -> None:
-    """nano-gpu, issue 18: 150 booked one card and gave two."""
-    raw = percent(150)
-
-    assert parse(raw).request is None
-    assert "150" in read(raw).malformed
+# S19, S36
 
 
 def test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight() -> None:
@@ -171,81 +176,64 @@ def test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight() -> None
     )
 
 
-def aliyun(*used: int, size: int = 16276) -> Snapshot:
-    """A node of equal cards with so much memory used on each."""
-    pods = [on(mib(amount, f"user-{at}"), "n", f"GPU-{at}") for at, amount in enumerate(used) if amount]
-    return rebuilt([node("n", *(card(at, size) for at in range(len(used))))], pods)
+def test_and_so_it_is_over_http(running: Running) -> None:
+    running.put_node(node("n", card(0, 8000), card(1, 8000)))
+    errors = [running.bind(running.put_pod(mib(5000, name)), "n") for name in ("first", "second", "third")]
 
-
-def test_a_node_with_room_in_sum_but_on_no_card_is_refused() -> None:
-    """Aliyun: 8138 asked of 4069 + 4069, and of 8138 on one."""
-    asked = request_of(mib(8138))
-
-    assert isinstance(fit(asked, aliyun(16276, 12207).node("n")), Refusal)
-    assert isinstance(fit(asked, aliyun(12207, 12207).node("n")), Refusal)
-    assert cards_of(fit(asked, aliyun(8138, 12207).node("n"))) == {"main": [0]}
-
-
-def test_binpack_takes_the_tightest_card() -> None:
-    """Aliyun: free 12207, 8138, 4069, 16276; 8138 asked."""
-    snapshot = aliyun(16276 - 12207, 16276 - 8138, 16276 - 4069, 0)
-
-    assert cards_of(fit(request_of(mib(8138)), snapshot.node("n"))) == {"main": [1]}
+    assert errors == ["", "", "no card has 5000 MiB free"]
 
 
 def test_small_pods_pack_on_one_card_and_leave_the_other_whole() -> None:
     """Aliyun: three of 2 GiB, then one of a whole card's 16276 MiB."""
-    snapshot = aliyun(0, 0)
+    snapshot = rebuilt([equal(2, 16276)], [])
     for name in "abc":
         taken = place(snapshot, mib(2 * GIB, name), "n")
         assert taken is not None
         snapshot = pod_seen(snapshot, read(taken))
 
     assert cards_of(fit(request_of(mib(16276)), snapshot.node("n"))) == {"main": [1]}
-    assert isinstance(fit(request_of(mib(16276)), aliyun(2 * GIB).node("n")), Refusal)
+    assert isinstance(
+        fit(request_of(mib(16276)), rebuilt([equal(1, 16276)], list(used(2 * GIB))).node("n")), Refusal
+    )
 
 
-def test_two_containers_of_one_pod_may_share_a_card() -> None:
-    """Aliyun, issue 143."""
-    raw = asking(container("a", gpu_memory=str(GIB)), container("b", gpu_memory=str(2 * GIB)))
+def test_and_they_do_over_http(start: Start) -> None:
+    running = start("--policy", "binpack")
+    running.put_node(equal(2, 16276))
 
-    assert cards_of(fit(request_of(raw), aliyun(0).node("n"))) == {"a": [0], "b": [0]}
-
-
-def test_a_whole_card_wants_it_untouched() -> None:
-    """Aliyun, issue 10: memory 1 and 6 of 7 taken, then a whole card asked."""
-    pods = [on(mib(1 * GIB, "a"), "n", "GPU-0"), on(mib(6 * GIB, "b"), "n", "GPU-0")]
-    one = rebuilt([node("n", card(0, 7 * GIB))], pods)
-    barely = rebuilt([node("n", card(0, 7 * GIB))], [on(mib(64, "a"), "n", "GPU-0")])
-
-    assert fit(request_of(percent(100)), one.node("n")) == Refusal("1 whole card needed", room=True)
-    assert fit(request_of(percent(100)), barely.node("n")) == Refusal("1 whole card needed", room=True)
+    assert [running.bind(running.put_pod(mib(2 * GIB, name)), "n") for name in "abc"] == ["", "", ""]
+    assert running.bind(running.put_pod(mib(16276, "large")), "n") == ""
+    assert [cards_bound(running, name) for name in ("a", "b", "c", "large")] == [
+        {"main": [0]},
+        {"main": [0]},
+        {"main": [0]},
+        {"main": [1]},
+    ]
 
 
-def test_nothing_goes_onto_a_card_that_is_held_whole() -> None:
-    snapshot = rebuilt([node("n", card(0))], [on(percent(100, "whole"), "n", "GPU-0")])
-
-    assert isinstance(fit(request_of(mib(64)), snapshot.node("n")), Refusal)
-    assert isinstance(fit(request_of(percent(1)), snapshot.node("n")), Refusal)
+# S33
 
 
-@pytest.mark.parametrize(("asked", "index"), [(8 * GIB, 0), (9 * GIB, 1), (16 * GIB, 1), (17 * GIB, None)])
-def test_mixed_card_sizes_are_not_averaged(asked: int, index: int | None) -> None:
-    """Aliyun, issues 40 and 114: 8 and 16 GiB."""
-    snapshot = rebuilt([node("n", card(0, 8 * GIB), card(1, 16 * GIB))], [])
-    expected = {} if index is None else {"main": [index]}
+def test_a_cordoned_card_keeps_who_is_on_it_and_takes_nobody_until_the_cordon_is_gone(
+    running: Running,
+) -> None:
+    running.put_node(equal(2))
+    holder = running.put_pod(percent(30, "holder"))
+    assert running.bind(holder, "n") == ""
 
-    assert cards_of(fit(request_of(mib(asked)), snapshot.node("n"))) == expected
+    running.put_node(equal(2, annotations={"bursar.dev/cordoned-cards": "GPU-0, GPU-1"}))
+
+    waiting = running.put_pod(percent(30, "waiting"))
+    every = "every healthy GPU card here is cordoned"
+    assert running.filter(waiting, "n")["FailedAndUnresolvableNodes"] == {"n": every}
+    assert running.extender.books.snapshot.seat("uid-holder") is not None
+    assert running.client.get("/v1/cluster").get_json()["nodes"][0]["cards"][0]["cordoned"] is True
+    running.put_node(equal(2, annotations={"bursar.dev/cordoned-cards": "GPU-1"}))
+    assert running.bind(waiting, "n") == ""
+    assert cards_bound(running, "waiting") == {"main": [0]}
 
 
-@pytest.mark.parametrize(("count", "fits"), [("1", True), ("2", True), ("3", False)])
-def test_a_number_of_cards_is_a_number_of_distinct_cards(count: str, fits: bool) -> None:
-    """Genius: a node with two."""
-    snapshot = rebuilt([node("n", card(0), card(1))], [])
-    answer = fit(request_of(asking(container(gpu_count=count))), snapshot.node("n"))
-
-    assert (not isinstance(answer, Refusal)) is fits
-    assert fits or answer == Refusal("3 whole cards needed", room=True)
+# S43
 
 
 def test_a_plain_sidecar_changes_no_cards_free_amounts() -> None:
@@ -256,6 +244,17 @@ def test_a_plain_sidecar_changes_no_cards_free_amounts() -> None:
     }
 
     assert rebuilt([node("n")], [alone]).node("n").rooms == rebuilt([node("n")], [beside]).node("n").rooms
+
+
+def test_and_none_over_http(running: Running) -> None:
+    running.put_node(node("n"))
+    raw = running.put_pod(asking(container("proxy"), container("main", gpu_percent="50"), container("other")))
+
+    assert running.bind(raw, "n") == ""
+    assert running.free("n") == [500]
+
+
+# S44, S45
 
 
 def test_two_equal_pods_that_were_filtered_together_get_different_bookings() -> None:
@@ -276,6 +275,16 @@ def test_two_equal_pods_that_were_filtered_together_get_different_bookings() -> 
     assert cards_of(two) == {"main": [1]}
 
 
+def test_and_over_http_too(running: Running) -> None:
+    running.put_node(equal(2))
+    pods = [running.put_pod(percent(60, name)) for name in ("first", "second")]
+    assert [running.filter(pod, "n")["NodeNames"] for pod in pods] == [["n"], ["n"]]
+
+    assert [running.bind(pod, "n") for pod in pods] == ["", ""]
+
+    assert [cards_bound(running, name) for name in ("first", "second")] == [{"main": [0]}, {"main": [1]}]
+
+
 def test_a_failed_bind_leaves_nothing_behind_and_another_node_is_taken() -> None:
     fresh = rebuilt([node("n1"), node("n2")], [percent(100, "p")])
     pod = read(percent(100, "p"))
@@ -289,6 +298,20 @@ def test_a_failed_bind_leaves_nothing_behind_and_another_node_is_taken() -> None
     assert not isinstance(fit(pod.request, after.node("n2")), Refusal)
 
 
+def test_and_over_http_as_well(running: Running) -> None:
+    running.put_node(node("n1"))
+    running.put_node(node("n2"))
+    raw = running.put_pod(percent(100))
+    running.api.faults.append(Fault("bind", status=422))
+
+    assert running.bind(raw, "n1") != ""
+    assert running.bind(raw, "n2") == ""
+    assert (running.free("n1"), running.free("n2")) == ([1000], [0])
+
+
+# S46, S47, S48, S49
+
+
 def test_a_force_deleted_pod_keeps_its_cards_for_its_grace_period_and_no_longer() -> None:
     holder = on(percent(100, "p", terminationGracePeriodSeconds=45), "n", "GPU-0")
     snapshot = rebuilt([node("n")], [holder])
@@ -296,6 +319,21 @@ def test_a_force_deleted_pod_keeps_its_cards_for_its_grace_period_and_no_longer(
     snapshot = pod_gone(snapshot, read(holder), now_ms=1_000_000)
     assert isinstance(fit(request_of(percent(1)), expire(snapshot, 1_044_999).node("n")), Refusal)
     assert expire(snapshot, 1_045_000) == rebuilt([node("n")], [])
+
+
+def test_and_so_does_one_that_the_watch_reports(running: Running) -> None:
+    running.put_node(node("n"))
+    running.put_pod(on(percent(100, "p", terminationGracePeriodSeconds=1), "n", "GPU-0"))
+
+    running.api.delete("pods", "p", "team-a")
+
+    def held() -> str:
+        seat = running.extender.books.snapshot.seat("uid-p")
+        return seat.held if seat else ""
+
+    eventually(lambda: held() == "vanished")
+    assert running.free("n") == [0]
+    eventually(lambda: running.free("n") == [1000])
 
 
 def test_a_restart_counts_those_that_hold_cards_and_no_others() -> None:
@@ -313,6 +351,22 @@ def test_a_restart_counts_those_that_hold_cards_and_no_others() -> None:
     assert back.node("gone").seats.keys() == {"uid-elsewhere"}
 
 
+def test_and_so_does_one_with_an_api_server(start: Start, api: ApiServer) -> None:
+    api.put("nodes", equal(2))
+    leaving = on(percent(50, "leaving"), "n", "GPU-1")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
+    elsewhere = on(percent(50, "elsewhere"), "gone", "gone-GPU-0")
+    for raw in (bound(percent(100, "done"), "n", None, "Succeeded"), leaving, elsewhere):
+        api.put("pods", raw)
+
+    running = start()
+
+    assert running.free("n") == [1000, 500]
+    assert running.filter(percent(10), "gone")["NodeNames"] == []
+    running.put_node(node("gone"))
+    assert running.free("gone") == [500]
+
+
 def test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name() -> None:
     old = on(percent(40, "web-0"), "n", "GPU-0")
     new = on(percent(30, "web-0"), "n", "GPU-0")
@@ -324,6 +378,18 @@ def test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name() -> N
     assert late == snapshot
 
 
+def test_and_nor_does_a_successor_lose_by_what_the_watch_reports(running: Running) -> None:
+    running.put_node(node("n"))
+    running.put_pod(on(percent(40, "web-0", terminationGracePeriodSeconds=0), "n", "GPU-0"))
+    running.api.delete("pods", "web-0", "team-a")
+    new = on(percent(30, "web-0"), "n", "GPU-0")
+    new["metadata"]["uid"] = "uid-successor"
+
+    running.put_pod(new)
+
+    eventually(lambda: running.free("n") == [700])
+
+
 def test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less() -> None:
     holder = on(mib(12_000, "p"), "n", "GPU-0")
     snapshot = rebuilt([node("n", card(0, 16_000))], [holder])
@@ -333,6 +399,22 @@ def test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less() -> None
     assert snapshot.node("n").closed == ""
     assert snapshot.node("n").rooms == (Room(1000, 0, 10_000),)
     assert isinstance(fit(request_of(mib(64)), snapshot.node("n")), Refusal)
+
+
+def test_and_over_http_it_does_so_too(running: Running) -> None:
+    running.put_node(node("n", card(0, 16_000)))
+    running.put_pod(on(mib(12_000, "user"), "n", "GPU-0"))
+
+    running.put_node(node("n", card(0, 10_000)))
+
+    answer = running.filter(mib(64), "n")
+    assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {
+        "n": "no card has 64 MiB free"
+    }
+    assert running.client.get("/v1/cluster").get_json()["nodes"][0]["closed"] is None
+
+
+# of other collections
 
 
 def test_a_tencent_share_needs_its_memory_on_one_card() -> None:

@@ -13,7 +13,7 @@ from scheduler_ext.facts import read_node
 from scheduler_ext.fit import fit
 from scheduler_ext.nodes import is_roomier, uses_of
 from scheduler_ext.persistent import Map
-from scheduler_ext.pods import read_pod
+from scheduler_ext.pods import Pod, read_any, read_other, read_pod
 from scheduler_ext.refusal import Refusal
 from scheduler_ext.snapshot import (
     EMPTY,
@@ -23,15 +23,20 @@ from scheduler_ext.snapshot import (
     node_gone,
     node_seen,
     nodes_listed,
+    other_gone,
+    other_seen,
+    others_listed,
     pod_gone,
     pod_seen,
     pods_listed,
     vanish,
 )
+from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import (
     asking,
     bound,
     cards_of,
+    examples,
     mib,
     node,
     on,
@@ -147,9 +152,24 @@ def test_a_choice_of_cards_cannot_be_kept_where_the_plugin_picks_them() -> None:
         "metadata": {**whole()["metadata"], "annotations": {"bursar.dev/gpu-models": "A100"}},
     }
 
-    assert why(rebuilt([mixed], []), choosy) == "cards here cannot be chosen by model or UUID"
+    assert why(rebuilt([mixed], []), choosy) == "cards here cannot be chosen by model, UUID or topology"
     same = node("n", card(0, model="A100"), card(1, model="A100"), capacity=NVIDIA)
     assert cards_of(fit(request_of(choosy), rebuilt([same], []).node("n")))
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [((0, 0, 0), True), ((0, 0, 1), False), ((0, 0, None), False)])
+def test_cards_near_each_other_are_had_where_the_plugin_picks_them_if_all_are(
+    nodes: tuple[int | None, ...], fits: bool
+) -> None:
+    capacity = {"nvidia.com/gpu": "3"}
+    there = node("n", *(card(at, numa=numa) for at, numa in enumerate(nodes)), capacity=capacity)
+    two = whole(2)
+    two["metadata"]["annotations"] = {"bursar.dev/topology": "numa"}
+
+    answer = fit(request_of(two), rebuilt([there], []).node("n"))
+
+    assert isinstance(answer, Placement) == fits
+    assert fits or answer == Refusal("cards here cannot be chosen by model, UUID or topology")
 
 
 # which cards may be used
@@ -213,6 +233,33 @@ def test_a_want_of_room_names_the_need_and_nothing_that_moves(raw: Json, sentenc
     for free in (60, 40, 10):
         user = on(percent(100 - free // 10, "user"), "n", "GPU-0")
         assert why(rebuilt([node("n")], [user]), raw) == sentence
+
+
+def test_a_link_counts_whichever_of_the_two_cards_tells_it() -> None:
+    one_told = node("n", card(0, links=[]), card(1, links=["GPU-0"]))
+    two = asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "pair"})
+
+    assert cards_of(fit(request_of(two), rebuilt([one_told], []).node("n"))) == {"main": [0, 1]}
+
+
+def test_cards_of_unknown_numa_nodes_are_not_on_one_together() -> None:
+    one_known = node("n", card(0, numa=0), card(1), card(2))
+    two = asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "numa"})
+
+    assert why(rebuilt([one_known], []), two) == "no 2 cards on one NUMA node here"
+
+
+def test_a_choice_of_linked_cards_that_takes_too_long_is_given_up_too() -> None:
+    """Forty cards in five parts, each linked to all but its own part: no six are linked with each other."""
+    parts = [[f"GPU-{at}" for at in range(40) if at % 5 != part] for part in range(5)]
+    there = node("n", *(card(at, links=parts[at % 5]) for at in range(40)))
+    asked = {"bursar.dev/topology": "pair"}
+
+    five = asking(container(gpu_count="5"), annotations=asked)
+    six = asking(container(gpu_count="6"), annotations=asked)
+
+    assert cards_of(fit(request_of(five), rebuilt([there], []).node("n")))
+    assert why(rebuilt([there], []), six) == "no layout of its containers was found in time"
 
 
 def test_a_search_that_is_given_up_says_so() -> None:
@@ -461,9 +508,22 @@ def test_a_map_is_a_dict_that_keeps_its_former_versions(changes: list[tuple[str,
         assert set(current.changed_since(each)) == touched
 
 
-pods_drawn = st.tuples(
-    st.sampled_from([percent(30), percent(50), percent(100), mib(5000), percent(150)]), st.integers(0, 9)
+TOGETHER = asking(
+    container("a", gpu_percent="30"),
+    container("b", gpu_percent="30"),
+    init=[container("i", gpu_count="2")],
+    annotations={"bursar.dev/same-gpu": "a,b"},
 )
+pods_drawn = st.tuples(
+    st.sampled_from([percent(30), percent(50), percent(100), mib(5000), percent(150), TOGETHER]),
+    st.integers(0, 9),
+)
+
+
+def cpu_pod(number: int, where: str, cores: int, phase: str) -> Json:
+    """A pod that asks for no GPU, on a node."""
+    raw = asking({**container(), "resources": {"requests": {"cpu": str(cores)}}}, name=f"cpu-{number}")
+    return bound(raw, where, None, phase)
 
 
 @dataclass
@@ -488,11 +548,18 @@ class Story(RuleBasedStateMachine):
         self.version += 1
         raw = {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(self.version)}}
         self.objects.pods[raw["metadata"]["uid"]] = raw
-        self.snapshot = pod_seen(self.snapshot, read(raw))
+        self.snapshot = pod_seen(self.snapshot, read(raw), NOW_MS)
 
-    @rule(name=st.sampled_from("mno"), cards=st.integers(1, 3), memory=st.sampled_from([16_000, 8_000]))
-    def node_comes_or_changes(self, name: str, cards: int, memory: int) -> None:
-        raw = node(name, *(card(at, memory) for at in range(cards)))
+    @rule(
+        name=st.sampled_from("mno"),
+        cards=st.integers(1, 3),
+        memory=st.sampled_from([16_000, 8_000]),
+        cordoned=st.sampled_from(["", "", "{}-GPU-0"]),
+    )
+    def node_comes_or_changes(self, name: str, cards: int, memory: int, cordoned: str) -> None:
+        annotations = {"bursar.dev/cordoned-cards": cordoned.format(name)}
+        raw = node(name, *(card(at, memory) for at in range(cards)), annotations=annotations)
+        raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": str(8 * cards)}
         self.objects.nodes[name] = raw
         self.snapshot = node_seen(self.snapshot, read_node(raw))
 
@@ -524,7 +591,34 @@ class Story(RuleBasedStateMachine):
             return
         placement = fit(request_of(raw), self.snapshot.node(name))
         if isinstance(placement, Placement):
-            self.snapshot = forget(assume(self.snapshot, read(raw), name, placement), f"uid-{number}")
+            self.snapshot = forget(assume(self.snapshot, read(raw), name, placement), f"uid-{number}", NOW_MS)
+
+    @rule(number=st.integers(0, 9), name=st.sampled_from("mno"), ends=st.booleans())
+    def cards_are_held_for_a_pod_or_no_longer(self, number: int, name: str, ends: bool) -> None:
+        raw = self.objects.pods.get(f"uid-{number}")
+        if raw is None or raw["spec"].get("nodeName") or read(raw).request is None:
+            return
+        if len(read(raw).containers) > 1:
+            return
+        self._put(held(raw, name, f"{name}-GPU-0", status="False" if ends else "True"))
+
+    @rule(
+        number=st.integers(0, 3),
+        name=st.sampled_from("mno"),
+        cores=st.integers(0, 4),
+        phase=st.sampled_from(["Running", "Running", "Failed"]),
+        gone=st.booleans(),
+    )
+    def pod_without_a_gpu_comes_or_goes(
+        self, number: int, name: str, cores: int, phase: str, gone: bool
+    ) -> None:
+        raw = cpu_pod(number, name, cores, phase)
+        before = self.objects.pods.pop(raw["metadata"]["uid"], None)
+        if gone and before is not None:
+            self.snapshot = other_gone(self.snapshot, raw["metadata"]["uid"])
+            return
+        self.objects.pods[raw["metadata"]["uid"]] = raw
+        self.snapshot = other_seen(self.snapshot, read_other(raw))
 
     @rule(number=st.integers(0, 9), name=st.sampled_from("mno"), annotation=st.sampled_from([None, "{}"]))
     def pod_is_bound_by_others(self, number: int, name: str, annotation: str | None) -> None:
@@ -540,22 +634,27 @@ class Story(RuleBasedStateMachine):
         self._put({**raw, "status": {"phase": "Succeeded"}})
         if gone:
             last = self.objects.pods.pop(f"uid-{number}")
-            self.snapshot = pod_gone(self.snapshot, read(last), 0)
+            self.snapshot = pod_gone(self.snapshot, read(last), NOW_MS)
 
     @rule(number=st.integers(0, 9))
     def event_comes_twice(self, number: int) -> None:
         raw = self.objects.pods.get(f"uid-{number}")
         if raw is not None:
-            self.snapshot = pod_seen(self.snapshot, read(raw))
+            self.snapshot = pod_seen(self.snapshot, read(raw), NOW_MS)
 
     @rule()
     def everything_is_listed_again(self) -> None:
-        self.snapshot = pods_listed(self.snapshot, map(read, self.objects.pods.values()), 0)
+        values = [read_any(raw) for raw in self.objects.pods.values()]
+        pods = [value for value in values if isinstance(value, Pod)]
+        self.snapshot = pods_listed(self.snapshot, pods, NOW_MS)
+        others = [value for value in values if not isinstance(value, Pod)]
+        self.snapshot = others_listed(self.snapshot, others)
         self.snapshot = nodes_listed(self.snapshot, map(read_node, self.objects.nodes.values()))
 
     @invariant()
     def objects_alone_tell_the_same(self) -> None:
-        assert self.snapshot == rebuilt(list(self.objects.nodes.values()), list(self.objects.pods.values()))
+        objects = list(self.objects.nodes.values()), list(self.objects.pods.values())
+        assert self.snapshot == rebuilt(*objects, NOW_MS)
 
     @invariant()
     def no_card_is_too_full_but_where_it_shrank(self) -> None:
@@ -563,11 +662,12 @@ class Story(RuleBasedStateMachine):
             for room in each.shape.rooms:
                 assert room.share_milli >= 0
                 assert room.memory_mib >= 0
-            assert all(use.share_milli <= 1000 for use in uses_of(each.seats).values())
+            sure = {uid: seat for uid, seat in each.seats.items() if seat.held != "reserved"}
+            assert all(use.share_milli <= 1000 for use in uses_of(sure).values())
 
 
 TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStory.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 @settings(max_examples=150, deadline=None)

@@ -76,13 +76,66 @@ def test_keys_are_read_in_any_case(world: Running) -> None:
     assert listed["NodeNames"] == ["b"]
 
 
-@pytest.mark.parametrize("nodes", [{}, {"NodeNames": None}, {"NodeNames": []}, {"Nodes": {"items": None}}])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {},
+        {"NodeNames": None},
+        {"NodeNames": []},
+        {"Nodes": None, "NodeNames": None},
+        {"Nodes": {"items": None}},
+        {"nodes": {"ITEMS": []}, "nodeNames": None},
+    ],
+)
 def test_no_nodes_are_no_nodes(world: Running, nodes: dict[str, object]) -> None:
     answer = world.client.post("/filter", json={"Pod": percent(60), **nodes}).get_json()
 
     assert answer["NodeNames"] == []
     assert answer["Error"] == ""
     assert world.client.post("/prioritize", json={"Pod": percent(60), **nodes}).get_json() == []
+
+
+@pytest.mark.parametrize("verb", ["filter", "dryrun", "prioritize"])
+def test_every_verb_of_nodes_takes_both_forms_in_any_case(world: Running, verb: str) -> None:
+    pod, items = percent(60), [node("a"), node("b")]
+
+    answers = [
+        world.client.post(f"/{verb}", json=body).get_json()
+        for body in (
+            {"Pod": pod, "NodeNames": ["a", "b"], "Nodes": None},
+            {"pod": pod, "nodenames": ["a", "b"]},
+            {"POD": pod, "NODES": {"ITEMS": items}, "NODENAMES": None},
+            {"Pod": pod, "Nodes": {"metadata": {}, "items": items}},
+            {"Pod": pod, "Nodes": {"items": items}, "NodeNames": []},
+        )
+    ]
+
+    for answer in answers:
+        if isinstance(answer, dict):
+            assert answer.pop("Nodes", {"items": [items[1]]}) == {"items": [items[1]]}
+    assert answers[1:] == answers[:1] * 4
+
+
+def test_a_reason_stays_the_same_while_what_is_free_moves(world: Running) -> None:
+    pod = percent(60)
+    reasons = []
+    for used in (50, 70, 90, 41):
+        world.put_pod(on(percent(used, "user"), "a", "a-GPU-0"))
+        answer = world.filter(pod, "a")
+        reasons.append({**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]})
+
+    assert reasons == [{"a": "no card has 60% free"}] * 4
+
+
+def test_filter_writes_nothing(world: Running) -> None:
+    waiting = world.put_pod(percent(60, "waiting"))
+    snapshot, calls = world.extender.books.snapshot, world.api.calls.copy()
+
+    for names in (["a"], ["b"], ["a", "b"], ["unknown"]):
+        world.filter(waiting, *names)
+
+    assert world.extender.books.snapshot is snapshot
+    assert world.api.calls == calls
 
 
 def test_a_pod_without_a_gpu_may_go_anywhere(world: Running) -> None:
@@ -116,16 +169,30 @@ def test_the_clusters_policy_is_that_of_pods_that_name_none(start: Start) -> Non
     assert world.prioritize(packed, "a", "b") == {"a": 10, "b": 9}
 
 
-def test_a_policy_that_is_not_built_acts_as_binpack_and_says_so_once(start: Start) -> None:
-    world = start("--policy", "fragmentation")
-    world.put_node(node("a"))
-    world.put_node(node("b"))
-    world.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
+def test_load_acts_as_fragmentation_while_nothing_is_measured_and_says_so_once(start: Start) -> None:
+    world = start("--policy", "load")
+    for name in ("a", "b"):
+        raw = node(name)
+        raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": "64"}
+        world.put_node(raw)
+    world.put_pod(on(percent(50, "user"), "b", "b-GPU-0"))
 
     for _ in range(3):
-        assert world.prioritize(percent(10), "a", "b") == {"a": 10, "b": 9}
+        assert world.prioritize(percent(50), "a", "b") == {"a": 9, "b": 10}
     said = [line for line in world.lines if line.startswith("policy")]
-    assert said == ["policy asked=fragmentation acts_as=binpack why=not built yet"]
+    assert said == ["policy asked=load acts_as=fragmentation why=there are no measured figures of the cards"]
+
+
+def test_a_pod_without_a_gpu_is_kept_from_the_cpu_that_free_gpus_need(start: Start) -> None:
+    world = start("--policy", "fragmentation")
+    for name, cores in (("a", "20"), ("b", "64")):
+        raw = node(name, card(0), card(1))
+        raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": cores}
+        world.put_node(raw)
+    raw = {**percent(10), "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "16"}}}]}}
+
+    assert world.prioritize(raw, "a", "b") == {"a": 9, "b": 10}
+    assert start("--policy", "binpack").prioritize(raw, "a", "b") == {"a": 0, "b": 0}
 
 
 def test_filter_agrees_with_bind_on_which_nodes_fit(world: Running) -> None:
@@ -276,7 +343,7 @@ def test_a_thread_that_dies_takes_the_process_with_it(api: ApiServer, tmp_path: 
     extender = Extender(settings.read([], {}), Broken(config), lambda event, **fields: None, died.append)
     extender.start()
 
-    eventually(lambda: died == [1, 1])
+    eventually(lambda: died == [1, 1, 1])  # pods, nodes and PodDisruptionBudgets
     assert not extender.books.complete
     extender.stop()
 
@@ -290,44 +357,6 @@ def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Running) -> No
 
 
 # seeing
-
-
-def test_the_cluster_view_tells_who_sits_where(world: Running) -> None:
-    world.put_node(node("closed"))
-    world.put_pod(bound(percent(10, "other"), "closed", None))
-    world.put_pod(percent(60, "waiter"))
-    world.filter(world.api.pod("waiter"), "a")
-
-    view = world.client.get("/v1/cluster").get_json()
-
-    assert view["version"] == 1
-    assert [(each["name"], each["closed"]) for each in view["nodes"]] == [
-        ("a", None),
-        ("b", None),
-        ("closed", "a GPU pod was bound to it without a placement"),
-    ]
-    assert view["nodes"][0]["cards"] == [
-        {
-            "uuid": "a-GPU-0",
-            "index": 0,
-            "model": "A100",
-            "memory_mib": 16000,
-            "healthy": True,
-            "used_share_milli": 500,
-            "used_memory_mib": 8000,
-            "pods": [
-                {
-                    "namespace": "team-a",
-                    "name": "user",
-                    "uid": "uid-user",
-                    "share_milli": 500,
-                    "memory_mib": 8000,
-                    "held": "bound",
-                }
-            ],
-        }
-    ]
-    assert view["waiting"] == [{"namespace": "team-a", "name": "waiter", "uid": "uid-waiter", "priority": 0}]
 
 
 def test_the_metrics_tell_what_is_known_and_what_was_answered(world: Running) -> None:

@@ -1,14 +1,19 @@
 """Waking: when cards free, the pod that should go next is woken, and no other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from scheduler_ext.policy import BINPACK
-from scheduler_ext.waiting import MOST_NODES, next_to_wake, waiter
+from scheduler_ext.standing import UNHEARD, Standing, Standings
+from scheduler_ext.waiting import MOST_NODES, Waiter, next_to_wake, waiter
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import Json, node, on, percent, read, rebuilt
+from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.worlds import entry, standings
 
 Start = Callable[..., Running]
 
@@ -29,6 +34,32 @@ def full(running: Running) -> Running:
     return running
 
 
+@pytest.fixture
+def told(start: Start, tmp_path: Path) -> Iterator[Running]:
+    """The same, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
+    not."""
+    tls = Tls(tmp_path / "tls")
+    timekeeper = Timekeeper(tls)
+    timekeeper.document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
+    (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
+    (tmp_path / "token").write_text("token")
+    flags = {"url": timekeeper.url, "ca": tmp_path / "ca.crt"}
+    world = start(
+        *(f"--timekeeper-{name}={value}" for name, value in flags.items()),
+        f"--token-file={tmp_path / 'token'}",
+    )
+    eventually(lambda: world.extender.standings().of("debtor").over)
+    world.put_node(node("a"))
+    world.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
+    yield world
+    timekeeper.end()
+
+
+def of(namespace: str, raw: Json) -> Json:
+    """The pod in that namespace."""
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
 def frees(world: Running) -> None:
     """The holder ends."""
     world.api.put("pods", {**world.api.pod("holder"), "status": {"phase": "Succeeded"}})
@@ -41,8 +72,7 @@ def woken(world: Running) -> list[str]:
 
 def refuse(world: Running, raw: Json, *names: str) -> None:
     """The pod comes and is refused on these nodes."""
-    world.put_pod(raw)
-    assert world.filter(world.api.pod(raw["metadata"]["name"]), *names)["NodeNames"] == []
+    assert world.filter(world.put_pod(raw), *names)["NodeNames"] == []
 
 
 def test_a_freed_card_wakes_the_one_that_should_go_next_and_no_other(full: Running) -> None:
@@ -218,3 +248,139 @@ def test_of_very_many_offered_nodes_any_may_be_the_one() -> None:
 
     assert waiter(read(waits("p")), BINPACK, names).offered is None
     assert waiter(read(waits("p")), BINPACK, names[:-1]).offered == frozenset(names[:-1])
+
+
+def order(waiters: list[Waiter], known: Standings = UNHEARD) -> list[str]:
+    """The names in the order in which they are woken for a free node ``n``."""
+    left, found = [*waiters], []
+    free = rebuilt([node("n")], []).node("n")
+    while (chosen := next_to_wake(free, left, known)) is not None:
+        left.remove(chosen)
+        found.append(chosen.pod.name)
+    return found
+
+
+def test_who_is_over_budget_now_goes_behind_whatever_his_priority_is() -> None:
+    raws = [
+        of("debtor", waits("debtor", priority=1000)),
+        of("payer", waits("payer")),
+        waits("unknown", priority=1),
+    ]
+    waiters = [waiter(read(raw), BINPACK, ["n"]) for raw in raws]
+    known = Standings({"debtor": Standing("OVER_BUDGET"), "payer": Standing("IN_BUDGET")})
+
+    assert order(waiters, known) == ["unknown", "payer", "debtor"]
+    assert order(waiters) == ["debtor", "unknown", "payer"]
+
+
+def test_the_one_that_cards_are_held_for_goes_first_of_all_for_its_node_alone() -> None:
+    over = Standings({"team-a": Standing("OVER_BUDGET")})
+    raws = [of("payer", waits("other", priority=9)), held(waits("held"), "n", "GPU-0", until_ms=NOW_MS + 1)]
+    waiters = [waiter(read(raw), BINPACK, ["n", "elsewhere"]) for raw in raws]
+    elsewhere = rebuilt([node("elsewhere")], []).node("elsewhere")
+
+    assert order(waiters, over) == ["held", "other"]
+    first = next_to_wake(elsewhere, waiters, over)
+    assert first is not None
+    assert first.pod.name == "other"
+
+
+def reasons(answer: Json) -> dict[str, str]:
+    """What is told of each node that was refused."""
+    return {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+
+
+def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_tries_the_other_first(
+    told: Running,
+) -> None:
+    debtor, payer = of("debtor", waits("debtor", priority=1000)), of("payer", waits("payer"))
+    for each in (debtor, payer):
+        refuse(told, each, "a")
+    before = reasons(told.filter(told.api.pod("debtor", "debtor"), "a"))
+
+    frees(told)
+    eventually(lambda: told.free("a") == [1000])
+    answer = told.filter(told.api.pod("debtor", "debtor"), "a")
+
+    assert answer["NodeNames"] == []
+    assert reasons(answer) == before  # other words would wake it again
+    assert told.filter(told.api.pod("payer", "payer"), "a")["NodeNames"] == ["a"]
+    eventually(lambda: woken(told))
+    assert woken(told) == ["uid-payer"]
+
+
+def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Running) -> None:
+    refuse(full, waits("first", priority=2), "a")
+    refuse(full, waits("second", priority=1), "a")
+    frees(full)
+    eventually(lambda: woken(full) == ["uid-first"])
+    assert full.filter(full.api.pod("first"), "a")["NodeNames"] == ["a"]
+
+    assert full.filter(full.api.pod("second"), "a")["NodeNames"] == []
+
+    assert woken(full) == ["uid-first"]
+    assert full.bind(full.api.pod("first"), "a") == ""
+
+
+def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: Running) -> None:
+    debtor, payer = of("debtor", waits("debtor", priority=9)), of("payer", waits("payer", 40))
+    for each in (debtor, payer):
+        refuse(told, each, "a")
+    frees(told)
+    eventually(lambda: told.free("a") == [1000])
+    assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == []
+
+    assert told.bind(told.api.pod("payer", "payer"), "a") == ""
+
+    eventually(lambda: "uid-debtor" in woken(told))
+    assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
+
+
+def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Running) -> None:
+    full.put_node(node("b"))
+    refuse(full, waits("waiting"), "a")
+    frees(full)
+    eventually(lambda: woken(full) == ["uid-waiting"])
+
+    urgent, later = full.put_pod(waits("urgent", priority=5)), full.put_pod(waits("later", priority=-5))
+
+    assert full.filter(urgent, "a", "b")["NodeNames"] == ["a", "b"]
+    assert full.filter(later, "a", "b")["NodeNames"] == ["b"]
+
+
+def test_a_pod_that_kube_scheduler_refused_by_itself_waits_too(full: Running) -> None:
+    """Its sums were short already, so nobody asked us."""
+    tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    full.put_pod({**waits("p"), "status": {"phase": "Pending", "conditions": [tried]}})
+    full.put_pod({**waits("new", priority=5), "status": {"phase": "Pending"}})
+
+    frees(full)
+
+    eventually(lambda: woken(full))
+    assert woken(full) == ["uid-p"]
+
+
+def test_a_pod_is_not_woken_for_a_node_that_its_selector_bars(full: Running) -> None:
+    tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    barred = waits("barred", priority=5, nodeSelector={"pool": "other"})
+    for each in (barred, waits("p")):
+        full.put_pod({**each, "status": {"phase": "Pending", "conditions": [tried]}})
+
+    frees(full)
+
+    eventually(lambda: woken(full))
+    assert woken(full) == ["uid-p"]
+
+
+def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) -> None:
+    payers = [of("payer", waits(name)) for name in ("payer-1", "payer-2")]
+    for each in (of("debtor", waits("debtor", priority=9)), *payers):
+        refuse(told, each, "a")
+    frees(told)
+    eventually(lambda: told.free("a") == [1000])
+    assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == []
+
+    eventually(lambda: len(woken(told)) == 2)
+
+    assert woken(told) == ["uid-payer-1", "uid-debtor"]
+    assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]

@@ -3,12 +3,14 @@
 import json
 from typing import Any
 
+from hypothesis import settings
+
 from scheduler_ext.facts import read_node
 from scheduler_ext.fit import fit
-from scheduler_ext.pods import Pod, read_pod
+from scheduler_ext.pods import Pod, read_other, read_pod
 from scheduler_ext.policy import policy_named
 from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import EMPTY, Snapshot, nodes_listed, pods_listed
+from scheduler_ext.snapshot import EMPTY, Snapshot, nodes_listed, others_listed, pods_listed
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.cards import encode_placement
 from timekeeper.core.values import GPURequest, Placement
@@ -16,6 +18,11 @@ from timekeeper.core.values import GPURequest, Placement
 Json = dict[str, Any]
 
 GIB = 1024
+
+
+def examples(least: int) -> int:
+    """So many cases for a property, and as many as the soak asks for where that is what runs."""
+    return max(least, settings().max_examples)
 
 
 def ours(cards: int, memory_mib: int) -> Json:
@@ -100,7 +107,8 @@ def request_of(raw: Json) -> GPURequest:
 def rebuilt(nodes: list[Json], pods: list[Json], now_ms: int = 0) -> Snapshot:
     """The snapshot made from objects alone, as at a start."""
     values = [value for value in map(read_pod, pods) if value is not None]
-    return nodes_listed(pods_listed(EMPTY, values, now_ms), map(read_node, nodes))
+    others = [read_other(raw) for raw in pods if read_pod(raw) is None]
+    return nodes_listed(others_listed(pods_listed(EMPTY, values, now_ms), others), map(read_node, nodes))
 
 
 def place(snapshot: Snapshot, raw: Json, where: str, policy: str = "binpack") -> Json | None:

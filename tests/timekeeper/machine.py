@@ -140,6 +140,8 @@ class Machine(Checked):
             sequence = max(0, self.runs.get((pod.uid, run), 0) + step)
             received = self.town.clock()
             answer = self.town.beat(pod.raw(), sequence, age, boot=run)
+            while answer.status_code == 503:  # a machine that stood still for seconds: sidecars come again
+                answer = self.town.beat(pod.raw(), sequence, age, boot=run)
             known = self.written.pods.get(pod.uid)
             assert answer.status_code == (200 if known else 404)
             if known and sequence > self.runs.get((pod.uid, run), -1):

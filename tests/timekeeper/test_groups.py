@@ -258,7 +258,7 @@ def test_a_group_without_an_entry_has_no_limit_and_that_is_said(town: Town) -> N
 
     warning = "group: there is no entry _group.lab, so the group has no limit"
     assert town.standing() == "IN_BUDGET"
-    assert town.budget()["warnings"] == ["onExhausted: not built yet, reclaim acts as deprioritize", warning]
+    assert town.budget()["warnings"] == [warning]
     assert town.budget()["group"]["standing"] == "UNLIMITED"
     assert any("_group.lab" in notice.message for notice in town.notices)
 

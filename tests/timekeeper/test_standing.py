@@ -300,8 +300,9 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         },
         "unknownStanding": "inBudget",
         "maxGracePeriodMs": 600_000,
+        "pdbGraceMs": 600_000,
         "lookaheadMs": 600_000,
-        "policy": "binpack",
+        "policy": "fragmentation",
     }
 
 

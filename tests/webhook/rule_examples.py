@@ -38,7 +38,9 @@ PODS: dict[str, Json] = {
     "empty-constraint": with_annotations(admitted(half()), {"bursar.dev/gpu-models": " , "}),
     "unknown-topology": with_annotations(admitted(half()), {"bursar.dev/topology": "rack"}),
     "same-gpu-container": with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,bb"}),
-    "constraint-not-built": with_annotations(admitted(half()), {"bursar.dev/topology": "pair"}),
+    "same-gpu-conflict": with_annotations(
+        admitted(half("a"), container("b", gpu_percent="60")), {"bursar.dev/same-gpu": "a,b"}
+    ),
     "forged-annotation": with_annotations(admitted(half()), {"visible-devices.bursar.dev/main": "GPU-7"}),
     "unknown-annotation": with_annotations(admitted(half()), {"bursar.dev/gpu-model": "H100"}),
     "forged-label": labelled(admitted(half()), "bursar.dev/governed", "false"),

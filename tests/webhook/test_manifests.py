@@ -149,7 +149,7 @@ POLICIES = {
     for each in documents(file.stem)
     if each["kind"] == "ValidatingAdmissionPolicy"
 }
-EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions"}
+EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds"}
 
 
 def variable(policy: str, name: str) -> str:

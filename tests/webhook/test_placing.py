@@ -142,10 +142,10 @@ def test_same_gpu_names_each_container_that_asks_for_nothing() -> None:
     assert broken(raw) == [("same-gpu-container", '"web"'), ("same-gpu-container", '"gone"')]
 
 
-def test_same_gpu_of_containers_that_ask_is_understood_and_not_built() -> None:
+def test_same_gpu_of_containers_that_ask_is_a_constraint_like_others() -> None:
     raw = with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,b"})
 
-    assert broken(raw) == [("constraint-not-built", '"a,b"')]
+    assert broken(raw) == []
 
 
 def test_a_misspelt_constraint_is_told_with_the_nearest_that_exists() -> None:

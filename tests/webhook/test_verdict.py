@@ -24,7 +24,7 @@ from tests.webhook.worlds import (
     with_annotations,
     with_class,
 )
-from tests.worlds import Json, container
+from tests.worlds import Json, container, limits_of
 from webhook import notices
 from webhook.review import Answer, Review, encode, read
 from webhook.terms import PriorityClass, Sidecar, Standing, Terms
@@ -351,6 +351,27 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
         with_annotations(admitted(half()), {"bursar.dev/policy": "load"}),
         Standing("IN_BUDGET"),
         ("bursar.dev/policy: load is not built yet and acts as binpack",),
+    ),
+    "memory beside whole cards": (
+        admitted(
+            limits_of("a", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8"),
+            limits_of("b", tencent_com__vcuda_core="200", tencent_com__vcuda_memory="8"),
+        ),
+        Standing("IN_BUDGET"),
+        (
+            "spec.containers[1].resources.limits[tencent.com/vcuda-memory] has no effect: whole cards come "
+            "with all of their memory",
+        ),
+    ),
+    "a topology of one card": (
+        with_annotations(admitted(half("a"), half("b")), {"bursar.dev/topology": "pair"}),
+        Standing("IN_BUDGET"),
+        ("bursar.dev/topology: pair changes nothing, for no container asks for several cards",),
+    ),
+    "a topology of two cards": (
+        with_annotations(admitted(container(gpu_count="2")), {"bursar.dev/topology": "pair"}),
+        Standing("IN_BUDGET"),
+        (),
     ),
     "cards by hand": (
         admitted(half(env=ALL), plain("web", env=ALL), plain("db", env=[{"name": "NVIDIA_VISIBLE_DEVICES"}])),

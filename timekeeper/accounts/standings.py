@@ -124,8 +124,9 @@ def _settings(settings: Settings, classes: Mapping[str, tuple[int, str]]) -> Sta
         },
         "unknownStanding": "overBudget" if settings.unknown_standing == "overBudget" else "inBudget",
         "maxGracePeriodMs": settings.max_grace_period_ms,
+        "pdbGraceMs": settings.pdb_grace_ms,
         "lookaheadMs": settings.lookahead_ms,
-        "policy": "binpack",
+        "policy": "fragmentation",
     }
 
 

@@ -195,7 +195,23 @@ def _card(raw: object) -> Card:
     memory = _natural(raw, "memory_mib")
     if memory == 0:
         raise UndecodableError(f"inventory: card {uuid} has no memory")
-    return Card(uuid, _natural(raw, "index"), model, memory, raw.get("healthy") is not False)
+    return Card(
+        uuid=uuid,
+        index=_natural(raw, "index"),
+        model=model,
+        memory_mib=memory,
+        healthy=raw.get("healthy") is not False,
+        numa=None if raw.get("numa") is None else _natural(raw, "numa"),
+        links=_links(raw.get("links"), uuid),
+    )
+
+
+def _links(value: object, uuid: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise UndecodableError(f"inventory: the links of card {uuid} are no UUIDs")
+    return tuple(value)
 
 
 def _slice(raw: object) -> Slice:

@@ -5,6 +5,7 @@ NAMESPACE = "bursar-system"
 AUDIENCE = "bursar"
 SIDECAR = "bursar-sidecar"
 SCHEDULER = "bursar-scheduler"
+EXTENDER = "bursar-extender"
 BUDGETS = "bursar-budgets"
 BUDGETS_LABEL = "bursar.dev/budgets"
 
@@ -34,6 +35,15 @@ VISIBLE = "visible-devices.bursar.dev/"
 # the condition on a waiting pod's status by which the extender wakes it
 WAKE_CONDITION = "bursar.dev/CardFreed"
 
+# the condition by which cards are held for a waiting pod
+HELD_CONDITION = "bursar.dev/CardsHeld"
+
+# the condition on an extender's own pod by which it takes over from other replicas
+LEADS_CONDITION = "bursar.dev/Leads"
+
 # what the node agent writes
 INVENTORY = "bursar.dev/inventory"
 HOLDERS = "bursar.dev/holders"
+
+# what an operator writes on a node: UUIDs of cards that are not to be given out
+CORDONED_CARDS = "bursar.dev/cordoned-cards"

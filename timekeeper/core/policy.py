@@ -7,7 +7,7 @@ GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
-BUILT_ON_EXHAUSTED = ("deprioritize", "deny")  # the others act as deprioritize, and say so
+BUILT_ON_EXHAUSTED = ("reclaim", "deprioritize", "deny")  # the others act as deprioritize, and say so
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")
@@ -75,7 +75,6 @@ def not_built(budget: Budget, key: str = "") -> tuple[str, ...]:
             budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
             f"not built yet, {budget.on_exhausted} acts as deprioritize",
         ),
-        "policy": (bool(budget.policy), "not built yet, it has no effect"),
         "maxGPUs": (budget.max_gpus is not None, "not built yet, it has no effect"),
         "carryOver": (
             budget.carry_over_milli > 0 and budget.period == "once",
@@ -87,6 +86,7 @@ def not_built(budget: Budget, key: str = "") -> tuple[str, ...]:
         "rules": bool(budget.rules),
         "exempt": bool(budget.exempt),
         "price": bool(budget.price),
+        "policy": bool(budget.policy),
     }
     sentences = [f"{field}: {sentence}" for field, (is_asked, sentence) in asked.items() if is_asked]
     if key.startswith("_group."):

@@ -33,6 +33,18 @@ def integral(value: object) -> int | None:
     return _whole(value)
 
 
+def thousandths(value: object) -> int | None:
+    """The thousandths that a quantity stands for, rounded up as Kubernetes does (``Quantity.MilliValue``).
+
+    None where it is no quantity or beyond an int64.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        return None
+    return _thousandths(value)
+
+
 def same_amount(one: object, other: object) -> bool:
     """True where two quantities are spelt alike, or stand for the same whole number."""
     if one == other:
@@ -47,6 +59,13 @@ def _whole(text: str) -> int | None:
     if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:
         return None
     return int(exact)
+
+
+@lru_cache(maxsize=4096)
+def _thousandths(text: str) -> int | None:
+    exact = _exact(text)
+    milli = None if exact is None else -(-exact.numerator * 1000 // exact.denominator)
+    return milli if milli is not None and abs(milli) <= LARGEST else None
 
 
 def _exact(text: str) -> Fraction | None:

@@ -82,6 +82,8 @@ def reflect(
             )  # a server that closes every watch at once is not asked in a tight loop
         except ExpiredError:
             version = ""
+            wait_ms(pause)  # a server that expires whatever it lists is not listed in a tight loop
+            pause = min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
             yield Failed(str(error))
             wait_ms(pause)

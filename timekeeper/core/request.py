@@ -2,12 +2,13 @@
 written."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from timekeeper.core import names
+from timekeeper.core.constraints import constraint_violations, listed
 from timekeeper.core.dialects import DIALECTS, UNSPOKEN, Dialect, Limits
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
@@ -16,7 +17,6 @@ from timekeeper.core.violation import Violation, shown
 Json = Mapping[str, Any]
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
-TOPOLOGIES = ("pair", "numa", "node")
 BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
 
 
@@ -69,9 +69,9 @@ def parse(pod: Json) -> Parsed:
         return Parsed(None, ())
     constrained = not _CONSTRAINTS.isdisjoint(annotations)
     if constrained:
-        violations += _constraint_violations(
-            annotations, {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
-        )
+        asking = {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
+        violations += _policy_violations(annotations)
+        violations += constraint_violations(annotations, asks, asking)
     if violations:
         return Parsed(None, tuple(violations))
     (dialect,) = spoken
@@ -195,87 +195,20 @@ def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> l
     ]
 
 
-def _constraint_violations(annotations: Json, asking: Collection[str]) -> list[Violation]:
-    violations = []
+def _policy_violations(annotations: Json) -> list[Violation]:
     policy = annotations.get(names.POLICY)
-    if policy is not None and policy not in POLICIES:
-        violations.append(
-            Violation(
-                "unknown-policy",
-                f"metadata.annotations[{names.POLICY}]",
-                shown(policy),
-                "no such placement policy",
-                ", ".join(POLICIES),
-                f"{names.POLICY}: binpack",
-            )
-        )
-    violations += _topology_violations(annotations)
-    violations += _same_gpu_violations(annotations, asking)
-    violations += [
-        Violation(
-            "empty-constraint",
-            f"metadata.annotations[{name}]",
-            shown(annotations[name]),
-            "names nothing",
-            "names divided by commas",
-            f"{name}: {example}",
-        )
-        for name, example in (
-            (names.MODELS, "H100,A100"),
-            (names.EXCLUDE_MODELS, "T4"),
-            (names.UUIDS, "GPU-5a3c..."),
-        )
-        if name in annotations and not listed(annotations, name)
-    ]
-    return violations
-
-
-def _topology_violations(annotations: Json) -> list[Violation]:
-    given = annotations.get(names.TOPOLOGY)
-    if given is None:
+    if policy is None or policy in POLICIES:
         return []
-    if given in TOPOLOGIES:
-        return [_not_built(names.TOPOLOGY, given)]
     return [
         Violation(
-            "unknown-topology",
-            f"metadata.annotations[{names.TOPOLOGY}]",
-            shown(given),
-            "no such topology",
-            ", ".join(TOPOLOGIES) + "; none of them is built yet",
-            "removing the annotation",
+            "unknown-policy",
+            f"metadata.annotations[{names.POLICY}]",
+            shown(policy),
+            "no such placement policy",
+            ", ".join(POLICIES),
+            f"{names.POLICY}: binpack",
         )
     ]
-
-
-def _same_gpu_violations(annotations: Json, asking: Collection[str]) -> list[Violation]:
-    if names.SAME_GPU not in annotations:
-        return []
-    strangers = [each for each in listed(annotations, names.SAME_GPU) if each not in asking]
-    if not strangers:
-        return [_not_built(names.SAME_GPU, annotations[names.SAME_GPU])]
-    return [
-        Violation(
-            "same-gpu-container",
-            f"metadata.annotations[{names.SAME_GPU}]",
-            shown(each),
-            "no container of this name asks for a GPU",
-            (", ".join(sorted(asking)) or "names of containers with a GPU limit") + "; it is not built yet",
-            "removing the annotation",
-        )
-        for each in strangers
-    ]
-
-
-def _not_built(name: str, given: object) -> Violation:
-    return Violation(
-        "constraint-not-built",
-        f"metadata.annotations[{name}]",
-        shown(given),
-        "this constraint is not built yet, so it cannot be kept",
-        "the pod without it",
-        "removing the annotation",
-    )
 
 
 def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) -> GPURequest:
@@ -286,14 +219,6 @@ def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) ->
         exclude_models=listed(annotations, names.EXCLUDE_MODELS),
         uuids=listed(annotations, names.UUIDS),
         policy=str(annotations.get(names.POLICY, "")),
-    )
-
-
-def listed(annotations: Json, name: str) -> tuple[str, ...]:
-    """The names in an annotation that lists some with commas; empty where it is absent or names none."""
-    value = annotations.get(name)
-    return (
-        tuple(part for part in (p.strip() for p in value.split(",")) if part)
-        if isinstance(value, str)
-        else ()
+        topology=str(annotations.get(names.TOPOLOGY, "")),
+        same_gpu=listed(annotations, names.SAME_GPU),
     )

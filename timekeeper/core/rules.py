@@ -31,7 +31,6 @@ SETTABLE = (
 FIXED = (
     "amount",
     "budget-exhausted",
-    "constraint-not-built",
     "count-divides",
     "dialect-not-spoken",
     "empty-constraint",
@@ -44,6 +43,7 @@ FIXED = (
     "node-name",
     "not-governed",
     "request-differs-from-limit",
+    "same-gpu-conflict",
     "same-gpu-container",
     "several-dialects",
     "share-range",

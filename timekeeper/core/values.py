@@ -36,7 +36,11 @@ class ContainerAsk:
 @dataclass(frozen=True, slots=True)
 class GPURequest:
     """What a pod asks: its dialect, each GPU container's ask in the pod's order (init first), and constraints
-    on the cards."""
+    on the cards.
+
+    ``topology``: how near to each other the cards of each container must be, a word of
+    `core.constraints.TOPOLOGIES` or "". ``same_gpu``: containers that must share one card.
+    """
 
     dialect: str
     asks: tuple[ContainerAsk, ...]
@@ -44,17 +48,32 @@ class GPURequest:
     exclude_models: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
     policy: str = ""
+    topology: str = ""
+    same_gpu: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One physical GPU of a node, as the node's inventory lists it."""
+    """One physical GPU of a node, as the node's inventory lists it.
+
+    ``numa``: the number of its NUMA node, None where that is not known. ``links``: the UUIDs of the cards
+    that it is linked to directly, None where that is not known. ``cordoned``: its node's annotation says that
+    it is not to be given out; who is on it stays.
+    """
 
     uuid: str
     index: int
     model: str
     memory_mib: int
     healthy: bool = True
+    numa: int | None = None
+    links: tuple[str, ...] | None = None
+    cordoned: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """True where a part of it may be given to a pod."""
+        return self.healthy and not self.cordoned
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,19 @@ StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
 
 class CardWire(TypedDict):
-    """One card of a node's inventory; memory in MiB."""
+    """One card of a node's inventory; memory in MiB.
+
+    ``numa``: the number of its NUMA node. ``links``: the UUIDs of the node's cards that it reaches without
+    going through a CPU: by NVLink, else by a PCIe switch. Null or left out: not known.
+    """
 
     uuid: str
     index: int
     model: str
     memory_mib: int
     healthy: bool
-    numa: int | None
-    links: list[str]
+    numa: NotRequired[int | None]
+    links: NotRequired[list[str] | None]
     mig: str | None
 
 
@@ -71,6 +75,7 @@ class StandingSettings(TypedDict):
     priorityClasses: PriorityClasses
     unknownStanding: Literal["inBudget", "overBudget"]
     maxGracePeriodMs: int
+    pdbGraceMs: int
     lookaheadMs: int
     policy: str
 

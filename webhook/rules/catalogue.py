@@ -93,13 +93,15 @@ REQUEST = (
     Rule("unknown-topology", "a word other than `pair`, `numa`, `node`", "it would be ignored in silence"),
     Rule(
         "same-gpu-container",
-        "`bursar.dev/same-gpu` with a container that asks for no card or is not in the pod",
+        "`bursar.dev/same-gpu` with a container that asks for no card or is not in the pod, or with fewer "
+        "than two different ones",
         "there would be nothing to put on the same card",
     ),
     Rule(
-        "constraint-not-built",
-        "`bursar.dev/topology` and `bursar.dev/same-gpu`",
-        "they are not built yet, and nothing is accepted that is not kept",
+        "same-gpu-conflict",
+        "containers in `bursar.dev/same-gpu` that no card can hold together: of more than one card, whole "
+        "ones beside others, or of more than 100 per cent in all at one time",
+        "the pod would fit nowhere",
     ),
 )
 

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.constraints import listed
 from timekeeper.core.dialects import tencent
-from timekeeper.core.request import Json, annotations_of, listed, mapping
+from timekeeper.core.request import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation, shown
 from webhook.govern import stands_above_budget
 from webhook.review import sequence_of

@@ -27,9 +27,9 @@ class Dialect:
     """How one system's users write a request, and what that system's node plugin reads.
 
     ``read`` turns a container's limits into an ask or violations; ``at_admission`` and ``at_binding`` give
-    the annotations that the node plugin expects; ``owned`` names the annotations (a name, or a prefix that
-    ends in ``-`` or ``/``) that no user may write; ``plugin_chooses`` tells that the node plugin picks the
-    cards and sets the container's variables itself.
+    the annotations that the node plugin expects, ``labels_at_binding`` the labels; ``owned`` names the
+    annotations (a name, or a prefix that ends in ``-`` or ``/``) that no user may write; ``plugin_chooses``
+    tells that the node plugin picks the cards and sets the container's variables itself.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Dialect:
     at_binding: Callable[[GPURequest, Placement, str, int, tuple[str, ...]], dict[str, str]]
     owned: tuple[str, ...] = ()
     plugin_chooses: bool = False
+    labels_at_binding: Callable[[GPURequest, Placement], dict[str, str]] = lambda _request, _placement: {}
     ignored_by_scheduler: tuple[str, ...] = ()
 
 

@@ -1,0 +1,65 @@
+"""Tells when a node is closed for sharing and when it is open again: in the log, and on the node as an Event,
+for whoever looks why none of its cards is given out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scheduler_ext.events import Events
+from scheduler_ext.facts import CLOSED
+from scheduler_ext.log import Log
+from scheduler_ext.nodes import Node
+from scheduler_ext.persistent import Map
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """A node that has become closed, by a word of `facts.CLOSED` and because of these pods, if it is pods; or
+    open, where the word is ""."""
+
+    node: str
+    word: str
+    pods: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """For people."""
+        if not self.word:
+            return "The node's cards are given out again."
+        named = f" ({', '.join(self.pods[:3])}{' and others' if len(self.pods) > 3 else ''})"
+        return f"None of the node's cards is given out: {CLOSED[self.word]}{named if self.pods else ''}."
+
+
+def closures(new: Map[Node], old: Map[Node]) -> Iterator[Closure]:
+    """What has changed between two versions of the map. A node whose object is gone is neither."""
+    for name in new.changed_since(old):
+        node, before = new.get(name), old.get(name)
+        if node is None or node.facts is None:
+            continue
+        now = Closure(name, node.closed, culprits(node))
+        was = Closure(name, before.closed, culprits(before)) if before is not None else Closure(name, "")
+        if now != was:
+            yield now
+
+
+def culprits(node: Node) -> tuple[str, ...]:
+    """The pods that close the node, by name; none where it is closed for what it is itself."""
+    return tuple(sorted(seat.full_name for seat in node.seats.values() if seat.fault == node.closed != ""))
+
+
+class Closures:
+    """`look` is called again and again, by one thread."""
+
+    def __init__(self, events: Events, log: Log) -> None:
+        self._events, self._log = events, log
+        self._seen: Map[Node] = Map()
+
+    def look(self, nodes: Map[Node]) -> None:
+        """Tell what has changed since the last look."""
+        seen, self._seen = self._seen, nodes
+        for each in closures(nodes, seen) if nodes is not seen else ():
+            said = each.sentence()
+            if each.word:
+                self._log("closed", node=each.node, why=said)
+                self._events.post_on_node(each.node, "CardsClosed", said, "Warning")
+            else:
+                self._log("opened", node=each.node)
+                self._events.post_on_node(each.node, "CardsOpen", said)

@@ -1,0 +1,119 @@
+"""The last decision about each pod that waits: which nodes were refused for which reason, when, and how often
+kube-scheduler has asked. For people; no verb looks at it."""
+
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+MOST_PODS = 5_000
+MOST_EXAMPLES = 10
+
+# what a reason (`refusal`) is about: the word that metrics carry, and how to tell; the first that matches
+KINDS = {
+    "malformed": r"malformed GPU request: .*",
+    "closed": r"node is closed for sharing: .*",
+    "unknown-node": r"node is not known to the extender yet",
+    "no-cards": r"no GPU cards here",
+    "unhealthy": r"no healthy GPU card here",
+    "cordoned": r"every healthy GPU card here is cordoned",
+    "family": r"(only whole cards|cards) here,? (are )?asked for as .*",
+    "search": r"no layout of its containers was .*",
+    "room": r"no card has .* free|.* needed(, .*)?|no room for .*",
+    "constraint": r"cards here cannot be chosen by .*|the inventory here does not tell .*|.* here",
+}
+OTHER = "other"
+_KINDS = {kind: re.compile(words) for kind, words in KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A refusal's sentence, how many nodes it was said of, and the first few of these in the order asked."""
+
+    sentence: str
+    nodes: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a pod was last told. ``first_ms`` and ``at_ms``: when it was refused by every node offered for the
+    first and the last time; ``times``: how often; ``offered``: how many nodes kube-scheduler asked about the
+    last time, those left out that its own checks had refused. ``bind_error``: what the last bind came to."""
+
+    first_ms: int
+    at_ms: int
+    times: int
+    offered: int
+    reasons: tuple[Reason, ...]
+    bind_error: str = ""
+
+
+class Decisions:
+    """A bounded memory, by pod UID; whoever was asked about longest ago is forgotten first."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._last: OrderedDict[str, Decision] = OrderedDict()
+        self._refused = Counter[str](dict.fromkeys([*KINDS, OTHER], 0))
+
+    def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, str]]) -> None:
+        """The pod was refused by every one of the nodes offered; ``whys``: node -> reason."""
+        reasons = _summed(whys)
+        now_ms = self._now_ms()
+        with self._lock:
+            for each in reasons:
+                self._refused[kind_of(each.sentence)] += each.nodes
+            was = self._last.get(uid)
+            first, times, error = (was.first_ms, was.times, was.bind_error) if was else (now_ms, 0, "")
+            self._keep(uid, Decision(first, now_ms, times + 1, offered, reasons, error))
+
+    def bind_failed(self, uid: str, error: str) -> None:
+        """A node was found for the pod, and then it was not bound."""
+        now_ms = self._now_ms()
+        with self._lock:
+            was = self._last.get(uid) or Decision(now_ms, now_ms, 0, 0, ())
+            self._keep(uid, replace(was, at_ms=now_ms, bind_error=error))
+
+    def bound(self, uid: str) -> None:
+        """The pod waits no more."""
+        if self._last:
+            with self._lock:
+                self._last.pop(uid, None)
+
+    def of(self, uid: str) -> Decision | None:
+        """The last decision about the pod; None where it was never refused, or too long ago."""
+        return self._last.get(uid)
+
+    def nodes_refused(self) -> Mapping[str, int]:
+        """How often a node was refused to a pod that fitted nowhere, by what the reason is about."""
+        with self._lock:
+            return dict(self._refused)
+
+    def _keep(self, uid: str, decision: Decision) -> None:
+        self._last[uid] = decision
+        self._last.move_to_end(uid)
+        if len(self._last) > MOST_PODS:
+            self._last.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def kind_of(sentence: str) -> str:
+    """What a reason is about, as a word of `KINDS`, or ``other``."""
+    return next((kind for kind, words in _KINDS.items() if words.fullmatch(sentence)), OTHER)
+
+
+def _summed(whys: Iterable[Mapping[str, str]]) -> tuple[Reason, ...]:
+    """The reasons, that of most nodes first."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
+    for nodes in whys:
+        counts.update(nodes.values())
+        for name, sentence in nodes.items():
+            listed = examples.setdefault(sentence, [])
+            if len(listed) < MOST_EXAMPLES:
+                listed.append(name)
+    return tuple(Reason(why, count, tuple(examples[why])) for why, count in counts.most_common())

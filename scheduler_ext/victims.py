@@ -1,0 +1,158 @@
+"""Which pods of a node must leave so that a waiting pod has its cards there: one pure choice, for
+kube-scheduler's preempt verb and for our own preemptor.
+
+Nobody is chosen unless `fit` finds a placement once all of them have left, and nobody whose staying would
+leave a placement too. Of all such sets the one is taken that is least by, in this order: how many leave; how
+many of them are no debtors (`precedence`); their priorities, highest first; how many leave against a
+PodDisruptionBudget; their ages, for the youngest has the least work to lose.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_ext.cooling import NOTHING_DONE, Cooling
+from scheduler_ext.disruption import NONE, Disruptions
+from scheduler_ext.fewest import Candidate, Victims, fewest
+from scheduler_ext.fit import fit
+from scheduler_ext.nodes import Node, without_seats
+from scheduler_ext.persistent import Map
+from scheduler_ext.pods import Pod
+from scheduler_ext.policy import BINPACK, Policy
+from scheduler_ext.precedence import Rank, may_preempt, outranks, rank_of
+from scheduler_ext.refusal import Refusal
+from scheduler_ext.shortage import Shortage
+from scheduler_ext.standing import Standings
+from timekeeper.core.values import GPURequest, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All that a choice depends on beside the pod and the node. ``pods``: every GPU pod by UID, as in the
+    snapshot that the node is of."""
+
+    pods: Map[Pod]
+    standings: Standings
+    now_ms: int
+    disruptions: Disruptions = NONE
+    cooling: Cooling = NOTHING_DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What would make room on a node: ``victims`` leave, and the waiting pod then has ``placement``.
+
+    No victims: there is room, or will be once those of ``leaving`` have gone, who leave anyway.
+    ``violations``: how many of the victims leave against a PodDisruptionBudget.
+    """
+
+    node: str
+    victims: tuple[Pod, ...]
+    placement: Placement
+    violations: int
+    leaving: tuple[Pod, ...] = ()
+
+
+def choose(
+    waiting: Pod, node: Node, moment: Moment, policy: Policy = BINPACK, given: Sequence[Pod] = ()
+) -> Choice | None:
+    """The victims on this node, None where even the leaving of all that may be asked would not help.
+
+    ``given``: pods whose leaving kube-scheduler has settled already; they are not among the victims. Exact
+    within the bound of `fewest`.
+    """
+    if waiting.request is None or node.closed or not may_preempt(waiting, moment.standings):
+        return None
+    going = {waiting.uid, *(pod.uid for pod in given)}
+    leaving = tuple(pod for pod in _seated(node, moment) if pod.uid not in going and _leaves(pod, moment))
+    rest = without_seats(node, going | {pod.uid for pod in leaving})
+    placement = fit(waiting.request, rest, policy)
+    victims: tuple[Pod, ...] = ()
+    if isinstance(placement, Refusal):
+        if not placement.room or moment.cooling.has_had_its_turn(waiting, moment.now_ms):
+            return None
+        found = _found(waiting, waiting.request, rest, moment, policy, given)
+        if found is None:
+            return None
+        victims, placement = found
+    violations = moment.disruptions.violations(victims, before=given)
+    return Choice(node.name, victims, placement, violations, leaving)
+
+
+def best(choices: Iterable[Choice], moment: Moment) -> Choice | None:
+    """Of the choices on different nodes the one that costs least, in the order in which kube-scheduler
+    compares nodes, by rank for priority: the fewest against a PodDisruptionBudget, for those take the
+    longest; the lowest of the highest ranks; the least sum of priorities, where a debtor's counts nothing;
+    the fewest; the highest one's latest start. Of equals the first by name."""
+    return min(choices, key=lambda choice: _price(choice, moment), default=None)
+
+
+# What kube-scheduler adds to each priority, so that of two sums that of fewer victims is the less.
+_EVERY = 2**31
+
+
+def _price(choice: Choice, moment: Moment) -> tuple[int, Rank, int, int, int, str]:
+    ranks = [rank_of(pod, moment.standings) for pod in choice.victims]
+    highest = max(ranks, default=(-1, 0))
+    started = [
+        pod.started_ms or moment.now_ms
+        for pod, rank in zip(choice.victims, ranks, strict=True)
+        if rank == highest
+    ]
+    total = sum(priority + _EVERY for tier, priority in ranks if tier)
+    return choice.violations, highest, total, len(ranks), -min(started, default=0), choice.node
+
+
+def _found(
+    waiting: Pod,
+    request: GPURequest,
+    node: Node,
+    moment: Moment,
+    policy: Policy,
+    given: Sequence[Pod],
+) -> tuple[tuple[Pod, ...], Placement] | None:
+    def look(uids: Collection[str]) -> Placement | None:
+        answer = fit(request, without_seats(node, uids), policy)
+        return None if isinstance(answer, Refusal) else answer
+
+    def least(victims: Victims) -> tuple[Any, ...]:
+        ranks = sorted((each.rank for each in victims), reverse=True)
+        pods = [each.pod for each in victims]
+        ages = sorted((each.age_ms for each in victims), reverse=True)
+        against = moment.disruptions.violations(pods, before=given)
+        return sum(tier for tier, _ in ranks), ranks, against, ages, sorted(pod.uid for pod in pods)
+
+    found = fewest(lambda held: Shortage(request, node, held), candidates(waiting, node, moment), look, least)
+    if found is None:
+        return None
+    victims, placement = found
+    return tuple(each.pod for each in victims), placement
+
+
+def _seated(node: Node, moment: Moment) -> list[Pod]:
+    """The pods that are bound to the node and hold cards of it."""
+    bound = (moment.pods.get(uid) for uid, seat in node.seats.items() if seat.held == "bound")
+    return [pod for pod in bound if pod is not None and pod.node == node.name]
+
+
+def _leaves(pod: Pod, moment: Moment) -> bool:
+    return pod.deleting or moment.cooling.is_leaving(pod)
+
+
+def candidates(waiting: Pod, node: Node, moment: Moment) -> list[Candidate]:
+    """Those who may be asked, and hold something of the node."""
+    if moment.cooling.rests(node.name, moment.now_ms):
+        return []
+    found = []
+    for pod in _seated(node, moment):
+        seat = node.seats[pod.uid]
+        spared = moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms)
+        if (seat.uses or seat.unnamed) and not spared and outranks(waiting, pod, moment.standings):
+            rank = rank_of(pod, moment.standings)
+            covering = moment.disruptions.over(pod)
+            found.append(Candidate(pod, seat.uses, seat.unnamed, rank, covering, _age_ms(pod, moment)))
+    return found
+
+
+def _age_ms(pod: Pod, moment: Moment) -> int:
+    return moment.now_ms - pod.started_ms if pod.started_ms else 0

@@ -1,0 +1,136 @@
+"""Bursar in the placement experiment: the very code that answers filter and prioritize, on values of its own.
+
+kube-scheduler's part is here: CPU and memory of the node, the highest rank wins, and a node that is the only
+one is not ranked. Nodes are named by their place in the experiment's order, for ties are broken by name.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from scheduler_ext.answers import Answers, Question, question
+from scheduler_ext.facts import OURS, Facts, read_node
+from scheduler_ext.fit import fit
+from scheduler_ext.fragmentation import Gauge
+from scheduler_ext.gradient import FRAGMENTATION, fragmentation
+from scheduler_ext.mix import Mix, Want, mix_of
+from scheduler_ext.nodes import Node, node_of, seat_of, with_others, with_seat
+from scheduler_ext.persistent import Map
+from scheduler_ext.pods import Pod, read_pod
+from scheduler_ext.policy import Policy, policy_named
+from scheduler_ext.rank import ranked
+from scheduler_ext.refusal import Refusal
+from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
+from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
+
+POLICIES = ("fragmentation", "binpack", "spread", "random", "load")
+ACTS_AS = {"load": "fragmentation"}  # while nothing is measured, and the trace measures nothing
+CARD_MIB = 16 * WHOLE_MILLI  # so that a thousandth of a card is a whole number of MiB
+CONTAINER = "main"
+
+
+def facts_of(name: str, row: NodeRow) -> Facts:
+    """What the extender would have read of this node."""
+    cards = tuple(Card(f"GPU-{name}-{at}", at, row.model, CARD_MIB) for at in range(row.gpus))
+    bare = read_node({"metadata": {"name": name}, "status": {"allocatable": {"cpu": f"{row.cpu_milli}m"}}})
+    return replace(bare, cards=cards, family=OURS)
+
+
+def request_of(row: PodRow) -> GPURequest | None:
+    """What the pod asks of cards, None where it asks for none."""
+    if not row.num_gpu:
+        return None
+    ask = Ask(row.num_gpu, row.gpu_milli, 0)
+    return GPURequest(OURS, (ContainerAsk(CONTAINER, False, ask),), models=row.models)
+
+
+def pod_of(row: PodRow, request: GPURequest) -> Pod:
+    """What the extender would have read of this pod."""
+    limits = {"bursar.dev/gpu-count": "1", "cpu": f"{row.cpu_milli}m"}
+    container = {"name": CONTAINER, "resources": {"limits": limits, "requests": limits}}
+    bare = read_pod({"metadata": {"name": "p", "namespace": "trace"}, "spec": {"containers": [container]}})
+    if bare is None or bare.cpu_milli != row.cpu_milli:
+        raise AssertionError("the extender reads something else of the pod")
+    return replace(bare, request=request, amounts=())
+
+
+def mix_of_list(experiment: Experiment) -> Mix:
+    """The typical pods of the pod list."""
+    wants = (Want(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models) for row in experiment.listed)
+    return mix_of(Counter(wants))
+
+
+class Served:
+    """The cluster under one of Bursar's policies."""
+
+    def __init__(self, experiment: Experiment, word: str) -> None:
+        self._word, self._gauge = ACTS_AS.get(word, word), Gauge(mix_of_list(experiment))
+        self._names = [f"n{at:06}" for at in range(len(experiment.nodes))]
+        facts = map(facts_of, self._names, experiment.nodes)
+        self._nodes: Map[Node] = Map({each.name: node_of(each.name, each, {}) for each in facts})
+        self._at = {name: at for at, name in enumerate(self._names)}
+        self._cpu_milli = [row.cpu_milli for row in experiment.nodes]
+        self._memory_mib = [row.memory_mib for row in experiment.nodes]
+        self._answers = Answers()
+        self._asked: dict[PodRow, tuple[Pod | None, Question]] = {}
+        self._arrived = 0
+
+    def place(self, row: PodRow) -> bool:
+        """True where it found a place."""
+        self._arrived += 1
+        if row not in self._asked:
+            self._asked[row] = self._question(row)
+        pod, asked = self._asked[row]
+        offered = self._offered(row)
+        fits = self._answers.sort(asked, self._nodes, offered).fits
+        if not fits:
+            return False
+        self._take(fits[0] if len(fits) == 1 else self._best(asked, fits), row, pod, asked.policy)
+        return True
+
+    def _offered(self, row: PodRow) -> list[str]:
+        """The nodes on which kube-scheduler itself finds enough."""
+        there = zip(self._names, self._cpu_milli, self._memory_mib, strict=True)
+        return [name for name, cpu, memory in there if cpu >= row.cpu_milli and memory >= row.memory_mib]
+
+    def left(self) -> list[tuple[int, tuple[int, ...]]]:
+        """CPU and cards that are left of each node, in the experiment's order; the cards by what is left."""
+        found = []
+        for name in self._names:
+            node = self._nodes.get(name)
+            rooms = node.rooms if node is not None else ()
+            cards = sorted(room.share_milli for room in rooms if room is not None)
+            found.append((node.cpu_left if node is not None else 0, tuple(cards)))
+        return found
+
+    def _question(self, row: PodRow) -> tuple[Pod | None, Question]:
+        request = request_of(row)
+        policy = self._policy(row)
+        if request is None:
+            return None, Question(None, policy, ())
+        pod = pod_of(row, request)
+        return pod, question(request, policy, pod.amounts)
+
+    def _policy(self, row: PodRow) -> Policy:
+        if self._word == FRAGMENTATION.name:
+            return fragmentation(self._gauge, row.cpu_milli)
+        return policy_named(self._word)
+
+    def _best(self, asked: Question, names: list[str]) -> str:
+        scores = self._answers.scores(asked, self._nodes, names)
+        ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, names)
+        return names[ranks.index(max(ranks))]
+
+    def _take(self, name: str, row: PodRow, pod: Pod | None, policy: Policy) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            raise AssertionError("a node was chosen that does not exist")
+        self._cpu_milli[self._at[name]] -= row.cpu_milli
+        self._memory_mib[self._at[name]] -= row.memory_mib
+        if pod is None or pod.request is None:
+            self._nodes = self._nodes.set(name, with_others(node, row.cpu_milli))
+            return
+        placement = fit(pod.request, node, policy)
+        if isinstance(placement, Refusal):
+            raise AssertionError("the pod does not fit where prioritize sent it")
+        seat = seat_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
+        self._nodes = self._nodes.set(name, with_seat(node, seat))

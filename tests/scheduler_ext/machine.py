@@ -1,0 +1,300 @@
+"""Several extenders over one API server, all in this process and in one thread, so that a history can stop
+any of them between any two calls, let others go on, and come back to it.
+
+The books, the binder, the watches and the taking over are the real ones. What is played is the API server
+(with the semantics of `apiserver.Store`), what becomes of each call, when each watch delivers, who believes
+that it should lead, and the clock.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_ext.api import Answered, Lost, Reply, Unsent
+from scheduler_ext.binder import Binder, Order
+from scheduler_ext.books import Books
+from scheduler_ext.fencing import marker, toucher
+from scheduler_ext.leading import Leadership
+from scheduler_ext.policy import policy_named
+from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.watching import book, events, kinds
+from tests.scheduler_ext import readback
+from tests.scheduler_ext.apiserver import Store
+from timekeeper.core.reflect import Event, ExpiredError, UnreachableError
+
+Json = dict[str, Any]
+
+HOME = "bursar-system"
+GRACE_MS = 600_000
+
+# what becomes of a call that changes something
+FINE, UNSENT, LOST_DONE, LOST_UNDONE, LATE, BROKEN_DONE, BROKEN_UNDONE, BUSY = (
+    "fine",
+    "unsent",
+    "lost-done",
+    "lost-undone",
+    "late",
+    "500-done",
+    "500-undone",
+    "429",
+)
+FAULTS = (UNSENT, LOST_DONE, LOST_UNDONE, LATE, BROKEN_DONE, BROKEN_UNDONE, BUSY)
+
+
+class Cluster(Store):
+    """The API server. ``fate`` says what becomes of each changing call of a replica; ``before`` is called
+    before each call, so that others may go on there. ``late``: calls whose caller has given up, and that the
+    server has yet to see. ``bindings``: UID to node of every Binding that was obeyed, ``bound_at``: to its
+    version; ``told``: which replica was told of whose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_800_000_000_000
+        self.fate: Callable[[str, str], str] = lambda _replica, _verb: FINE
+        self.before: Callable[[str, str], None] = lambda _replica, _verb: None
+        self.late: list[Callable[[], object]] = []
+        self.bindings: dict[str, str] = {}
+        self.bound_at: dict[str, int] = {}
+        self.told: set[tuple[str, str]] = set()
+        self.vanished: list[Vanished] = []
+        self.obeyed: Callable[[str, str], None] = lambda _replica, _uid: None
+
+    def ask(self, replica: str, method: str, path: str, body: Json | None) -> Reply:
+        """One call of a replica's."""
+        parts = path.split("/")
+        verb = "bind" if parts[-1] == "binding" else method.lower()
+        self.before(replica, verb)
+        if method == "GET":
+            fate = self.fate(replica, verb)
+            return (
+                self._reply(self.get(parts[4], parts[6]))
+                if fate == FINE
+                else self._end(fate, lambda: (200, {}))
+            )
+
+        def act() -> tuple[int, Json]:
+            if verb == "patch":
+                return self.patch(parts[4], parts[6], body or {})
+            status, answer = self.bind(parts[4], parts[6], body or {})
+            if status < 300:
+                uid = self.pod(parts[6], parts[4])["metadata"]["uid"]
+                self.bindings[uid], self.bound_at[uid] = (body or {})["target"]["name"], self.version
+                self.obeyed(replica, uid)
+            return status, answer
+
+        reply = self._end(self.fate(replica, verb), act)
+        if verb == "bind" and isinstance(reply, Answered) and reply.status < 300:
+            self.told.add((replica, str((body or {})["metadata"]["uid"])))
+        return reply
+
+    def _end(self, fate: str, act: Callable[[], tuple[int, Json]]) -> Reply:
+        if fate == LATE:
+            self.late.append(act)  # of a read nothing comes but the time it took
+        if fate in (FINE, LOST_DONE, BROKEN_DONE):
+            done = act()
+            if fate == FINE:
+                return self._reply(done)
+        if fate == UNSENT:
+            return Unsent("refused")
+        if fate == BUSY:
+            return Answered(429, {"message": "too many requests"})
+        return Answered(500, {"message": "500"}) if fate.startswith("500") else Lost("no answer")
+
+    @staticmethod
+    def _reply(answer: tuple[int, Json]) -> Reply:
+        return Answered(*answer)
+
+    def skipped(self, replica: str, since: int) -> None:
+        """A replica lists anew: of pods that were bound and forced away since then it can know nothing."""
+        for each in self.vanished:
+            if self.bound_at.get(each.raw["metadata"]["uid"], 0) > since:
+                each.unknown.add(replica)
+
+    def remove(self, name: str) -> None:
+        """Force the deletion of a pod; one that held cards goes on running for its grace period."""
+        raw = self.pod(name)
+        self.delete("pods", name, "team-a")
+        if readback.holds(raw):
+            grace_ms = 1000 * int(raw["spec"].get("terminationGracePeriodSeconds", 30))
+            self.vanished.append(Vanished(raw, self.version, self.now_ms + grace_ms))
+
+
+@dataclass
+class Vanished:
+    """A pod whose object went while it held cards: in which version, and until when it may run. ``unknown``:
+    the processes that could not see it bound."""
+
+    raw: Json
+    version: int
+    until_ms: int
+    unknown: set[str] = field(default_factory=set)
+
+
+class Api:
+    """One replica's way to the API server. ``broken``: what its next list or watch meets instead."""
+
+    def __init__(self, cluster: Cluster, replica: str) -> None:
+        self._cluster, self._replica = cluster, replica
+        self.broken: dict[str, list[Exception]] = {"pods": [], "nodes": []}
+        self.at = {"pods": -1, "nodes": -1}
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        content_type: str = "",
+        timeout_s: float,
+    ) -> Reply:
+        """As `scheduler_ext.api.Api.call`."""
+        return self._cluster.ask(self._replica, method, path, body)
+
+    def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
+        """As `scheduler_ext.api.Api.pages`, all in one."""
+        kind = path.rpartition("/")[2]
+        self._meet(kind)
+        if kind == "pods":
+            self._cluster.skipped(self._replica, self.at[kind])
+        self.at[kind] = self._cluster.version
+        yield list(self._cluster.objects[kind].values()), str(self._cluster.version)
+
+    def watch(self, path: str, version: str) -> Iterator[Json]:
+        """As `scheduler_ext.api.Api.watch`; a bookmark without a version where there is nothing to tell."""
+        kind, at = path.rpartition("/")[2], int(version)
+        while True:
+            self._meet(kind)
+            if at < self._cluster.oldest:
+                raise ExpiredError
+            news = [each for each in self._cluster.log if each[0] > at and each[1] == kind]
+            if not news:
+                yield {"type": "BOOKMARK", "object": {}}
+                continue
+            at = self.at[kind] = news[0][0]
+            yield news[0][2]
+
+    def _meet(self, kind: str) -> None:
+        if self.broken[kind]:
+            raise self.broken[kind].pop(0)
+
+
+class SteppedBooks(Books):
+    """Books that wait by letting their watch deliver."""
+
+    deliver: Callable[[], None]
+
+    def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
+        """As `Books.wait_for`, without a clock."""
+        if not true(self.snapshot):
+            self.deliver()
+        return true(self.snapshot)
+
+
+class Belief:
+    """An election that says what the history says."""
+
+    every_s = 1.0
+
+    def __init__(self) -> None:
+        self.wanted: bool | None = False
+
+    def look(self) -> bool | None:
+        """What this replica believes."""
+        return self.wanted
+
+    def give_back(self) -> None:
+        """Nobody asks."""
+
+
+class Replica:
+    """One process in the pod of this name: it starts with empty books. ``word`` names the process."""
+
+    def __init__(self, cluster: Cluster, name: str, word: str) -> None:
+        self.cluster, self.name, self.word = cluster, name, word
+        self.api, self.belief = Api(cluster, word), Belief()
+        self.books = SteppedBooks(lambda: cluster.now_ms, lambda _names: None)
+        self.books.deliver = self.deliver
+        api: Any = self.api
+        self.leadership = Leadership(
+            self.belief,
+            self.books,
+            marker(api, HOME, name, mute),
+            toucher(api, self.books, GRACE_MS, mute, map),
+            mute,
+            patience_s=0.0,
+        )
+        self.binder = Binder(
+            api,
+            self.books,
+            lambda _request: policy_named("binpack"),
+            mute,
+            timeout_s=600.0,
+            most_grace_ms=GRACE_MS,
+            ended=lambda _uid: None,
+            turn=self.leadership,
+        )
+        self.kinds: dict[str, Any] = dict(
+            zip(("pods", "nodes"), kinds(self.books, GRACE_MS, self.leadership, HOME), strict=True)
+        )
+        self.streams: dict[str, Iterator[Event]] = {
+            word: events(api, kind, lambda _ms: None) for word, kind in self.kinds.items()
+        }
+        self.busy: set[str] = set()
+
+    def hear(self, kind: str) -> bool:
+        """Its watch delivers one event; False where there was nothing new."""
+        before = self.api.at[kind]
+        event = next(self.streams[kind])
+        book(self.kinds[kind], event, lambda: None, mute)
+        return self.api.at[kind] != before
+
+    def deliver(self) -> None:
+        """Its watches deliver all there is."""
+        for kind in ("nodes", "pods"):
+            self.hear(kind)
+            while self.hear(kind):
+                pass
+
+    def step(self) -> None:
+        """One step of its leadership, unless it is in one."""
+        if "step" not in self.busy:
+            self._within("step", self.leadership.step)
+
+    def bind(self, raw: Json, node: str) -> str | None:
+        """kube-scheduler asks it to bind; None where this very pod is being bound by it already."""
+        metadata = raw["metadata"]
+        order = Order(metadata["namespace"], metadata["name"], metadata["uid"], node)
+        if order.uid in self.busy:
+            return None
+        said: list[str] = []
+        self._within(order.uid, lambda: said.append(self.binder.bind(order)))
+        return said[0]
+
+    def settle(self) -> None:
+        """It asks after those that are in doubt."""
+        for uid in self.books.in_doubt():
+            if uid not in self.busy:
+                self._within(uid, lambda uid=uid: self.binder.settle(uid))  # type: ignore[misc]
+
+    def take_over(self) -> None:
+        """It believes that it should lead, and goes as far as it gets."""
+        self.belief.wanted = True
+        for _ in range(6):
+            self.deliver()
+            self.step()
+
+    def _within(self, word: str, work: Callable[[], object]) -> None:
+        self.busy.add(word)
+        try:
+            work()
+        finally:
+            self.busy.discard(word)
+
+
+def mute(event: str, **fields: object) -> None:
+    """A log that nobody reads."""
+
+
+def broken(how: str) -> Exception:
+    """What a list or a watch may meet."""
+    return ExpiredError() if how == "expired" else UnreachableError(how)

@@ -1,0 +1,80 @@
+"""Standings, PodDisruptionBudgets and clusters at one moment, for whoever is to leave."""
+
+from typing import Any
+
+from scheduler_ext.cooling import NOTHING_DONE, Cooling
+from scheduler_ext.disruption import NONE, Disruptions, read_budget
+from scheduler_ext.pods import Pod
+from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.standing import UNHEARD, Standing, Standings
+from scheduler_ext.victims import Choice, Moment, choose
+from tests.scheduler_ext.worlds import node, rebuilt
+from tests.worlds import card
+
+Json = dict[str, Any]
+
+NOW_MS = 1_800_000_000_000
+IN = Standing("IN_BUDGET", "reclaim")
+OVER = Standing("OVER_BUDGET", "reclaim")
+DEMOTED = Standing("OVER_BUDGET", "deprioritize")
+UNLIMITED = Standing("UNLIMITED", "reclaim")
+
+
+def standing(**namespaces: Standing) -> Standings:
+    """Who stands how, with ``_`` for the dash; everybody else is UNKNOWN."""
+    return Standings({name.replace("_", "-"): each for name, each in namespaces.items()})
+
+
+def of(raw: Json, namespace: str, owner: str = "", labels: Json | None = None, started: str = "") -> Json:
+    """The pod in this namespace, made by that controller, with labels, started at a time of 2027."""
+    metadata = raw["metadata"] | {"namespace": namespace}
+    if owner:
+        metadata["ownerReferences"] = [{"kind": "ReplicaSet", "uid": owner, "controller": True}]
+    if labels is not None:
+        metadata["labels"] = labels
+    status = raw["status"] | ({"startTime": f"2027-01-01T{started}Z"} if started else {})
+    return {**raw, "metadata": metadata, "status": status}
+
+
+def budget(namespace: str, allowed: int, selector: Json | None, name: str = "pdb", **disrupted: str) -> Json:
+    """A PodDisruptionBudget with its status."""
+    return {
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {} if selector is None else {"selector": selector},
+        "status": {"disruptionsAllowed": allowed, "disruptedPods": disrupted},
+    }
+
+
+def disruptions(*budgets: Json) -> Disruptions:
+    """The value of these PodDisruptionBudgets."""
+    grouped: dict[str, tuple[Any, ...]] = {}
+    for raw in budgets:
+        each = read_budget(raw)
+        grouped[each.namespace] = (*grouped.get(each.namespace, ()), each)
+    return Disruptions(grouped)
+
+
+def cards(count: int, *pods: Json) -> Snapshot:
+    """A node "n" of so many cards of 16000 MiB, with these pods on it."""
+    return rebuilt([node("n", *(card(at) for at in range(count)))], list(pods))
+
+
+def at(
+    snapshot: Snapshot,
+    standings: Standings = UNHEARD,
+    promised: Disruptions = NONE,
+    cooling: Cooling = NOTHING_DONE,
+    now_ms: int = NOW_MS,
+) -> Moment:
+    """The moment of this snapshot."""
+    return Moment(snapshot.pods, standings, now_ms, promised, cooling)
+
+
+def chosen(waiting: Pod, snapshot: Snapshot, moment: Moment | None = None, where: str = "n") -> Choice | None:
+    """The choice on that node."""
+    return choose(waiting, snapshot.node(where), moment or at(snapshot))
+
+
+def names_of(choice: Choice | None) -> list[str] | None:
+    """The victims' names in order, None for no choice."""
+    return None if choice is None else sorted(pod.name for pod in choice.victims)

@@ -1,0 +1,150 @@
+"""A preemptor in front of a small API server, moved step by step: its watch and its clock are turned by
+hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scheduler_ext.api import Api
+from scheduler_ext.books import Books
+from scheduler_ext.disruption import NONE, Disruptions, read_budget
+from scheduler_ext.facts import read_node
+from scheduler_ext.pods import Pod, read_pod
+from scheduler_ext.policy import BINPACK
+from scheduler_ext.preemption import Terms
+from scheduler_ext.preemptor import Preemptor, World
+from scheduler_ext.standing import Standing, Standings
+from scheduler_ext.waiting import Waiter, waiter
+from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.scheduler_ext.reserving import NOW_MS
+from tests.scheduler_ext.worlds import percent
+
+Json = dict[str, Any]
+
+DEBTOR = Standing("OVER_BUDGET", "reclaim")
+IN_BUDGET = Standing("IN_BUDGET", "reclaim")
+SCHEDULER = "bursar-scheduler"
+
+
+def unscheduled(name: str, share: int, priority: int = 0, namespace: str = "team-a", **fields: Any) -> Json:
+    """A waiting pod that kube-scheduler has tried in vain."""
+    raw = percent(share, name, priority=priority, schedulerName=SCHEDULER, **fields)
+    raw["metadata"]["namespace"] = namespace
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
+    return {**raw, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def in_namespace(raw: Json, namespace: str, **labels: str) -> Json:
+    """The pod in another namespace."""
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace, "labels": labels}}
+
+
+def budget_over(namespace: str, allowed: int = 0) -> Disruptions:
+    """One PodDisruptionBudget over all pods of a namespace."""
+    raw = {
+        "metadata": {"namespace": namespace, "name": "keep"},
+        "spec": {"selector": {}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    return Disruptions({namespace: (read_budget(raw),)})
+
+
+class Stage:
+    """One replica and what it sees. ``offered``: the nodes that kube-scheduler has offered to each waiting
+    pod; one that is not in it has never been sent to us."""
+
+    def __init__(self, api: ApiServer, config: Path, most: int = 8, heeds: bool = False) -> None:
+        self.api = api
+        self.now_ms = NOW_MS
+        self.standings = Standings()
+        self.disruptions = NONE
+        self.leads = True
+        self.offered: dict[str, list[str]] = {}
+        self.told: list[tuple[str, str]] = []
+        self.lines: list[str] = []
+        self.freed: list[str] = []
+        self.books = Books(lambda: self.now_ms, self.freed.extend)
+        self._client, self._most, self._heeds = Api(config), most, heeds
+        self.preemptor = self._new()
+        self.sees()
+
+    def restarts(self) -> None:
+        """Another replica takes over: it knows what the objects tell, and nothing else."""
+        self.books = Books(lambda: self.now_ms, self.freed.extend)
+        self.preemptor = self._new()
+        self.sees()
+
+    def sees(self) -> None:
+        """The watch catches up."""
+        self.books.pods_listed(pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None)
+        self.books.nodes_listed(map(read_node, self.api.nodes()))
+
+    def step(self, after_s: float = 0.1, times: int = 1) -> None:
+        """Time passes, the watch catches up, and the preemptor acts; so many times."""
+        for _ in range(times):
+            self.now_ms += int(after_s * 1000)
+            self.sees()
+            self.books.expire()
+            if self.leads:
+                self.preemptor.step()
+        self.sees()
+
+    def settles(self) -> None:
+        """Long enough that a waiting pod is looked at."""
+        self.step(times=12)
+
+    def pod(self, name: str, namespace: str = "team-a") -> Pod:
+        """As it is."""
+        pod = read_pod(self.api.pod(name, namespace))
+        assert pod is not None
+        return pod
+
+    def ends(self, name: str, namespace: str = "team-a") -> None:
+        """The pod's containers have ended, and its object is gone."""
+        raw = self.api.pod(name, namespace)
+        self.api.put("pods", {**raw, "status": {"phase": "Failed"}})
+        self.api.delete("pods", name, namespace)
+        self.sees()
+
+    def asked(self) -> list[str]:
+        """The names of those who were asked to leave, in order."""
+        return [sent["metadata"]["name"] for sent in self.api.made("evict")]
+
+    def going(self) -> list[str]:
+        """The names of those whose objects say that they leave."""
+        return sorted(
+            raw["metadata"]["name"] for raw in self.api.pods() if "deletionTimestamp" in raw["metadata"]
+        )
+
+    def _new(self) -> Preemptor:
+        world = World(
+            books=self.books,
+            waiters=self._waiters,
+            policy=lambda _: BINPACK,
+            standings=lambda: self.standings,
+            disruptions=lambda: self.disruptions,
+            leads=lambda: self.leads,
+            freed=self.freed.extend,
+            tell=lambda pod, reason, _: self.told.append((pod.name, reason)),
+            log=lambda event, **fields: self.lines.append(f"{event} {fields}"),
+            now_ms=lambda: self.now_ms,
+            seconds=lambda: self.now_ms / 1000,
+            breathe=lambda _: None,
+        )
+        return Preemptor(self._client, world, Terms(180_000, 600_000, self._most, SCHEDULER, self._heeds))
+
+    def _waiters(self) -> list[Waiter]:
+        known = ((self.books.snapshot.pods.get(f"uid-{name}"), nodes) for name, nodes in self.offered.items())
+        return [waiter(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node]
+
+
+@contextmanager
+def stage(folder: Path, *objects: Json, **how: Any) -> Iterator[Stage]:
+    """A stage on which these nodes and pods are."""
+    with api_server() as server:
+        for raw in objects:
+            server.put("nodes" if "spec" not in raw or "containers" not in raw["spec"] else "pods", raw)
+        config = folder / "kubeconfig"
+        config.write_text(server.kubeconfig())
+        yield Stage(server, config, **how)

@@ -1,0 +1,217 @@
+"""CPU is counted as kube-scheduler counts it, and what a node has left of it follows from objects."""
+
+import math
+import random
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.utils.quantity import parse_quantity
+
+from scheduler_ext.books import Books
+from scheduler_ext.cpu import requested_milli
+from scheduler_ext.facts import read_node
+from scheduler_ext.pods import Other, Pod, read_any, read_other
+from scheduler_ext.snapshot import (
+    EMPTY,
+    Snapshot,
+    nodes_listed,
+    other_gone,
+    other_seen,
+    others_listed,
+    pods_listed,
+)
+from tests.scheduler_ext.worlds import Json, node, on, percent
+from timekeeper.core.quantity import thousandths
+
+
+def cpu(name: str, amount: str, **fields: Any) -> Json:
+    """A container that asks for CPU."""
+    return {"name": name, "resources": {"requests": {"cpu": amount}}, **fields}
+
+
+def plain(name: str, amount: str, where: str = "n", phase: str = "Running") -> Json:
+    """A bound pod without a request for GPUs."""
+    spec: Json = {"containers": [cpu("c", amount)]} | ({"nodeName": where} if where else {})
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec, "status": {"phase": phase}}
+
+
+def with_cpu(raw: Json, amount: str) -> Json:
+    """The same pod whose first container asks for CPU as well."""
+    first, *rest = raw["spec"]["containers"]
+    resources = {**first["resources"], "requests": {**first["resources"].get("requests", {}), "cpu": amount}}
+    return {**raw, "spec": {**raw["spec"], "containers": [{**first, "resources": resources}, *rest]}}
+
+
+def of_cpu(name: str, cores: str) -> Json:
+    """A node with one card and so many cores."""
+    raw = node(name)
+    raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": cores}
+    return raw
+
+
+def snapshot_of(nodes: list[Json], pods: list[Json]) -> Snapshot:
+    """From objects alone."""
+    values = [read_any(raw) for raw in pods]
+    others = [each for each in values if isinstance(each, Other)]
+    snapshot = pods_listed(others_listed(EMPTY, others), [p for p in values if isinstance(p, Pod)], 0)
+    return nodes_listed(snapshot, map(read_node, nodes))
+
+
+@pytest.mark.parametrize(
+    ("pod", "milli"),
+    [
+        ({"containers": [cpu("a", "250m"), cpu("b", "1.5")]}, 1750),
+        ({"containers": [{"name": "a"}]}, 0),
+        ({"containers": [cpu("a", "1")], "initContainers": [cpu("i", "3")]}, 3000),
+        (
+            {
+                "containers": [cpu("a", "1")],
+                "initContainers": [cpu("s", "500m", restartPolicy="Always"), cpu("i", "2")],
+            },
+            2500,
+        ),
+        (
+            {
+                "containers": [cpu("a", "1")],
+                "initContainers": [cpu("i", "1200m"), cpu("s", "500m", restartPolicy="Always")],
+            },
+            1500,
+        ),
+        ({"containers": [cpu("a", "1")], "overhead": {"cpu": "120m"}}, 1120),
+        (
+            {
+                "containers": [cpu("a", "1")],
+                "resources": {"requests": {"cpu": "4"}},
+                "overhead": {"cpu": "1"},
+            },
+            5000,
+        ),
+        ({"containers": [cpu("a", "0.1m")]}, 1),
+        ({"containers": [cpu("a", "nonsense"), cpu("b", "-1"), cpu("c", "2k"), "no object"]}, 2_000_000),
+    ],
+)
+def test_a_pods_cpu_is_kube_schedulers_own_sum(pod: Json, milli: int) -> None:
+    assert requested_milli({"spec": pod}) == milli
+
+
+@pytest.mark.parametrize(
+    ("status", "condition", "milli"),
+    [
+        ({"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}, None, 3000),
+        ({"resources": {"requests": {"cpu": "500m"}}, "allocatedResources": {"cpu": "2"}}, None, 2000),
+        ({"resources": {"requests": {"cpu": "500m"}}}, None, 1000),
+        ({"resources": {"requests": {"cpu": "500m"}}}, "Infeasible", 500),
+        ({"resources": {"requests": {"cpu": "500m"}}}, "Deferred", 1000),
+        ({"allocatedResources": {"cpu": "9"}}, None, 1000),
+    ],
+)
+def test_a_container_that_is_being_resized_counts_with_the_most_that_it_may_have(
+    status: Json, condition: str | None, milli: int
+) -> None:
+    conditions = [{"type": "PodResizePending", "reason": condition}] if condition else []
+    raw = {
+        "spec": {"containers": [cpu("a", "1")]},
+        "status": {"containerStatuses": [{"name": "a", **status}], "conditions": conditions},
+    }
+
+    assert requested_milli(raw) == milli
+
+
+@given(
+    st.from_regex(r"[0-9]{1,6}(\.[0-9]{1,6})?(n|u|m|k|M|Ki|Mi|e[0-9]|E-[0-9])?", fullmatch=True).filter(
+        str.isascii
+    )
+)
+def test_cpu_amounts_mean_what_the_client_library_reads_in_them(text: str) -> None:
+    exact: Decimal = parse_quantity(text)  # type: ignore[no-untyped-call]
+
+    assert thousandths(text) == math.ceil(exact * 1000)
+
+
+@pytest.mark.parametrize("value", ["", "x", "1_0", None, True, 1.5, "9" * 99, "9223372036854775807", [], {}])
+def test_what_is_no_amount_of_cpu_is_none(value: object) -> None:
+    assert thousandths(value) is None
+
+
+def test_a_whole_number_is_read_as_cores() -> None:
+    assert thousandths(4) == 4000
+
+
+def test_a_nodes_cpu_is_what_pods_with_and_without_cards_leave_of_it() -> None:
+    gpu = with_cpu(on(percent(40, "gpu"), "n", "GPU-0"), "3")
+    pods = [
+        gpu,
+        plain("web", "1500m"),
+        plain("waiting", "8", where=""),
+        plain("done", "8", phase="Succeeded"),
+    ]
+
+    snapshot = snapshot_of([of_cpu("n", "16")], pods)
+
+    assert snapshot.node("n").cpu_left == 16_000 - 3_000 - 1_500
+    assert dict(snapshot.others.items()) == {"uid-web": Other("uid-web", "n", 1500)}
+
+
+def test_a_pod_that_ends_or_goes_gives_its_cpu_back() -> None:
+    snapshot = snapshot_of([of_cpu("n", "4")], [plain("a", "1"), plain("b", "2")])
+
+    ended = other_seen(snapshot, read_other(plain("a", "1", phase="Failed")))
+    gone = other_gone(ended, "uid-b")
+
+    assert [s.node("n").cpu_left for s in (snapshot, ended, gone)] == [1_000, 2_000, 4_000]
+    assert gone == snapshot_of([of_cpu("n", "4")], [])
+
+
+def test_pods_on_a_node_that_is_not_known_yet_count_once_it_is() -> None:
+    early = snapshot_of([], [plain("a", "1")])
+
+    known = nodes_listed(early, [read_node(of_cpu("n", "4"))])
+    away = nodes_listed(known, [])
+
+    assert known.node("n").cpu_left == 3_000
+    assert away == early
+    assert other_gone(away, "uid-a") == EMPTY
+
+
+def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
+    freed: list[list[str]] = []
+    books = Books(lambda: 0, freed.append)
+    books.pods_listed([read_any(on(percent(40), "n", "GPU-0")), read_any(plain("web", "2"))])
+    books.nodes_listed([read_node(of_cpu("n", "4"))])
+    freed.clear()
+    before = books.snapshot.node("n")
+
+    books.pod_gone(read_any(plain("web", "2")))
+
+    after = books.snapshot.node("n")
+    assert (before.cpu_left, after.cpu_left) == (2_000, 4_000)
+    assert after.rooms is before.rooms
+    assert after.shape is before.shape
+    assert freed == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_running_sum_is_that_of_a_rebuild_from_objects(seed: int) -> None:
+    rng = random.Random(seed)
+    objects: dict[str, Json] = {}
+    books = Books(lambda: 0, lambda names: None)
+    nodes = [of_cpu(name, "64") for name in ("n", "m")]
+    books.pods_listed([])
+    books.nodes_listed(map(read_node, nodes))
+    for _ in range(200):
+        name = f"p{rng.randrange(12)}"
+        match rng.randrange(4):
+            case 0 if name in objects:
+                books.pod_gone(read_any(objects.pop(name)))
+            case 1:
+                books.pods_listed(map(read_any, objects.values()))
+            case _:
+                where = objects[name]["spec"].get("nodeName", "") if name in objects else ""
+                where = where or rng.choice(["", "n", "m"])
+                phase = rng.choice(["Pending", "Running", "Succeeded"])
+                objects[name] = plain(name, f"{rng.randrange(3000)}m", where, phase)
+                books.pod_seen(read_any(objects[name]))
+    assert books.snapshot == snapshot_of(nodes, list(objects.values()))

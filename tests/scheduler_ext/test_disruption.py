@@ -1,0 +1,93 @@
+"""PodDisruptionBudgets and the selectors that match them."""
+
+import pytest
+
+from scheduler_ext.disruption import read_budget
+from scheduler_ext.disruption_books import DisruptionBooks
+from scheduler_ext.labels import by_key, labels_of, read_selector
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.moments import budget, disruptions, of
+from tests.scheduler_ext.worlds import Json, percent, read
+
+WEB = {"app": "web", "tier": "front"}
+
+SELECTORS: dict[str, tuple[Json | None, bool]] = {
+    "none matches nothing": (None, False),
+    "an empty one matches everything": ({}, True),
+    "equal labels": ({"matchLabels": {"app": "web"}}, True),
+    "another label": ({"matchLabels": {"app": "web", "tier": "back"}}, False),
+    "in": ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}, True),
+    "not in": ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, False),
+    "not in, absent": ({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["web"]}]}, True),
+    "in, absent": ({"matchExpressions": [{"key": "x", "operator": "In", "values": ["web"]}]}, False),
+    "exists": ({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}, True),
+    "exists, absent": ({"matchExpressions": [{"key": "x", "operator": "Exists"}]}, False),
+    "does not exist": ({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}, False),
+    "does not exist, absent": ({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}, True),
+    "all must hold": (
+        {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]},
+        False,
+    ),
+    "an operator that nobody knows": ({"matchExpressions": [{"key": "app", "operator": "Gt"}]}, False),
+}
+
+
+@pytest.mark.parametrize("case", SELECTORS)
+def test_a_selector_matches_as_the_eviction_api_has_it(case: str) -> None:
+    raw, matches = SELECTORS[case]
+    selector = read_selector(raw)
+
+    assert (selector is not None and selector.matches(WEB)) is matches
+
+
+def test_a_budget_covers_its_own_namespace_alone_and_not_who_is_granted_already() -> None:
+    promised = disruptions(budget("other", 1, {}, granted="2027-01-01T00:00:00Z"))
+
+    assert promised.over(read(of(percent(50, "p"), "other")))
+    assert not promised.over(read(of(percent(50, "p"), "another")))
+    assert not promised.over(read(of(percent(50, "granted"), "other")))
+
+
+def test_a_pod_under_two_budgets_uses_up_both() -> None:
+    pods = [read(of(percent(50, f"p{at}"), "other", labels=WEB)) for at in range(3)]
+    promised = disruptions(
+        budget("other", 2, {"matchLabels": {"app": "web"}}, "one"), budget("other", 1, {}, "two")
+    )
+
+    assert promised.violations(pods) == 2
+    assert promised.violations(pods[1:], before=pods[:1]) == 2
+    assert promised.violations(pods[:1]) == 0
+
+
+def test_labels_of_replicas_are_kept_once() -> None:
+    first, second = (labels_of({"metadata": {"labels": dict(WEB)}}) for _ in range(2))
+
+    assert by_key(first) == WEB
+    assert by_key(labels_of({})) == {}
+    assert first is second
+
+
+def test_the_books_follow_lists_changes_and_ends() -> None:
+    books = DisruptionBooks()
+    pod = read(of(percent(50, "p"), "other"))
+    first = read_budget(budget("other", 0, {}))
+
+    books.listed([first])
+    assert books.now().violations([pod]) == 1
+    books.seen(read_budget(budget("other", 1, {})))
+    assert books.now().violations([pod]) == 0
+    books.gone(first)
+    assert books.now().over(pod) == ()
+    books.listed([first])
+    books.listed([])
+    assert books.now().over(pod) == ()
+
+
+def test_the_running_extender_follows_the_api_servers_budgets(running: Running) -> None:
+    pod = read(of(percent(50, "p"), "other"))
+
+    running.api.put("poddisruptionbudgets", budget("other", 0, {}))
+
+    eventually(lambda: running.extender.disruptions.now().violations([pod]) == 1)
+    running.api.delete("poddisruptionbudgets", "pdb", "other")
+    eventually(lambda: not running.extender.disruptions.now().over(pod))

@@ -1,0 +1,714 @@
+"""The preemptor: cards are held before anybody leaves, only who must leaves, and nothing is done twice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_ext.fit import fit
+from scheduler_ext.nodes import without_seat
+from scheduler_ext.preemption import OUTRANKED
+from scheduler_ext.refusal import Refusal
+from scheduler_ext.reservation import MOST_MS
+from scheduler_ext.standing import UNHEARD, Standing, Standings
+from tests.scheduler_ext.apiserver import Fault
+from tests.scheduler_ext.preempting import (
+    DEBTOR,
+    IN_BUDGET,
+    Stage,
+    budget_over,
+    in_namespace,
+    stage,
+    unscheduled,
+)
+from tests.scheduler_ext.reserving import held, stamp
+from tests.scheduler_ext.worlds import bound, node, on, percent, request_of
+from tests.worlds import card
+from timekeeper.core.cards import encode_placement
+
+Json = dict[str, Any]
+
+TWO = node("n", card(0), card(1))
+
+
+def low(name: str, share: int, uuid: str, priority: int = 0, **fields: Any) -> Json:
+    """A pod that runs on a card."""
+    return on(percent(share, name, priority=priority, **fields), "n", uuid)
+
+
+def debtors(name: str, share: int, uuid: str) -> Json:
+    """One of a namespace that is over budget, with the class that it had in budget."""
+    return in_namespace(low(name, share, uuid), "team-b")
+
+
+OWES = Standings({"team-a": IN_BUDGET, "team-b": DEBTOR})
+FRAGMENTED = (TWO, low("a", 60, "GPU-0"), low("b", 70, "GPU-1"), unscheduled("high", 50, priority=9))
+OWED = (TWO, debtors("a", 60, "GPU-0"), debtors("b", 70, "GPU-1"), unscheduled("p", 50))
+
+
+def begins(world: Stage, *names: str) -> None:
+    """These pods were offered the node, and have waited long enough."""
+    world.offered = {name: ["n"] for name in names}
+    world.settles()
+
+
+def reservation(world: Stage, name: str) -> str:
+    """On which node cards are held for the pod, "" where none are."""
+    held_for = world.pod(name).reserved
+    return held_for.node if held_for is not None else ""
+
+
+def test_where_sums_suffice_and_no_card_does_the_least_leave_and_the_cards_are_kept(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+
+        assert world.asked() == ["a"]
+        assert reservation(world, "high") == "n"
+        assert world.pod("high").nominated == "n"
+        assert ("high", "CardsHeld") in world.told
+        assert ("a", "Preempted") in world.told
+
+
+def test_nobody_leaves_before_the_watch_has_shown_that_the_cards_are_held(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["n"]}
+        world.step(times=10)
+        while not world.api.made("patch"):
+            world.now_ms += 100
+            world.preemptor.step()
+
+        assert world.asked() == []
+        world.preemptor.step()
+        assert world.asked() == []
+        assert len(world.api.made("patch")) == 1
+
+        world.step()
+        assert world.asked() == ["a"]
+
+
+def test_when_the_cards_are_free_and_it_is_bound_it_is_over(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.ends("a")
+        world.step()
+        world.api.put("pods", on(percent(50, "high", priority=9), "n", "GPU-0"))
+        world.step(times=30)
+
+        assert world.asked() == ["a"]
+        assert world.preemptor.tally.results["fragmentation", "bound"] == 1
+        assert world.preemptor.tally.victims["fragmentation", "evicted"] == 1
+
+
+def test_a_pod_that_is_not_tried_though_its_cards_are_free_is_woken_again(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.ends("a")
+        world.freed.clear()
+
+        world.step(times=40)
+
+        assert 1 <= world.freed.count("n") <= 3
+
+
+def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        begins(world, "p")
+
+        assert world.asked() == ["a"]
+        assert ("a", "Reclaimed") in world.told
+        assert world.preemptor.tally.victims["reclaim", "evicted"] == 1
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Standing("IN_BUDGET", "reclaim"),
+        Standing("OVER_BUDGET", "deprioritize"),
+        Standing("UNKNOWN", "reclaim"),
+        Standing("UNLIMITED", "reclaim"),
+    ],
+)
+def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: Standing) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = Standings({"team-a": IN_BUDGET, "team-b": word})
+        begins(world, "p")
+
+        assert world.api.made("patch") == []
+        assert world.asked() == []
+
+
+def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        world.api.protected = {"a", "b"}
+        begins(world, "p")
+        assert reservation(world, "p") == "n"
+
+        world.standings = Standings({"team-a": IN_BUDGET, "team-b": IN_BUDGET})
+        world.api.protected = set()
+        world.step(times=50)
+
+        assert world.going() == []
+        assert reservation(world, "p") == ""
+        assert ("p", "CardsLetGo") in world.told
+
+
+def test_a_namespace_that_goes_over_budget_has_nobody_else_leave_for_it(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.api.protected = {"a", "b"}
+        begins(world, "high")
+        assert reservation(world, "high") == "n"
+
+        world.standings = Standings({"team-a": DEBTOR})
+        world.api.protected = set()
+        world.step(times=50)
+
+        assert world.going() == []
+        assert reservation(world, "high") == ""
+        assert OUTRANKED in str(world.api.pod("high")["status"])
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        unscheduled("high", 50, priority=9, preemptionPolicy="Never"),
+        unscheduled("high", 50, priority=0),
+        {**unscheduled("high", 50, priority=9), "status": {"phase": "Pending"}},
+        unscheduled("high", 50, priority=9, schedulingGates=[{"name": "wait"}]),
+        {
+            **unscheduled("high", 50, priority=9),
+            "spec": {**unscheduled("high", 50, priority=9)["spec"], "schedulerName": "other"},
+        },
+        {
+            **unscheduled("high", 50, priority=9),
+            "status": {**unscheduled("high", 50)["status"], "nominatedNodeName": "m"},
+        },
+        unscheduled("high", 20, priority=9),
+    ],
+    ids=["never", "equal", "untried", "gated", "another's", "nominated", "fits"],
+)
+def test_for_these_nobody_leaves(tmp_path: Path, waiting: Json) -> None:
+    with stage(tmp_path, *FRAGMENTED[:3], waiting) as world:
+        begins(world, "high")
+
+        assert world.api.made("patch") == []
+        assert world.asked() == []
+
+
+def test_nobody_leaves_for_a_namespace_that_is_over_its_budget(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.standings = Standings({"team-a": Standing("OVER_BUDGET", "deprioritize")})
+        begins(world, "high")
+
+        assert world.asked() == []
+
+
+FULL = (TWO, low("a", 100, "GPU-0"), low("b", 100, "GPU-1"), unscheduled("high", 50, priority=9))
+FULL_OF_DEBTORS = (TWO, debtors("a", 100, "GPU-0"), debtors("b", 100, "GPU-1"), unscheduled("p", 50))
+
+
+def test_where_sums_are_short_lower_priority_is_left_to_kube_scheduler(tmp_path: Path) -> None:
+    with stage(tmp_path, *FULL) as world:
+        world.settles()
+
+        assert world.api.made("patch") == []
+
+
+def test_where_sums_are_short_debtors_of_the_same_class_leave_though_nobody_asked_us(tmp_path: Path) -> None:
+    with stage(tmp_path, *FULL_OF_DEBTORS) as world:
+        world.standings = OWES
+        world.settles()
+
+        assert len(world.asked()) == 1
+        assert reservation(world, "p") == "n"
+
+
+@pytest.mark.parametrize("others", [[], [on(percent(30, "c"), "m", "m-GPU-0")]], ids=["empty", "in use"])
+@pytest.mark.parametrize("offered", [True, False])
+def test_nobody_leaves_while_the_pod_has_room_elsewhere(
+    tmp_path: Path, others: list[Json], offered: bool
+) -> None:
+    with stage(tmp_path, *FRAGMENTED, node("m"), *others) as world:
+        world.offered = {"high": ["n", "m"] if offered else ["n"]}
+        world.settles()
+        assert world.api.made("patch") == []
+
+        world.step(times=30)
+        assert bool(world.asked()) is not offered  # kube-scheduler would have tried it by now, did it want to
+
+
+def test_nobody_leaves_while_those_who_leave_anyway_make_room_elsewhere(tmp_path: Path) -> None:
+    leaving = on(percent(100, "c"), "m", "m-GPU-0")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
+    with stage(tmp_path, *FRAGMENTED, node("m"), leaving) as world:
+        world.offered = {"high": ["n", "m"]}
+        world.settles()
+
+        assert world.api.made("patch") == []
+
+
+TAINTED = {**TWO, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}
+
+
+@pytest.mark.parametrize(
+    ("there", "fields"),
+    [
+        (TAINTED, {}),
+        ({**TWO, "spec": {"unschedulable": True}}, {}),
+        (TWO, {"nodeSelector": {"pool": "other"}}),
+    ],
+)
+def test_nobody_leaves_a_node_that_the_pod_may_not_run_on(
+    tmp_path: Path, there: Json, fields: dict[str, Any]
+) -> None:
+    pods = (*FULL_OF_DEBTORS[1:3], unscheduled("p", 50, **fields))
+    with stage(tmp_path, there, *pods) as world:
+        world.standings = OWES
+        world.settles()
+
+        assert world.api.made("patch") == []
+
+
+def test_nobody_leaves_a_node_that_kube_scheduler_refuses_for_something_else(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["m"]}
+        world.settles()
+
+        assert world.api.made("patch") == []
+
+
+SHARED = (
+    node("n", *(card(at) for at in range(3))),
+    low("a", 40, "GPU-0"),
+    low("b", 40, "GPU-0"),
+    low("c", 60, "GPU-1", priority=9),
+    low("d", 60, "GPU-2", priority=9),
+    unscheduled("high", 90, priority=5),
+)
+
+
+def test_several_leave_where_it_needs_several_and_all_at_once(tmp_path: Path) -> None:
+    with stage(tmp_path, *SHARED) as world:
+        begins(world, "high")
+
+        assert sorted(world.asked()) == ["a", "b"]
+
+
+# PodDisruptionBudgets
+
+
+def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.disruptions = budget_over("team-a")
+        begins(world, "high")
+        assert world.api.made("patch") == []
+
+        world.disruptions = budget_over("team-a", allowed=1)  # so it was when we last heard
+        world.api.protected = {"a", "b"}
+        world.step(times=40)
+        assert reservation(world, "high") == "n"
+        world.step(after_s=10, times=21)
+
+        assert world.going() == []
+        assert world.api.made("delete") == []
+        assert reservation(world, "high") == ""
+
+
+def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -> None:
+    with stage(tmp_path, *SHARED) as world:
+        world.disruptions = budget_over("team-a", allowed=2)
+        world.api.protected = {"b"}
+        begins(world, "high")
+        world.step(after_s=1, times=20)
+
+        assert reservation(world, "high") == "n"
+        assert world.going() == []
+        assert world.asked() == []
+
+        world.api.protected = set()
+        world.step(after_s=1, times=3)
+        assert world.going() == ["a", "b"]
+
+
+def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        world.disruptions = budget_over("team-b")
+        world.api.protected = {"a", "b"}
+        begins(world, "p")
+        world.step(after_s=10, times=59)
+        assert world.going() == []
+        assert 30 <= len(world.asked()) <= 70
+
+        world.step(after_s=10, times=2)
+
+        assert world.going() == ["a"]
+        assert world.api.made("delete") == ["a"]
+        assert world.preemptor.tally.victims["reclaim", "deleted"] == 1
+        assert world.preemptor.tally.protected >= 59
+
+
+def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        world.disruptions = budget_over("team-b")
+        world.api.protected = {"a", "b"}
+        begins(world, "p")
+        world.step(after_s=10, times=10)
+        world.api.protected = set()
+
+        world.step(after_s=10)
+
+        assert world.going() == ["a"]
+        assert world.api.made("delete") == []
+
+
+def test_a_busy_api_server_is_no_pod_disruption_budget(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        world.disruptions = budget_over("team-b")
+        world.api.protected = {"a", "b"}
+        begins(world, "p")
+        world.step(after_s=10, times=59)
+        world.api.protected = set()
+        world.api.faults += [Fault("evict", status=429), Fault("evict", status=500)]
+        world.step(after_s=10, times=4)
+
+        assert world.going() == ["a"]
+        assert world.api.made("delete") == []
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("patch", status=409),
+        Fault("patch", status=500),
+        Fault("patch", status=429),
+        Fault("patch", how="reset"),
+        Fault("patch", obeyed=True, how="reset"),
+        Fault("patch", obeyed=True, status=504),
+        Fault("patch", status=422),
+        Fault("evict", status=500),
+        Fault("evict", status=429),
+        Fault("evict", status=409),
+        Fault("evict", how="reset"),
+        Fault("evict", obeyed=True, how="reset"),
+        Fault("evict", obeyed=True, status=504),
+    ],
+    ids=lambda fault: f"{fault.verb}-{fault.status or fault.how}{'-obeyed' if fault.obeyed else ''}",
+)
+def test_a_call_that_fails_is_made_again_and_nobody_else_leaves_for_it(tmp_path: Path, fault: Fault) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.api.faults.append(fault)
+        begins(world, "high")
+        world.step(times=80)
+
+        assert world.going() == ["a"]
+        assert reservation(world, "high") == "n"
+        assert set(world.asked()) == {"a"}
+        assert len(world.asked()) <= 2
+
+
+def test_the_version_that_was_looked_at_is_the_one_that_is_changed(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["n"]}
+        world.step(times=10)
+        world.api.put("pods", world.api.pod("high"))
+        while not world.api.made("patch"):
+            world.now_ms += 100
+            world.preemptor.step()
+
+        assert reservation(world, "high") == ""
+        world.step(times=30)
+        assert reservation(world, "high") == "n"
+
+
+def test_another_pod_of_the_victims_name_is_left_alone(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["n"]}
+        while not world.api.made("patch"):
+            world.step()
+        another = world.api.pod("a")
+        world.api.delete("pods", "a", "team-a")
+        another["metadata"]["uid"] = "uid-another"
+        world.api.put("pods", another)
+        world.preemptor.step()
+
+        assert world.asked() == ["a"]
+        assert world.going() == []
+
+
+@pytest.mark.parametrize("what", ["pod", "victim", "node", "condition", "cards", "memory"])
+def test_what_vanishes_under_way_ends_it(tmp_path: Path, what: str) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.api.protected = {"a", "b"}
+        begins(world, "high")
+        assert reservation(world, "high") == "n"
+        if what == "pod":
+            world.api.delete("pods", "high", "team-a")
+        elif what == "victim":
+            world.ends("a")
+        elif what == "node":
+            world.api.delete("nodes", "n")
+        elif what == "cards":
+            world.api.put("nodes", node("n", card(1)))
+        elif what == "memory":
+            world.api.put("nodes", node("n", card(0, memory_mib=32_000), card(1)))
+        else:
+            raw = world.api.pod("high")
+            raw["status"]["conditions"] = raw["status"]["conditions"][:1]
+            world.api.put("pods", raw)
+            world.offered = {}
+        world.api.protected = set()
+        world.step(times=50)
+
+        assert world.going() == []
+        assert what in ("pod", "victim") or reservation(world, "high") == ""
+
+
+def test_what_does_not_come_true_in_time_is_taken_back(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")  # the victim leaves, by its grace period of 30 s, and never ends
+        world.step(after_s=1, times=200)
+        assert reservation(world, "high") == "n"
+
+        world.step(after_s=1, times=15)
+
+        assert reservation(world, "high") == ""
+        assert world.pod("high").nominated == ""
+        assert ("high", "CardsLetGo") in world.told
+        assert world.preemptor.tally.results["fragmentation", "withdrawn"] == 1
+        assert world.asked() == ["a"]
+
+
+def test_a_reservation_that_cannot_be_taken_back_at_once_ends_all_the_same(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.api.faults += [Fault("patch", status=500), Fault("patch", how="reset")]
+        world.api.faults.append(Fault("patch", status=409))
+        world.step(after_s=1, times=211)
+
+        seat = world.books.snapshot.seat("uid-high")
+        assert seat is None
+        world.step(after_s=1, times=10)
+        assert reservation(world, "high") == ""
+
+
+def test_a_pod_for_which_somebody_left_in_vain_costs_nobody_else_his_place_soon(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.ends("a")
+        world.step()
+        world.api.put("pods", low("c", 60, "GPU-0", priority=0))  # bound over our head: it has the card now
+        world.step(after_s=1, times=240)
+
+        assert world.asked() == ["a"]
+
+
+def test_another_that_asks_for_the_same_does_not_pay_for_that(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.ends("a")
+        world.step()
+        world.api.put("pods", low("c", 60, "GPU-0", priority=9))
+        world.step(after_s=5, times=55)
+        twin = unscheduled("twin", 50, priority=9)
+        twin["metadata"]["creationTimestamp"] = stamp(world.now_ms)
+        world.api.put("pods", twin)
+        world.offered["twin"] = ["n"]
+        world.step(after_s=1, times=10)
+
+        assert world.asked() == ["a", "b"]
+
+
+def test_who_is_left_of_several_goes_on_being_asked(tmp_path: Path) -> None:
+    with stage(tmp_path, *SHARED) as world:
+        world.api.protected = {"b"}  # by a budget that we have not heard of
+        begins(world, "high")
+        world.step(after_s=1, times=20)
+        assert world.going() == ["a"]
+        assert reservation(world, "high") == "n"
+
+        world.api.protected = set()
+        world.step(after_s=1, times=3)
+        assert world.going() == ["a", "b"]
+
+
+def test_one_that_is_held_for_longer_than_may_be_is_let_go(tmp_path: Path) -> None:
+    raw = held(unscheduled("p", 50), "n", "GPU-0", until_ms=1_795_000_000_000 + 2 * MOST_MS)
+    raw["status"]["conditions"].append(unscheduled("p", 50)["status"]["conditions"][0])
+    with stage(tmp_path, *FRAGMENTED[:3], raw) as world:
+        world.step(times=3)
+
+        assert reservation(world, "p") == ""
+        assert world.asked() == []
+
+
+def test_who_forges_a_reservation_makes_nobody_leave_whom_he_may_not_make_leave(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED[:3], held(unscheduled("p", 50), "n", "GPU-0")) as world:
+        world.step(times=60)
+
+        assert world.going() == []
+        assert reservation(world, "p") == ""
+
+
+# taking over
+
+
+def test_who_takes_over_goes_on_with_what_the_objects_tell(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["n"]}
+        while not world.api.made("patch"):
+            world.step()
+        world.restarts()
+        world.step(times=5)
+        assert world.asked() == ["a"]
+
+        world.restarts()
+        world.step(times=30)
+
+        assert world.asked() == ["a"]
+        assert len(world.api.made("patch")) == 1
+        assert world.going() == ["a"]
+
+
+def test_who_takes_over_between_two_of_several_asks_the_other_alone(tmp_path: Path) -> None:
+    with stage(tmp_path, *SHARED) as world:
+        world.api.faults.append(Fault("evict", obeyed=True, how="reset"))
+        begins(world, "high")
+        assert len(world.going()) == 1
+        world.restarts()
+        world.step(times=20)
+
+        assert world.going() == ["a", "b"]
+        assert sorted(world.asked()) == ["a", "b"]
+
+
+def test_who_does_not_lead_does_nothing(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        world.offered = {"high": ["n"]}
+        while not world.api.made("patch"):
+            world.step()
+        world.leads = False
+        world.sees()
+        world.preemptor.step()  # it loses the lead in the middle of a step
+
+        assert world.asked() == []
+
+
+# bounds
+
+
+def test_no_more_pods_than_allowed_have_cards_held_at_a_time(tmp_path: Path) -> None:
+    nodes = [node(f"n{at}", card(0), card(1)) for at in range(4)]
+    pods = [on(percent(60, f"low{at}-{c}"), f"n{at}", f"n{at}-GPU-{c}") for at in range(4) for c in range(2)]
+    waiting = [unscheduled(f"high{at}", 60, priority=9) for at in range(4)]
+    with stage(tmp_path, *nodes, *pods, *waiting, most=2) as world:
+        world.offered = {f"high{at}": [f"n{at}" for at in range(4)] for at in range(4)}
+        world.settles()
+        world.step(times=50)
+
+        assert sum(bool(reservation(world, f"high{at}")) for at in range(4)) == 2
+        assert len(world.asked()) == 2
+
+
+def test_none_at_all_where_none_are_allowed(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED, most=0) as world:
+        begins(world, "high")
+
+        assert world.api.made("patch") == []
+
+
+def test_those_of_higher_priority_go_first(tmp_path: Path) -> None:
+    waiting = [unscheduled("high", 50, priority=9), unscheduled("highest", 50, priority=10)]
+    with stage(tmp_path, *FRAGMENTED[:2], low("b", 70, "GPU-1", priority=10), *waiting) as world:
+        begins(world, "high", "highest")
+
+        assert reservation(world, "highest") == "n"
+        assert reservation(world, "high") == ""
+
+
+# only watched
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
+    tmp_path: Path, priority: int
+) -> None:
+    watched = Standing("UNLIMITED", "reclaim", watched="OVER_BUDGET")
+    us = Standing("IN_BUDGET", "reclaim")
+    pods = (*OWED[:3], unscheduled("p", 50, priority=priority))
+    with stage(tmp_path, *pods) as world:
+        world.standings = Standings({"team-a": us, "team-b": watched})
+        begins(world, "p")
+        world.step(times=60)
+
+        assert world.api.made("patch") == []
+        assert world.asked() == []
+        assert sum(line.startswith("would-preempt") for line in world.lines) == 1
+        results = world.preemptor.tally.results
+        assert results["reclaim", "observed"] + results["fragmentation", "observed"] == 1
+
+
+def test_until_the_timekeeper_has_been_heard_nobody_leaves(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED, heeds=True) as world:
+        world.standings = UNHEARD
+        begins(world, "high")
+        assert world.api.made("patch") == []
+
+        world.standings = Standings({"team-a": IN_BUDGET})
+        world.settles()
+        assert world.asked() == ["a"]
+
+
+# turn by turn
+
+
+def lives(world: Stage, made: list[int]) -> None:
+    """What the rest of the cluster does: who leaves is gone and made again by its controller, and
+    kube-scheduler binds whoever fits."""
+    for raw in world.api.pods():
+        meta = raw["metadata"]
+        if "deletionTimestamp" in meta:
+            world.ends(meta["name"], meta["namespace"])
+            made.append(len(made))
+            again = unscheduled(f"{meta['namespace']}-{len(made)}", 60, namespace=meta["namespace"])
+            again["metadata"]["ownerReferences"] = meta["ownerReferences"]
+            again["metadata"]["creationTimestamp"] = stamp(world.now_ms)
+            world.api.put("pods", again)
+            world.offered[again["metadata"]["name"]] = ["n"]
+    world.sees()
+    for raw in sorted(world.api.pods(), key=lambda each: "CardsHeld" not in str(each["status"])):
+        if not raw["spec"].get("nodeName"):
+            there = without_seat(world.books.snapshot.node("n"), raw["metadata"]["uid"])
+            answer = fit(request_of(raw), there)
+            if not isinstance(answer, Refusal):
+                placed = bound(raw, "n", encode_placement(answer))
+                placed["status"]["startTime"] = stamp(world.now_ms)
+                world.api.put("pods", placed)
+                world.sees()
+
+
+def test_namespaces_that_change_places_all_the_time_drive_each_other_out_a_few_times(tmp_path: Path) -> None:
+    owned = {
+        name: [{"uid": f"uid-{name}", "controller": True, "kind": "ReplicaSet", "name": name}]
+        for name in ("team-a", "team-b")
+    }
+    b = debtors("b", 60, "GPU-0")
+    a = unscheduled("p", 60)
+    a["metadata"]["ownerReferences"], b["metadata"]["ownerReferences"] = owned["team-a"], owned["team-b"]
+    made: list[int] = []
+    with stage(tmp_path, node("n", card(0)), b, a) as world:
+        world.offered = {"p": ["n"]}
+        for at in range(120):  # ten minutes, in which the standings change each 30 s
+            over, within = ("team-b", "team-a") if at // 6 % 2 == 0 else ("team-a", "team-b")
+            world.standings = Standings({over: DEBTOR, within: IN_BUDGET})
+            world.step(after_s=5)
+            lives(world, made)
+
+        assert 1 <= len(made) <= 3
+        assert len(world.asked()) == len(made)
