@@ -1,6 +1,5 @@
 """Puts the extender together in the process that serves: the books, those who fill them, those who act."""
 
-import gc
 import os
 import socket
 import threading
@@ -70,7 +69,8 @@ def monotonic_ms() -> int:
 
 class Extender:
     """The running extender. ``app`` answers; `start` begins to watch; `stop` asks the threads to end; ``die``
-    ends the process at once; ``measured``: how busy the cards are, where that is known."""
+    ends the process at once; ``measured``: how busy the cards are, where that is known;
+    ``complete`` is called once the books are."""
 
     def __init__(
         self,
@@ -79,8 +79,10 @@ class Extender:
         say: log.Log = log.to_stderr,
         die: Callable[[int], object] = os._exit,
         measured: Source | None = None,
+        complete: Callable[[], object] = lambda: None,
     ) -> None:
         self._settings, self._api, self._say, self._die = settings, api, say, die
+        self._complete = complete
         self._stop = threading.Event()
         self._heard: dict[str, float] = {}
         self.disruptions = DisruptionBooks()
@@ -222,8 +224,7 @@ class Extender:
         snapshot, waiting = self.books.snapshot, self._seed()
         self._policies.learn(snapshot)
         self._say("complete", nodes=len(snapshot.nodes), pods=len(snapshot.pods), waiting=waiting)
-        gc.collect()
-        gc.freeze()  # what is known at the start mostly stays: the collector need not look at it again
+        self._complete()
 
     def _learn(self) -> None:
         while not self._stop.wait(LEARN_S):

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_ext.cpu import MOST_MILLI, bounded
 from scheduler_ext.fragmentation import STRANDED_COUNTS, Gauge, Spot
 from scheduler_ext.rooms import takes
 from timekeeper.core.values import WHOLE_MILLI, Ask
@@ -65,7 +66,7 @@ class Nodes:
     def __init__(self, scale: Scale, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> None:
         self._scale = scale
         self._numbers: dict[Spot, int] = {}
-        self._cpus: Ints = np.array(cpus_left, np.int64)
+        self._cpus = _bounded(cpus_left)
         widest = max(map(len, spots), default=0)
         numbers, none = self._numbers, [0]
         rows = [
@@ -123,6 +124,12 @@ class _Weighed:
         strands = np.maximum(0, self._scale.stranded(idle, self._left) - self._stranded)
         found: Ints = np.searchsorted(self._scale.steps, gained - STRANDED_COUNTS * strands, "right")
         return found
+
+
+def _bounded(cpus: Sequence[int]) -> Ints:
+    if cpus and not -MOST_MILLI <= min(cpus) <= max(cpus) <= MOST_MILLI:
+        cpus = [bounded(each) for each in cpus]
+    return np.array(cpus, np.int64)
 
 
 def _listed(scores: Ints) -> list[int]:

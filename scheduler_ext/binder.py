@@ -165,17 +165,30 @@ class Binder:
             return "the node's cards are no longer those that were assumed for the pod"
         lost = set() if seat is None else {UNSETTLED}
         placement = seat.placement if seat is not None else self._take(seen.pod, seen.pod.request, order.node)
+        if placement is None:
+            return self._late(order, until)
         if not isinstance(placement, Placement):
             return placement.sentence if placement else "no placement was assumed"
         written = written_for(seen.pod, seen.pod.request, placement, order.node, time.time_ns())
         return self._send(Sending(order, written, term, until), seen.version, lost)
 
-    def _take(self, pod: Pod, request: GPURequest, name: str) -> Placement | Refusal:
-        """Fit again, on the node as it is now, and book."""
+    def _late(self, order: Order, until: float) -> str:
+        """What is to be said of a pod that was bound, or went, after we had seen it waiting."""
+        seen = self._look(order, until)
+        if isinstance(seen, str):
+            return seen
+        if seen.uid != order.uid:
+            return GONE
+        return self._found(seen, order) if seen.node else UNSHOWN
+
+    def _take(self, pod: Pod, request: GPURequest, name: str) -> Placement | Refusal | None:
+        """Fit again, on the node as it is now, and book; None where the pod waits no more."""
         with self._nodes.hold(name):
             while True:
                 node = self._books.snapshot.node(name)
                 placement = fit(request, without_seat(node, pod.uid), self._policy(pod))
+                if self._books.came_late(pod.uid):
+                    return None
                 if isinstance(placement, Refusal) or self._books.assume(pod, node, placement):
                     return placement
 
@@ -292,13 +305,17 @@ class Binder:
                 self._books.forget(uid)
                 self._taken_back(seat, where)
             self._log("settled", pod=seat.full_name, uid=uid, node=seen.node or "none")
-        elif isinstance(reply, Answered) and reply.status in (404, 409):
+            return
+        why = reply.message if isinstance(reply, Answered) else reply.why
+        # Others say 409 too: a webhook that denies, or writers that were faster. Only a read tells of an end.
+        told = isinstance(reply, Answered) and reply.status in (404, 409)
+        there = self._look(Order(namespace, name, uid, ""), until) if told else why
+        if there == GONE or (isinstance(there, Seen) and there.uid != uid):
             self._books.vanish(uid)
-            self._log("settled", pod=seat.full_name, uid=uid, gone=reply.message)
-        else:
-            self._books.postpone(uid)
-            why = reply.message if isinstance(reply, Answered) else reply.why
-            self._log("unsettled", pod=seat.full_name, uid=uid, error=why)
+            self._log("settled", pod=seat.full_name, uid=uid, gone=why)
+            return
+        self._books.postpone(uid)
+        self._log("unsettled", pod=seat.full_name, uid=uid, error=why)
 
     def _call(
         self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"

@@ -95,13 +95,24 @@ class Books:
 
     def assume(self, pod: Pod, node: Node, placement: Placement) -> bool:
         """Take the cards of a placement that was found on this very node; False where it has changed since,
-        so that the placement must be found anew."""
+        so that the placement must be found anew, and where `came_late` holds."""
         with self._lock:
-            if self._snapshot.nodes.get(node.name) is not node:
+            if self._snapshot.nodes.get(node.name) is not node or self._came_late(pod.uid):
                 return False
             ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
             self._snapshot = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
             return True
+
+    def came_late(self, uid: str) -> bool:
+        """True where the pod is bound or gone by now: nothing may be assumed for it, for that would displace
+        the cards that it holds, or hold some that nothing would free."""
+        with self._lock:
+            return self._came_late(uid)
+
+    def _came_late(self, uid: str) -> bool:
+        pod, seat = self._snapshot.pods.get(uid), self._snapshot.seat(uid)
+        bound = pod is not None and pod.node != ""
+        return bound or uid in self._gone or (seat is not None and seat.held in ("bound", "vanished"))
 
     def forget(self, uid: str) -> None:
         """The pod was definitely not bound."""

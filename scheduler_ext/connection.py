@@ -16,9 +16,11 @@ KEEP_ALIVE_S = 100.0  # longer than kube-scheduler keeps an idle connection: it 
 
 _TAKE_BYTES = 256 * 1024
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*(?=\r\n)", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_TELLS_LENGTH = re.compile(rb"[\r\n][ \t]*content-length(?![a-z0-9_-])", re.IGNORECASE)
+_CHUNKED = re.compile(rb"[\r\n][ \t]*transfer-encoding(?![a-z0-9_-])", re.IGNORECASE)
+_EXPECTS = re.compile(rb"\r\nexpect:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 _FIRST_LINE = re.compile(rb"POST (/[a-z]+) HTTP/1\.1\r\n")
-_UNUSUAL = re.compile(rb"\r\n(?:connection|expect|upgrade):", re.IGNORECASE)
+_UNUSUAL = re.compile(rb"\r\n(?:connection|upgrade):", re.IGNORECASE)
 
 
 class RefusedError(Exception):
@@ -61,6 +63,8 @@ class Connection:
             return self._request()
         except OSError:  # it has gone, or time is up
             return None
+        finally:
+            self.sock.settimeout(WHOLE_REQUEST_S)  # the answer does not go by what the request has left
 
     def send(self, data: bytes) -> None:
         """Raises OSError where the caller does not take it in time."""
@@ -79,13 +83,26 @@ class Connection:
                 begun, until = True, time.monotonic() + WHOLE_REQUEST_S
         head = bytes(self._taken[: end + 2])
         whole = end + 4 + self._length(head)
+        if len(self._taken) < whole:
+            self._go_on(head)
         while len(self._taken) < whole:
             if not self._take(until):
                 return None
         body = bytes(memoryview(self._taken)[end + 4 : whole])
         del self._taken[:whole]
         self._patience_s = KEEP_ALIVE_S
+        head = _EXPECTS.sub(b"", head)  # it is met by now
         return Request(head + b"\r\n", body, _plain_path(head))
+
+    def _go_on(self, head: bytes) -> None:
+        """Tell a caller so that sends its body only once it is told to."""
+        expected = _EXPECTS.search(head)
+        if expected is None:
+            return
+        if expected[1].lower() != b"100-continue":
+            raise RefusedError(417, "Expectation Failed", "of Expect only 100-continue is known")
+        if head.partition(b"\r\n")[0].endswith(b"HTTP/1.1"):
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _take(self, until: float) -> bool:
         self.sock.settimeout(max(0.001, until - time.monotonic()))
@@ -96,7 +113,10 @@ class Connection:
     def _length(self, head: bytes) -> int:
         if _CHUNKED.search(head):
             raise RefusedError(411, "Length Required", "send the body with its Content-Length")
-        told = {int(each) for each in _LENGTH.findall(head)}
+        lengths = _LENGTH.findall(head)
+        if len(lengths) != len(_TELLS_LENGTH.findall(head)):  # the body would be taken for the next request
+            raise RefusedError(400, "Bad Request", "Content-Length must be one decimal number, as in: 120")
+        told = {int(each) for each in lengths}
         if len(told) > 1:
             raise RefusedError(400, "Bad Request", "the head tells two lengths")
         length = next(iter(told), 0)

@@ -16,6 +16,8 @@ BACK_MS = 300_000
 REPLACEMENT_MS = 60_000
 # What was freed on a node is seen, held and bound before more is freed there.
 NODE_MS = 2_000
+# The watch shows by then that a pod leaves which was asked to; one that does not was not heard.
+SEEN_LEAVING_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class Cooling:
         )
         return Cooling((*kept, done))
 
-    def is_leaving(self, pod: Pod) -> bool:
-        """True for a pod that has been asked to leave, whether its object says so yet or not."""
-        return any(each.uid == pod.uid for each in self.evictions)
+    def is_leaving(self, pod: Pod, now_ms: int) -> bool:
+        """True for a pod that has just been asked to leave, whether its object says so yet or not."""
+        return any(e.uid == pod.uid and now_ms - e.at_ms < SEEN_LEAVING_MS for e in self.evictions)
 
     def has_had_its_turn(self, waiting: Pod, now_ms: int) -> bool:
         """True where others have left for this pod already."""

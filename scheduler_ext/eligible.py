@@ -7,6 +7,7 @@ off: nobody is to leave in vain. What else kube-scheduler looks at (other pods, 
 here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import intern
@@ -17,6 +18,7 @@ from timekeeper.core.request import Json, mapping, sequence
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
+_WHOLE = re.compile(r"[+-]?0*([0-9]{1,19})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,17 @@ def _is(match: Match, name: str, labels: Mapping[str, str]) -> bool:
 
 def _compares(match: Match, value: str) -> bool:
     """Gt and Lt, of whole numbers."""
-    try:
-        mine, (theirs,) = int(value), [int(each) for each in match.values]
-    except ValueError:
+    mine, others = _whole(value), [_whole(each) for each in match.values]
+    theirs = others[0] if len(others) == 1 else None
+    if mine is None or theirs is None:
         return False
     return mine > theirs if match.operator == "Gt" else match.operator == "Lt" and mine < theirs
+
+
+def _whole(text: str) -> int | None:
+    """As Go's ``strconv.ParseInt(text, 10, 64)``, by which kube-scheduler reads it: ``1_0`` is no number."""
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        return None
+    number = -int(match[1]) if text.startswith("-") else int(match[1])
+    return number if -(2**63) <= number < 2**63 else None

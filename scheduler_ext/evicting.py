@@ -1,6 +1,7 @@
 """The preemptor's calls to the API server: hold cards for a pod and let them go, ask a pod to leave, and make
 it leave. Each names the very pod by its UID, so none touches another of the same name."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,9 @@ from scheduler_ext.reservation import Reservation, condition_of, withdrawn
 from timekeeper.core.request import mapping, sequence
 
 CALL_S = 2.0
+# the API server's words for a precondition's UID that is not the object's; no pod's name can hold them
+# Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``
+_ANOTHERS_UID = re.compile(r"Precondition failed: UID in precondition|the UID in the precondition \(")
 
 # "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
 # "unclear": it may have been asked or not, or could not be for now
@@ -70,7 +74,7 @@ def _left(reply: Reply) -> tuple[Left, str]:
 
 def _is_another(reply: Answered) -> bool:
     """A pod of the same name stands in its place: the one that was meant is gone."""
-    return reply.status == 409 and "uid" in reply.message.lower()
+    return reply.status == 409 and _ANOTHERS_UID.search(reply.message) is not None
 
 
 def _is_protected(reply: Answered) -> bool:

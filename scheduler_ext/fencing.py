@@ -22,6 +22,7 @@ Each = Callable[[Callable[[Pod], str], Iterable[Pod]], Iterable[str]]
 
 AT_ONCE = 8
 CALL_S = 5.0
+TOO_LARGE = "request is too large"  # etcd's word for an object that it does not store
 
 
 def may_be_bound(pod: Pod) -> bool:
@@ -34,7 +35,10 @@ def toucher(api: Api, books: Books, most_grace_ms: int, log: Log, each: Each | N
     """The function that touches pods, ``AT_ONCE`` at a time, with a word that is new with each taking over: a
     patch that changed nothing would leave the version as it was. What the answers tell of a Binding that came
     before the touch is booked. It gives back the pods whose touch is not certain; those that are gone are
-    among them until the watch shows it, and with it whether they had been bound."""
+    among them until the watch shows it, and with it whether they had been bound.
+
+    A pod so large that the store takes no touch of it is not certain either: a Binding takes away what
+    kube-scheduler had written of why the pod waits, so it may be the smaller write, and succeed."""
     side_by_side = each or ThreadPoolExecutor(AT_ONCE, "touch").map
 
     def touched(pod: Pod, word: str) -> str:
@@ -57,6 +61,8 @@ def toucher(api: Api, books: Books, most_grace_ms: int, log: Log, each: Each | N
         undone = [(pod, why) for pod, why in zip(pods, whys, strict=True) if why]
         if undone:
             log("untouched", pods=len(undone), first=undone[0][0].full_name, error=undone[0][1])
+        for pod in [pod for pod, why in undone if TOO_LARGE in why]:
+            log("too-large", pod=pod.full_name, uid=pod.uid, why="it keeps every extender from binding")
         return [pod for pod, _ in undone]
 
     return touch

@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import ceil, log
 from typing import NamedTuple
 
+from scheduler_ext.cpu import bounded
 from scheduler_ext.mix import Mix, Want
 from scheduler_ext.rooms import Room, takes
 from timekeeper.core.cards import allowed
@@ -60,7 +61,9 @@ class Gauge:
     """
 
     def __init__(self, mix: Mix) -> None:
-        gpu = [(want, count) for want, count in mix.wants if want.devices]
+        # what asks for more than any node has needs more than any node has, however much that is
+        wants = [(want._replace(cpu_milli=bounded(want.cpu_milli)), count) for want, count in mix.wants]
+        gpu = [(want, count) for want, count in wants if want.devices]
         self.mix, self.pods = mix, mix.pods
         self.levels = tuple(dict.fromkeys(_level(want) for want, _ in gpu))
         self.constrained = any(want.models or want.exclude_models for want, _ in gpu)

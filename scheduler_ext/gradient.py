@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scheduler_ext.at_once import Nodes, scale_of
+from scheduler_ext.cpu import bounded
 from scheduler_ext.fragmentation import Gauge, Spot, Sum, exchanged
 from scheduler_ext.policy import BINPACK, Around, Order, Policy, Score
 from scheduler_ext.rooms import Room
@@ -35,7 +36,8 @@ class Gradient:
     def seen(self, around: Around, rooms: Sequence[Room]) -> Seen:
         """Without models that no pod of the mix minds, and without CPU that is more than enough."""
         besides = tuple(sorted((room, self.gauge.model(model)) for room, model in around.besides))
-        left = self.gauge.cpu_that_matters(around.cpu_left - self.cpu_milli, len(rooms) + len(besides))
+        left = bounded(around.cpu_left) - self.cpu_milli
+        left = self.gauge.cpu_that_matters(left, len(rooms) + len(besides))
         models = around.models if self.gauge.constrained else ("",)
         return Seen(models, besides, left + self.cpu_milli)
 
@@ -97,4 +99,4 @@ FRAGMENTATION = replace(BINPACK, name="fragmentation")
 
 def fragmentation(gauge: Gauge, cpu_milli: int) -> Policy:
     """The policy for a pod that asks for so much CPU, by this mix."""
-    return replace(FRAGMENTATION, weighing=Gradient(gauge, cpu_milli))
+    return replace(FRAGMENTATION, weighing=Gradient(gauge, bounded(cpu_milli)))

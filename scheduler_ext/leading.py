@@ -10,24 +10,25 @@ An earlier leader that goes on (it was stopped, or cut off) cannot harm: a versi
 void by the touch, and to learn of a later one from its watch it must first have been shown the mark, which
 deposes it. So a Binding names only a version that the watch has shown, and is sent only where a look at
 `Leadership.term` that comes after the version was read shows the term in which its cards were assumed
-(`Binder`). None of this asks a clock.
+(`Binder`). None of this asks a clock; one is asked only how long it is since the last look at the Lease.
 """
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Literal
 
 from scheduler_ext.books import Books
 from scheduler_ext.electing import Election
-from scheduler_ext.fencing import Touch, may_be_bound
+from scheduler_ext.fencing import AT_ONCE, Touch, may_be_bound
 from scheduler_ext.log import Log
 from scheduler_ext.marks import Mark, Marks, claimed, given_up, heard, listed
 from scheduler_ext.pods import Pod
 
 State = Literal["follows", "claims", "fences", "leads"]
 
-AT_A_TIME = 256  # touches between two looks at the Lease
+TOUCH_S = 1.0  # of touches before the next look at the Lease: it must be renewed however slow they are
 SOON_S = 0.05  # until the books are complete
 AGAIN_S = 0.5  # after something that came to nothing, at first
 LONGEST_S = 8.0
@@ -51,9 +52,10 @@ class Leadership:
         log: Log,
         led: Callable[[], object] = lambda: None,
         patience_s: float = 10.0,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._election, self._books, self._mark, self._touch, self._log = election, books, mark, touch, log
-        self._led, self._patience_s = led, patience_s
+        self._led, self._patience_s, self._now_s = led, patience_s, now_s
         self._changed = threading.Condition()
         self._asked = threading.Event()
         self._me, self._claims = uuid.uuid4().hex, 0
@@ -62,6 +64,7 @@ class Leadership:
         self._left: list[Pod] = []
         self._looks_begun = self._looks_done = self._in_vain = 0
         self._wanted: bool | None = None
+        self._ended = False
         self.takeovers = 0
         self.elected = mark is not None
 
@@ -141,7 +144,9 @@ class Leadership:
 
     def end(self) -> None:
         """This replica ends: it binds no more, and another may lead at once."""
-        led = self._state != "follows"
+        with self._changed:
+            self._ended = True  # a look that is under way must not lead to another claim
+            led = self._state != "follows"
         self._follow("it ends")
         if led:
             self._election.give_back()
@@ -150,7 +155,10 @@ class Leadership:
         with self._changed:
             self._looks_begun += 1
             number = self._looks_begun
-        wanted = self._election.look()
+        wanted = False if self._ended else self._election.look()
+        if wanted and self._ended:
+            self._election.give_back()  # the end came while we looked, and gave back too early
+            wanted = False
         with self._changed:
             if wanted is not None or self._wanted is None:
                 self._wanted = wanted
@@ -160,13 +168,15 @@ class Leadership:
     def _claim(self) -> None:
         """Write the mark; where nobody needs to see one, go on to the touches."""
         with self._changed:
+            if self._ended:
+                return
             self._claims += 1
             word = f"{self._me}.{self._claims}"
             self._marks = claimed(self._marks, word)
             self._enter("claims")
             if self._mark is None:
                 self._begin_touching()
-        if self._mark is not None and not self._mark(word):
+        if self._mark is not None and not self._ended and not self._mark(word):
             # it may have been written all the same; the next one is another word
             self._follow("its mark was not written")
 
@@ -184,25 +194,33 @@ class Leadership:
         self._log("fences", pods=len(self._left))
 
     def _fence(self) -> float:
-        """Touch some of those that are left; the watch may have shown the end or the Binding of others."""
-        now = self._books.snapshot.pods
+        """Touch those that are left, until it is time to look at the Lease; the watch may have shown the end
+        or the Binding of some. None is touched twice under one mark, unless its touch was not certain."""
+        until_s = self._now_s() + min(TOUCH_S, self._election.every_s)
+        now, claim = self._books.snapshot.pods, self._marks.claim
         left = [pod for pod in self._left if (known := now.get(pod.uid)) is not None and may_be_bound(known)]
-        undone = self._touch(left[:AT_A_TIME], self._marks.claim)
+        tried, undone = 0, list[Pod]()
+        while tried < len(left) and self._state == "fences" and (not tried or self._now_s() < until_s):
+            some = left[tried : tried + AT_ONCE]
+            undone += self._touch(some, claim)
+            tried += len(some)
         with self._changed:
             if self._state != "fences":
                 return 0.0
-            self._left = left[AT_A_TIME:] + undone
+            self._left = left[tried:] + undone
             if self._left:
-                return self._pause_s(fruitful=len(undone) < len(left[:AT_A_TIME]))
+                return self._pause_s(fruitful=len(undone) < tried)
             self.takeovers += 1
             self._enter("leads")
         self._led()
         return self._election.every_s
 
     def _pause_s(self, *, fruitful: bool) -> float:
-        """Until the next touches: none after some that were done, ever longer after some that were not."""
+        """Until the next touches: none after some that were done, ever longer after some that were not, but
+        not so long that the Lease is lost."""
         self._in_vain = 0 if fruitful else self._in_vain + 1
-        return 0.0 if fruitful else min(AGAIN_S * 2.0**self._in_vain, LONGEST_S)
+        longest_s = min(LONGEST_S, self._election.every_s)
+        return 0.0 if fruitful else min(AGAIN_S * 2.0**self._in_vain, longest_s)
 
     def _follow(self, why: str) -> None:
         with self._changed:

@@ -97,6 +97,10 @@ class _Scrape(Collector):
         unsure = Tally[str](seat.held for seat in seats if seat is not None)
         yield from _of_nodes(total)
         yield from _of_cards(total)
+        yield from self._of_pods(unsure)
+        yield from self._of_what_happened()
+
+    def _of_pods(self, unsure: Tally[str]) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "bursar_extender_reservations",
             "Waiting pods for which cards are held.",
@@ -114,6 +118,8 @@ class _Scrape(Collector):
             "standing",
             {**dict.fromkeys(get_args(Word), 0), **self._sources.waiting()},
         )
+
+    def _of_what_happened(self) -> Iterator[Metric]:
         yield _gauge(
             "bursar_extender_api_silent_seconds",
             "Since the API server was last heard.",

@@ -18,6 +18,7 @@ COVERED_PERCENT = 95
 MOST_SHAPES = 100
 FEWEST_PODS = 20  # of fewer, nothing is learned
 ENOUGH_PODS = 4_096  # of more, so many are looked at
+WAITING_PART = 20  # a namespace's waiting pods count as at most one for so many bound ones of all
 
 
 class Want(NamedTuple):
@@ -73,20 +74,40 @@ BUILT_IN = Mix(
 
 
 def learn(snapshot: Snapshot) -> Mix:
-    """The mix of the pods known now, bound and waiting; the built-in one while there are too few GPU pods.
+    """The mix of the pods known now; the built-in one while there are too few GPU pods.
+
+    Who is bound has been given what it asks for. Anybody may let any number of pods wait that fit nowhere, so
+    those of one namespace count together as at most 5 % of the bound ones, each shape as the part that it is
+    of them, rounded down.
 
     Pods without a request count where the node has cards, all as one shape, since to each of them every free
     GPU is a fragment; and as at most as many as there are GPU pods, lest they drown these.
     """
     stride = 1 + len(snapshot.pods) // ENOUGH_PODS
     asking = islice((pod for pod in snapshot.pods.values() if not pod.terminal), 0, None, stride)
-    gpu = Counter(want_of(pod.request, pod.cpu_milli) for pod in asking if pod.request is not None)
+    gpu: Counter[Want] = Counter()
+    waiting: dict[str, Counter[Want]] = {}
+    for pod in asking:
+        if pod.request is not None:
+            counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
+            counts[want_of(pod.request, pod.cpu_milli)] += 1
+    most = gpu.total() // WAITING_PART
+    for counts in waiting.values():
+        gpu.update(_at_most(counts, most))
     if gpu.total() < FEWEST_PODS:
         return BUILT_IN
     with_cards = {node.name for node in snapshot.nodes.values() if node.cards}
     beside = sum(other.node in with_cards for other in snapshot.others.values()) // stride
     mix = mix_of(gpu)
     return Mix((*mix.wants, (Want(0), min(beside, mix.pods)))) if beside else mix
+
+
+def _at_most(counts: Counter[Want], most: int) -> dict[Want, int]:
+    """The counts, made less in proportion where they are more than so many together."""
+    total = counts.total()
+    if total <= most:
+        return counts
+    return {want: less for want, count in counts.items() if (less := count * most // total)}
 
 
 def want_of(request: GPURequest, cpu_milli: int) -> Want:

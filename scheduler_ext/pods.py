@@ -32,7 +32,8 @@ class Pod:
     waits. ``started_ms``: when its kubelet took it up, 0 before. ``preempts``: False where its priority class
     says that nobody is to leave for it. ``owner``: the UID of the controller that made it, or "".
     ``unschedulable``: kube-scheduler has tried it in vain. ``nominated``: the node that is to have room for
-    it soon. ``wishes``: on which nodes it may run, while it waits.
+    it soon. ``wishes``: on which nodes it may run, while it waits. ``leaves_ms``: by when it is to be gone,
+    its deletionTimestamp; 0 where nobody has asked for that.
     """
 
     uid: str
@@ -64,6 +65,7 @@ class Pod:
     unschedulable: bool = False
     nominated: str = ""
     wishes: Wishes = NO_WISHES
+    leaves_ms: int = 0
 
     @property
     def full_name(self) -> str:
@@ -132,6 +134,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         unschedulable=not node and _unschedulable(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         wishes=NO_WISHES if node else read_wishes(raw),
+        leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
     )
 
 

@@ -7,7 +7,7 @@ standing is of equal rank to it. Where sums are short and those who would leave 
 left to kube-scheduler.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_ext.fit import fit
@@ -85,9 +85,16 @@ class Lows:
         )
 
 
-def begun(waiter: Waiter, nodes: Iterable[Node], moment: Moment, terms: Terms) -> Choice | None:
+def begun(
+    waiter: Waiter, nodes: Iterable[Node], moment: Moment, terms: Terms, claimed: Collection[str] = ()
+) -> Choice | None:
     """Who is to leave so that the waiting pod has cards on one of these nodes; None where nobody should:
-    there is room, or soon will be, or it is kube-scheduler's to make, or there is no way."""
+    there is room, or it is kube-scheduler's to make, or there is no way.
+
+    Where there will be room once those have gone who leave anyway, nobody else is to: that choice has no
+    victims, and its cards are to be held for this pod, so that the next one looks further. ``claimed``: the
+    nodes where kube-scheduler makes room for others, who are to have what frees there.
+    """
     choices = []
     for node in nodes:
         if not _may_run_there(waiter, node):
@@ -95,8 +102,10 @@ def begun(waiter: Waiter, nodes: Iterable[Node], moment: Moment, terms: Terms) -
         choice = choose(waiter.pod, node, moment, waiter.policy)
         if choice is None:
             continue
-        if not choice.victims:
+        if not choice.victims and not choice.awaits:
             return None
+        if not choice.victims and node.name in claimed:
+            continue
         if _is_ours(waiter.pod, node, choice, moment, terms):
             choices.append(choice)
     return best(choices, moment)
@@ -121,10 +130,10 @@ def kind_of(pod: Pod, victims: Iterable[Pod], standings: Standings) -> Kind:
 
 def reserving(pod: Pod, choice: Choice, moment: Moment, terms: Terms) -> Reservation:
     """The reservation that is written before anybody is asked to leave."""
-    grace_ms = max((each.grace_ms for each in (*choice.victims, *choice.leaving)), default=0)
     forced = [each for each in choice.victims if may_be_forced(pod, each, moment.standings, terms)]
     covered = any(moment.disruptions.over(each) for each in forced)
-    lasts_ms = terms.patience_ms + grace_ms + (pdb_grace_ms(terms, moment.standings) if covered else 0)
+    honoured_ms = pdb_grace_ms(terms, moment.standings) if covered else 0
+    lasts_ms = terms.patience_ms + choice.grace_ms(moment.now_ms) + honoured_ms
     since_ms = moment.now_ms // 1000 * 1000
     return Reservation(
         node=choice.node,
@@ -161,7 +170,8 @@ def remaining(
     there = [snapshot.pods.get(uid) for uid in asked]
     given = [each for each in there if each is not None and each.node == node.name and not each.deleting]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
-    choice = choose(on_them, node, moment, policy(pod), given)
+    patient = replace(moment, late_ms=MOST_MS)  # the reservation's own end is what bounds the waiting
+    choice = choose(on_them, node, patient, policy(pod), given)
     return choice if choice is not None else NO_WAY
 
 
@@ -205,7 +215,8 @@ def _in_tree_short(pod: Pod, node: Node) -> bool:
 def _is_ours(pod: Pod, node: Node, choice: Choice, moment: Moment, terms: Terms) -> bool:
     """Not kube-scheduler's to do, and sure to succeed: kube-scheduler's own sums are satisfied then, and no
     PodDisruptionBudget that is not to be broken stands in the way."""
-    if _in_tree_short(pod, node) and all(victim.priority < pod.priority for victim in choice.victims):
+    lower = bool(choice.victims) and all(victim.priority < pod.priority for victim in choice.victims)
+    if lower and _in_tree_short(pod, node):
         return False
     if not _sums_suffice(pod, node, (*choice.victims, *choice.leaving)):
         return False

@@ -24,6 +24,7 @@ from scheduler_ext.log import Log
 from scheduler_ext.nodes import Node
 from scheduler_ext.pods import Pod
 from scheduler_ext.policy import Policy
+from scheduler_ext.precedence import outranks
 from scheduler_ext.preemption import (
     Terms,
     begun,
@@ -47,6 +48,7 @@ RETRY_S = 1.0
 GIVES_UP_S = 3.0  # so long there must have been no way
 WAKES_AGAIN_S = 2.0
 LOOK_FOR_S = 2.0  # at the nodes, for one waiting pod
+BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun waits for it
 BREATHES_EACH = 8  # nodes
 BREATH_S = 0.002
 
@@ -74,8 +76,9 @@ class World:
 
 
 class Preemptor:
-    """`run` does the work in one thread. What it remembers between steps only spares calls and counts what
-    happened; nothing that matters is lost with it."""
+    """`run` does the work in one thread. What it remembers between steps spares calls, counts what happened,
+    and is the cool-down: whoever takes over does not know for whom others have left in vain, nor whose
+    replacements are to be left alone, and may so ask one pod more to leave."""
 
     def __init__(self, api: Api, world: World, terms: Terms) -> None:
         self._api, self._world, self._terms = api, world, terms
@@ -135,7 +138,7 @@ class Preemptor:
         course.way()
         if left.victims:
             self._ask(pod, reservation, course, left.victims, moment)
-        elif not left.leaving and not course.waits_for(snapshot) and course.may_wake(now_s, WAKES_AGAIN_S):
+        elif not left.awaits and not course.waits_for(snapshot) and course.may_wake(now_s, WAKES_AGAIN_S):
             self._world.freed([reservation.node])
         return None
 
@@ -156,8 +159,14 @@ class Preemptor:
             if evict(self._api, victim, dry_run=True)[0] != "going":
                 return self._put_off(course, victim, "a PodDisruptionBudget keeps it")
         for victim in ordered:
-            if not self._world.leads() or not self._leaves(pod, reservation, course, victim, moment):
+            now = self._by_now(moment)  # calls take their time, and standings may turn meanwhile
+            if not self._world.leads() or not outranks(pod, victim, now.standings):
                 return
+            if not self._leaves(pod, reservation, course, victim, now):
+                return
+
+    def _by_now(self, moment: Moment) -> Moment:
+        return replace(moment, standings=self._world.standings(), now_ms=self._world.now_ms())
 
     def _leaves(
         self, pod: Pod, reservation: Reservation, course: Course, victim: Pod, moment: Moment
@@ -167,6 +176,7 @@ class Preemptor:
         left, said = evict(self._api, victim)
         if left == "protected":
             self.tally.protected += 1
+            moment = self._by_now(moment)
             over_ms = moment.now_ms - reservation.since_ms - pdb_grace_ms(self._terms, moment.standings)
             if over_ms >= 0 and may_be_forced(pod, victim, moment.standings, self._terms):
                 how = "deleted"
@@ -209,8 +219,11 @@ class Preemptor:
         known: dict[str, Waiter] = {}
         now_s = self._world.seconds()
         for pod in self._queue.next(snapshot, moment, now_s):
+            if self._world.seconds() - now_s >= BEGINS_WITHIN_S:
+                return None
             known = known or {each.pod.uid: each for each in self._world.waiters()}
-            offered = known[pod.uid].offered if pod.uid in known else frozenset[str]()
+            told = known.get(pod.uid)
+            offered = told.offered if told is not None and told.asked else frozenset[str]()
             if pod.request is None:
                 continue
             waiter = Waiter(pod, self._world.policy(pod), offered)
@@ -226,7 +239,8 @@ class Preemptor:
     def _choice(self, waiter: Waiter, snapshot: Snapshot, moment: Moment) -> Choice | None:
         """Who is to leave for it; None too where that is only told, for budgets that are only watched."""
         standings = moment.standings
-        choice = begun(waiter, self._nodes(waiter, snapshot, standings), moment, self._terms)
+        claimed = self._queue.claimed(snapshot, waiter.pod)
+        choice = begun(waiter, self._nodes(waiter, snapshot, standings), moment, self._terms, claimed)
         if choice is not None and has_room(waiter, self._queue.may_have_room(snapshot, waiter)):
             return None
         if choice is not None and not any(standings.of(v.namespace).watched for v in choice.victims):
@@ -235,8 +249,11 @@ class Preemptor:
             return None
         supposed = replace(moment, standings=as_if_enforced(standings))
         if choice is None and may_begin(waiter.pod, self._terms, supposed.standings):
-            choice = begun(waiter, self._nodes(waiter, snapshot, supposed.standings), supposed, self._terms)
-        if choice is not None and self._queue.may_report(waiter.pod.uid, self._world.seconds()):
+            nodes = self._nodes(waiter, snapshot, supposed.standings)
+            choice = begun(waiter, nodes, supposed, self._terms, claimed)
+        if choice is None or not choice.victims:
+            return None
+        if self._queue.may_report(waiter.pod.uid, self._world.seconds()):
             kind = kind_of(waiter.pod, choice.victims, supposed.standings)
             self.tally.ended(kind, "observed")
             self._world.log(
@@ -286,8 +303,8 @@ def _without(cooling: Cooling, pod: Pod) -> Cooling:
 def _held_text(reservation: Reservation) -> str:
     cards = len({each.uuid for _, slices in reservation.placement.containers for each in slices})
     on = "a card" if cards == 1 else f"{cards} cards"
-    why = "their namespace is over its budget" if reservation.kind == "reclaim" else "their priority is lower"
-    return f"Holds {on} of node {reservation.node} for it; pods that are in its way there leave, for {why}."
+    why = ", for their namespace is over its budget" if reservation.kind == "reclaim" else ""
+    return f"Holds {on} of node {reservation.node} for it; pods that are in its way there leave{why}."
 
 
 def _left_text(pod: Pod, kind: str) -> str:

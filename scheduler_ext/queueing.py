@@ -1,5 +1,6 @@
 """Whose turn it is to have others leave for it, and when each is looked at again."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from scheduler_ext.nodes import Node
@@ -34,7 +35,9 @@ class Queue:
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
         self._none_until: dict[object, float] = {}
+        self._looked_at: dict[object, float] = {}  # in vain, by shape
         self._report_at: dict[str, float] = {}
+        self._looks = 0
         self._awaited, self._awaited_until = "", 0.0
         self._lows = Lows()
 
@@ -64,18 +67,33 @@ class Queue:
         return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
 
     def next(self, snapshot: Snapshot, moment: Moment, now_s: float) -> Iterator[Pod]:
-        """Those for whom others may be asked to leave, in turn: by priority, then by age. Where there is no
-        way for one, there is none for those that ask for the same with the same rank: they are looked at
-        later."""
+        """Those for whom others may be asked to leave, in turn: by priority, then those first that have not
+        been looked at in vain for the longest, then by age; each second one is the one of all that has waited
+        the longest for a look, so that nobody waits for ever behind those for whom there is no way. Where
+        there is none for one, there is none for those that ask for the same with the same rank: they are
+        looked at later."""
         self._none_until = {shape: at for shape, at in self._none_until.items() if at > now_s}
         tried = 0
-        for pod in self._waiting(snapshot, moment):
+        for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, moment))):
             waited_s = now_s - self._since.setdefault(pod.uid, now_s)
             if waited_s < SETTLES_S or self._look_at.get(pod.uid, 0.0) > now_s or tried == MOST_TRIED:
                 continue
             if _shape(pod) not in self._none_until:
                 tried += 1
                 yield pod
+
+    def _in_turn(self, waiting: list[Pod]) -> Iterator[Pod]:
+        shapes = {pod.uid: _shape(pod) for pod in waiting}
+        self._looked_at = {s: at for s in shapes.values() if (at := self._looked_at.get(s)) is not None}
+        looked = {uid: self._looked_at.get(shape, 0.0) for uid, shape in shapes.items()}
+        by_rank = sorted(waiting, key=lambda pod: (-pod.priority, looked[pod.uid], pod.asked_ms, pod.uid))
+        longest = sorted(by_rank, key=lambda pod: looked[pod.uid])
+        done: set[str] = set()
+        orders = iter(by_rank), iter(longest)
+        while len(done) < len(waiting):
+            pod = next(each for each in orders[self._looks % 2] if each.uid not in done)
+            done.add(pod.uid)
+            yield pod
 
     def _waiting(self, snapshot: Snapshot, moment: Moment) -> list[Pod]:
         if not self._unbound:
@@ -91,6 +109,21 @@ class Queue:
         ]
         return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 
+    def _with_a_share(self, snapshot: Snapshot, waiting: list[Pod]) -> list[Pod]:
+        """Without those of a namespace for which as much is held already as one may have while another
+        waits."""
+        if len({pod.namespace for pod in waiting}) < 2:
+            return waiting
+        held = Counter(pod.namespace for pod, _ in self.held(snapshot))
+        share = max(1, self._terms.most // 2)
+        return [pod for pod in waiting if held[pod.namespace] < share]
+
+    def claimed(self, snapshot: Snapshot, pod: Pod) -> set[str]:
+        """The nodes where kube-scheduler makes room for pods other than this one."""
+        others = (snapshot.pods.get(uid) for uid in self._unbound if uid != pod.uid)
+        theirs = [each for each in others if each is not None and each.reserved is None]
+        return {each.nominated for each in theirs if each.nominated}
+
     def worth(self, snapshot: Snapshot, pod: Pod, standings: Standings) -> Iterator[Node]:
         """The nodes where somebody might leave for the pod."""
         names = self._lows.worth(pod, standings)
@@ -105,7 +138,10 @@ class Queue:
 
     def found_none(self, pod: Pod, now_s: float, took_s: float) -> None:
         """There is no way for this pod now; to find that took so long."""
-        self._none_until[_shape(pod)] = now_s + max(LOOKS_AGAIN_S, AGAIN_AFTER * took_s)
+        shape = _shape(pod)
+        self._none_until[shape] = now_s + max(LOOKS_AGAIN_S, AGAIN_AFTER * took_s)
+        self._looked_at[shape] = now_s
+        self._looks += 1
 
     def rests(self, uid: str, now_s: float) -> None:
         """Cards were held for this pod in vain."""

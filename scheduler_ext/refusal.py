@@ -14,6 +14,7 @@ from scheduler_ext.facts import CLOSED, Facts
 from scheduler_ext.topology import farthest
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import Ask, Card, GPURequest
+from timekeeper.core.violation import first_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Refusal:
     sentence: str
     room: bool = False
 
+
+LONGEST_MALFORMED = 400  # characters; the webhook tells the whole of it
+MOST_TOLD = 5  # names or amounts in one sentence, which is told of every node
 
 NO_CARDS = Refusal("no GPU cards here")
 UNKNOWN_NODE = Refusal("node is not known to the extender yet")
@@ -42,7 +46,8 @@ def closed(word: str) -> Refusal:
 
 def malformed(sentence: str) -> Refusal:
     """For a pod that the webhook would have refused."""
-    return Refusal(f"malformed GPU request: {sentence}")
+    cut = sentence if len(sentence) <= LONGEST_MALFORMED else f"{sentence[: LONGEST_MALFORMED - 3]}..."
+    return Refusal(f"malformed GPU request: {cut}")
 
 
 def another_family(request: GPURequest, facts: Facts) -> Refusal:
@@ -56,10 +61,10 @@ def another_family(request: GPURequest, facts: Facts) -> Refusal:
 def not_allowed(request: GPURequest) -> Refusal:
     """For a node none of whose cards the pod's own constraints let it use."""
     if request.models:
-        return Refusal(f"no {' or '.join(request.models)} here")
+        return Refusal(f"no {first_of(request.models, MOST_TOLD, ' or ')} here")
     if request.uuids:
         return Refusal("none of the cards it names is here")
-    return Refusal(f"no card but {' or '.join(request.exclude_models)} here")
+    return Refusal(f"no card but {first_of(request.exclude_models, MOST_TOLD, ' or ')} here")
 
 
 def no_usable_card(cards: Iterable[Card]) -> Refusal:
@@ -83,7 +88,8 @@ def no_room(request: GPURequest) -> Refusal:
     near = f", {_NEAR[request.topology]}" if farthest(request) else ""
     if len(request.asks) > 1:
         parts = Counter(_amount(each.ask) for each in request.asks)
-        listed = " + ".join(f"{count} x {part}" if count > 1 else part for part, count in parts.items())
+        counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]
+        listed = first_of(counted, MOST_TOLD, " + ")
         same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
         return Refusal(f"no room for {listed}{same}{near}", room=True)
     ask = request.asks[0].ask

@@ -181,6 +181,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "longest that a bind may take; below kube-scheduler's httpTimeout",
     )
     _election_flags(add)
+    _standings_flags(add)
+    _preemption_flags(add)
     add("--tls-cert", _path_or_none, "", "certificate to serve with, PEM")
     add("--tls-key", _path_or_none, "", "its private key, PEM")
     add("--client-ca", _path_or_none, "", "CA of those who may call, PEM")
@@ -217,6 +219,9 @@ def _election_flags(add: Callable[..., None]) -> None:
         "",
         "the pod that this process runs in, as NAMESPACE/NAME; empty: the host's name, in bursar-system",
     )
+
+
+def _standings_flags(add: Callable[..., None]) -> None:
     add(
         "--timekeeper-url",
         _https_or_empty,
@@ -229,6 +234,9 @@ def _election_flags(add: Callable[..., None]) -> None:
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
     add("--stale-after", _duration, "30s", "time without the timekeeper after which standings are UNKNOWN")
+
+
+def _preemption_flags(add: Callable[..., None]) -> None:
     add(
         "--most-preemptions",
         _natural_or_none,

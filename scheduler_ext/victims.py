@@ -15,9 +15,9 @@ from scheduler_ext.cooling import NOTHING_DONE, Cooling
 from scheduler_ext.disruption import NONE, Disruptions
 from scheduler_ext.fewest import Candidate, Victims, fewest
 from scheduler_ext.fit import fit
-from scheduler_ext.nodes import Node, without_seats
+from scheduler_ext.nodes import Node, Seat, without_seats
 from scheduler_ext.persistent import Map
-from scheduler_ext.pods import Pod
+from scheduler_ext.pods import MOST_GRACE_MS, Pod
 from scheduler_ext.policy import BINPACK, Policy
 from scheduler_ext.precedence import Rank, may_preempt, outranks, rank_of
 from scheduler_ext.refusal import Refusal
@@ -25,24 +25,29 @@ from scheduler_ext.shortage import Shortage
 from scheduler_ext.standing import Standings
 from timekeeper.core.values import GPURequest, Placement
 
+LATE_MS = 15_000  # a kubelet is done that much after the grace period, or something is wrong
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """All that a choice depends on beside the pod and the node. ``pods``: every GPU pod by UID, as in the
-    snapshot that the node is of."""
+    snapshot that the node is of. ``late_ms``: how far beyond its deletionTimestamp a pod that leaves is
+    reckoned with."""
 
     pods: Map[Pod]
     standings: Standings
     now_ms: int
     disruptions: Disruptions = NONE
     cooling: Cooling = NOTHING_DONE
+    late_ms: int = LATE_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What would make room on a node: ``victims`` leave, and the waiting pod then has ``placement``.
 
-    No victims: there is room, or will be once those of ``leaving`` have gone, who leave anyway.
+    No victims: there is room, or will be once those have gone who leave anyway. Where they are needed,
+    ``leaving`` are the pods among them, and ``ending`` the seats of those whose objects are gone already.
     ``violations``: how many of the victims leave against a PodDisruptionBudget.
     """
 
@@ -51,6 +56,18 @@ class Choice:
     placement: Placement
     violations: int
     leaving: tuple[Pod, ...] = ()
+    ending: tuple[Seat, ...] = ()
+
+    @property
+    def awaits(self) -> bool:
+        """True where the cards are free only once others have gone who leave anyway."""
+        return bool(self.leaving or self.ending)
+
+    def grace_ms(self, now_ms: int) -> int:
+        """How long all those who leave may take, by their grace periods."""
+        graces = [pod.grace_ms for pod in (*self.victims, *self.leaving)]
+        ends = [pod.leaves_ms for pod in self.leaving] + [seat.until_ms for seat in self.ending]
+        return max([*graces, *(at - now_ms for at in ends)], default=0)
 
 
 def choose(
@@ -64,9 +81,15 @@ def choose(
     if waiting.request is None or node.closed or not may_preempt(waiting, moment.standings):
         return None
     going = {waiting.uid, *(pod.uid for pod in given)}
-    leaving = tuple(pod for pod in _seated(node, moment) if pod.uid not in going and _leaves(pod, moment))
-    rest = without_seats(node, going | {pod.uid for pod in leaving})
+    rest = without_seats(node, going)
     placement = fit(waiting.request, rest, policy)
+    if not isinstance(placement, Refusal):
+        return Choice(node.name, (), placement, 0)
+    leaving = tuple(pod for pod in _seated(rest, moment) if _leaves(pod, moment))
+    ending = tuple(seat for seat in rest.seats.values() if seat.held == "vanished")
+    if leaving or ending:
+        rest = without_seats(rest, {pod.uid for pod in leaving} | {seat.uid for seat in ending})
+        placement = fit(waiting.request, rest, policy)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
         if not placement.room or moment.cooling.has_had_its_turn(waiting, moment.now_ms):
@@ -76,7 +99,7 @@ def choose(
             return None
         victims, placement = found
     violations = moment.disruptions.violations(victims, before=given)
-    return Choice(node.name, victims, placement, violations, leaving)
+    return Choice(node.name, victims, placement, violations, leaving, ending)
 
 
 def best(choices: Iterable[Choice], moment: Moment) -> Choice | None:
@@ -136,7 +159,11 @@ def _seated(node: Node, moment: Moment) -> list[Pod]:
 
 
 def _leaves(pod: Pod, moment: Moment) -> bool:
-    return pod.deleting or moment.cooling.is_leaving(pod)
+    """It is going, and soon: one that ought to have gone long since may stay for good, and one whose grace
+    period is longer than we wait for anybody is not waited for either."""
+    if not pod.deleting:
+        return moment.cooling.is_leaving(pod, moment.now_ms)
+    return -moment.late_ms < pod.leaves_ms - moment.now_ms <= MOST_GRACE_MS
 
 
 def candidates(waiting: Pod, node: Node, moment: Moment) -> list[Candidate]:
@@ -147,7 +174,9 @@ def candidates(waiting: Pod, node: Node, moment: Moment) -> list[Candidate]:
     for pod in _seated(node, moment):
         seat = node.seats[pod.uid]
         spared = moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms)
-        if (seat.uses or seat.unnamed) and not spared and outranks(waiting, pod, moment.standings):
+        if pod.deleting or not (seat.uses or seat.unnamed):
+            continue
+        if not spared and outranks(waiting, pod, moment.standings):
             rank = rank_of(pod, moment.standings)
             covering = moment.disruptions.over(pod)
             found.append(Candidate(pod, seat.uses, seat.unnamed, rank, covering, _age_ms(pod, moment)))

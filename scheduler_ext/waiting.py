@@ -20,16 +20,19 @@ from timekeeper.core.values import GPURequest
 MOST_NODES = 1_000
 
 Turn = tuple[bool, bool, int, int, str]
+ANYWHERE = ""  # no node's name: where no cards are held for anybody
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A pod that waits, by which policy, and the nodes that kube-scheduler had offered when we refused it;
-    None where these were too many to remember, or we were not asked."""
+    None where these were too many to remember, or we were not asked. ``asked``: False where we know that
+    kube-scheduler has never asked us."""
 
     pod: Pod
     policy: Policy
     offered: frozenset[str] | None
+    asked: bool = True
 
 
 def waiter(pod: Pod, policy: Policy, offered: Iterable[str]) -> Waiter:
@@ -40,8 +43,13 @@ def waiter(pod: Pod, policy: Policy, offered: Iterable[str]) -> Waiter:
 
 def next_to_wake(node: Node, waiters: Iterable[Waiter], standings: Standings = UNHEARD) -> Waiter | None:
     """Of those that wait for this node and now fit there, the one whose turn it is (`turn`)."""
+    return first_that_fits(node, sorted(waiters, key=lambda each: turn(each.pod, node.name, standings)))
+
+
+def first_that_fits(node: Node, waiters: Iterable[Waiter]) -> Waiter | None:
+    """Of those that wait for this node and now fit there, the first."""
     without_room: set[GPURequest] = set()
-    for each in sorted(waiters, key=lambda waiting: turn(waiting.pod, node.name, standings)):
+    for each in waiters:
         if not _asks_for(each, node) or each.pod.request in without_room:
             continue
         if _fits(each, node):

@@ -6,13 +6,17 @@ pod that something else keeps off the node costs one try for each time that card
 
 kube-scheduler hears of many a freed card by itself and then tries every waiting pod, by priority: it knows
 nothing of standings. So for a second, at most, a pod is kept off the node as long as another whose turn comes
-before its own fits there and has not been tried. Then it is the turn of those who were kept off.
+before its own fits there and has not been tried. Then it is the turn of those who were kept off. Of very many
+freed nodes, or with very many waiting before a pod, not all are looked at while kube-scheduler waits: beyond
+that nothing is kept back.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 from scheduler_ext.api import STRATEGIC_MERGE, Answered, Api
 from scheduler_ext.binding import pod_path, wake_patch
@@ -23,7 +27,8 @@ from scheduler_ext.pods import Pod
 from scheduler_ext.policy import Policy
 from scheduler_ext.snapshot import Snapshot
 from scheduler_ext.standing import UNHEARD, Standings
-from scheduler_ext.waiting import Waiter, next_to_wake, turn
+from scheduler_ext.turns import Turns
+from scheduler_ext.waiting import ANYWHERE, Waiter, first_that_fits, next_to_wake, turn
 
 # kube-scheduler often hears of a freed card when we do, and tries by itself: let it
 FIRST_LOOK_S = 0.03
@@ -31,20 +36,38 @@ TRIED_WITHIN_S = 2.0
 PATCH_S = 2.0
 IDLE_S = 0.5
 KEEPS_S = 1.0
+# of one call of `kept`
+MOST_NODES = 128
+MOST_AHEAD = 128  # of those whose turn comes before the pod's
+MOST_LOOKS = 192  # whether one of them fits one of the nodes
+TOGETHER = 256  # waiters that are taken from the order at a time
 
 
 @dataclass(slots=True)
 class _Round:
     """One node's: when to look at it, until when it keeps others off, who has been woken, who of them has not
-    been tried yet, and who was kept off. ``first``: whose turn it is, for the node and the version of who
-    waits that it was found for."""
+    been tried yet, and who was kept off."""
 
     look_at: float
     keeps_until: float
     woken: set[str] = field(default_factory=set)
     awaited: str = ""
     kept: set[str] = field(default_factory=set)
-    first: tuple[tuple[Node, int, Standings], Waiter | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Who may take a node's cards in its round: of those already woken only the one who has not been tried,
+    and nobody who is just being tried for another node. ``woken`` goes on growing, which does no harm."""
+
+    current: _Round
+    woken: Collection[str]
+    awaited: str
+    awaited_anywhere: Counter[str]
+
+    def may(self, uid: str) -> bool:
+        its = uid == self.awaited
+        return self.awaited_anywhere[uid] == its and (its or uid not in self.woken)
 
 
 class Waker:
@@ -63,8 +86,8 @@ class Waker:
         self._standings = standings
         self._lock = threading.Lock()
         self._changed = threading.Event()
-        self._version = 0  # of who waits, and who of them has been woken
-        self._waiters: dict[str, Waiter] = {}
+        self._version = 0  # of who waits, and who of them is kept off
+        self._turns = Turns()
         self._rounds: dict[str, _Round] = {}
 
     def freed(self, nodes: Iterable[str]) -> None:
@@ -94,13 +117,20 @@ class Waker:
         is all of them, the pod waits from this moment on: no round ends between the two."""
         if not self._rounds:
             return set()
+        mine, standings = waiting(), self._standings()
         with self._lock:
-            mine = waiting()
-            kept = {name for name in fits if name in self._rounds and self._is_before(mine, name)}
-            for name in kept:
-                current = self._rounds[name]
+            rounds = self._that_keep(fits)
+            own = turn(mine.pod, ANYWHERE, standings)
+            ahead = self._turns.some(standings, MOST_AHEAD, before=own) if rounds else []
+        names = self._another_fits(mine, rounds, self._as_now(ahead), standings) if rounds else []
+        if not names:
+            return set()
+        with self._lock:
+            kept = {name for name in names if self._rounds.get(name) is rounds[name].current}
+            for current in [rounds[name].current for name in kept]:
                 current.kept.add(mine.pod.uid)
                 current.look_at = min(current.look_at, current.keeps_until)
+            self._version += 1
             if kept and len(kept) == len(fits):
                 self._enlist(mine)
         return kept
@@ -108,21 +138,23 @@ class Waker:
     def seen(self, pod: Pod, policy: Callable[[Pod], Policy]) -> None:
         """The watch tells of a pod. kube-scheduler may have found by itself that it fits nowhere: then nobody
         asks us, and yet it waits."""
-        if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._waiters:
+        if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._turns:
             return
         with self._lock:
-            self._enlist(Waiter(pod, policy(pod), None))
+            self._enlist(Waiter(pod, policy(pod), None, asked=False))
 
     def seed(self, waiters: Iterable[Waiter]) -> None:
         """At a start: pods that may have been refused before. No round begins by this."""
         with self._lock:
-            self._waiters = {each.pod.uid: each for each in waiters} | self._waiters
-            self._version += 1
+            for each in waiters:
+                if each.pod.uid not in self._turns:
+                    self._enlist(each)
 
     def waiting(self) -> list[Waiter]:
         """Those who wait now; pods that are gone, bound or gated are forgotten."""
         with self._lock:
-            return self._waiting()
+            everyone = self._turns.all()
+        return self._as_now(everyone)
 
     def run(self, stop: threading.Event) -> None:
         """Wakes until ``stop``."""
@@ -142,81 +174,116 @@ class Waker:
     def _look(self, name: str) -> None:
         """Wake the next one for this node; without one the round is over."""
         with self._lock:
-            current = self._rounds[name]
+            current, version = self._rounds[name], self._version
             current.awaited = ""
-            chosen = self._choose(name, current)
+            candidates = self._candidates(current, self._awaited())
+            kept = [each for each in map(self._turns.get, current.kept) if each is not None]
+        chosen = self._choose(name, candidates, kept)
+        with self._lock:
+            if self._rounds[name] is not current:
+                return  # it has become roomier once more
             if chosen is None:
-                del self._rounds[name]
-                return
+                if self._version == version:
+                    del self._rounds[name]
+                return  # or somebody has come meanwhile: look again
             current.woken.add(chosen.pod.uid)
             current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
-            self._version += 1
         self._wake(chosen.pod, name)
 
-    def _choose(self, name: str, current: _Round) -> Waiter | None:
-        node, candidates, standings = (
-            self._books.snapshot.node(name),
-            self._candidates(name),
-            self._standings(),
-        )
-        if time.monotonic() >= current.keeps_until:
-            kept = [each for each in candidates if each.pod.uid in current.kept]
-            chosen = next_to_wake(node, kept, standings)
+    def _choose(self, name: str, candidates: _Candidates, kept: Iterable[Waiter]) -> Waiter | None:
+        node, standings = self._books.snapshot.node(name), self._standings()
+        if time.monotonic() >= candidates.current.keeps_until:
+            may = [each for each in self._as_now(kept) if self._is_candidate(each, candidates)]
+            chosen = next_to_wake(node, may, standings)
             if chosen is not None:
                 return chosen
-        return next_to_wake(node, candidates, standings)
+        in_turn = chain(self._held_for(node), self._in_turn(standings))
+        return first_that_fits(node, (each for each in in_turn if self._is_candidate(each, candidates)))
 
-    def _is_before(self, mine: Waiter, name: str) -> bool:
-        """True where the node is still kept for somebody whose turn there comes before this pod's."""
-        if time.monotonic() >= self._rounds[name].keeps_until:
-            return False
-        standings = self._standings()
-        first = self._first(name, standings)
-        if first is None or first.pod.uid == mine.pod.uid:
-            return False
-        return turn(first.pod, name, standings) < turn(mine.pod, name, standings)
+    def _that_keep(self, fits: Iterable[str]) -> dict[str, _Candidates]:
+        """Of these nodes the first few that are still kept for somebody."""
+        now = time.monotonic()
+        there = ((name, self._rounds[name]) for name in fits if name in self._rounds)
+        keep = dict(islice((each for each in there if now < each[1].keeps_until), MOST_NODES))
+        awaited = self._awaited() if keep else Counter()
+        return {name: self._candidates(current, awaited) for name, current in keep.items()}
 
-    def _first(self, name: str, standings: Standings) -> Waiter | None:
-        """Whose turn it is; looked for anew where something has changed."""
-        current, now = self._rounds[name], (self._books.snapshot.node(name), self._version, standings)
-        if current.first is not None:
-            known, first = current.first
-            same = known[0] is now[0] and known[1] == now[1] and known[2] is now[2]
-            if same and (first is None or _waits(self._books.snapshot, first.pod.uid)):
-                return first
-        found = next_to_wake(now[0], self._candidates(name), standings)
-        current.first = now, found
-        return found
+    def _another_fits(
+        self, mine: Waiter, rounds: dict[str, _Candidates], ahead: list[Waiter], standings: Standings
+    ) -> list[str]:
+        """The nodes where somebody fits whose turn there comes before this pod's. Without the lock: to find
+        that out takes a while."""
+        snapshot, looks = self._books.snapshot, iter(range(MOST_LOOKS))
 
-    def _candidates(self, name: str) -> list[Waiter]:
-        """Who may take the node's cards in this round: of those already woken only the one who has not been
-        tried, and nobody who is just being tried for another node."""
-        current = self._rounds[name]
-        out = current.woken - {current.awaited}
-        out |= {each.awaited for other, each in self._rounds.items() if other != name}
-        ours = [each for each in self._waiting() if each.pod.scheduler == self._scheduler]
-        return [each for each in ours if each.pod.uid not in out]
+        def before(name: str, candidates: _Candidates) -> Iterator[Waiter]:
+            own = turn(mine.pod, name, standings)
+            for each in (*self._held_for(snapshot.node(name)), *ahead):
+                if not self._is_candidate(each, candidates) or turn(each.pod, name, standings) >= own:
+                    continue
+                if next(looks, None) is None:
+                    return
+                yield each
 
-    def _waiting(self) -> list[Waiter]:
-        snapshot = self._books.snapshot
-        for uid in [uid for uid in self._waiters if not _waits(snapshot, uid)]:
-            del self._waiters[uid]
-        for uid, each in self._waiters.items():
-            now = snapshot.pods.get(uid)
-            if now is not None and now is not each.pod:
-                self._waiters[uid] = replace(each, pod=now)
-        return list(self._waiters.values())
+        return [
+            name
+            for name, candidates in rounds.items()
+            if first_that_fits(snapshot.node(name), before(name, candidates)) is not None
+        ]
+
+    def _candidates(self, current: _Round, awaited: Counter[str]) -> _Candidates:
+        return _Candidates(current, current.woken, current.awaited, awaited)
+
+    def _awaited(self) -> Counter[str]:
+        return Counter(each.awaited for each in self._rounds.values() if each.awaited)
+
+    def _is_candidate(self, each: Waiter, candidates: _Candidates) -> bool:
+        return each.pod.scheduler == self._scheduler and candidates.may(each.pod.uid)
+
+    def _held_for(self, node: Node) -> list[Waiter]:
+        """Those who wait and have cards of the node held for them."""
+        there = [self._turns.get(uid) for uid, seat in node.seats.items() if seat.held == "reserved"]
+        return self._as_now(each for each in there if each is not None)
+
+    def _in_turn(self, standings: Standings) -> Iterator[Waiter]:
+        """Everybody who waits, some at a time, so that the lock is held for moments."""
+        after = None
+        while True:
+            with self._lock:
+                some = self._turns.some(standings, TOGETHER, after)
+            if not some:
+                return
+            after = turn(some[-1].pod, ANYWHERE, standings)
+            yield from self._as_now(some)
+
+    def _as_now(self, waiters: Iterable[Waiter]) -> list[Waiter]:
+        """Those of them who still wait, as the snapshot has them; the others are forgotten."""
+        snapshot, there, changed, over = self._books.snapshot, [], [], []
+        for each in waiters:
+            pod = snapshot.pods.get(each.pod.uid)
+            if pod is None or not _waits(snapshot, pod.uid):
+                over.append(each.pod.uid)
+                continue
+            if pod is not each.pod:
+                each = replace(each, pod=pod)
+                changed.append(each)
+            there.append(each)
+        if changed or over:
+            with self._lock:
+                self._turns.discard(uid for uid in over if not _waits(self._books.snapshot, uid))
+                for each in changed:
+                    if each.pod.uid in self._turns:
+                        self._turns.put(each)
+        return there
 
     def _enlist(self, waiting: Waiter) -> None:
-        if self._waiters.get(waiting.pod.uid) != waiting:
-            self._waiters[waiting.pod.uid] = waiting
+        if self._turns.get(waiting.pod.uid) != waiting:
+            self._turns.put(waiting)
             self._version += 1
 
     def _was_tried(self, uid: str) -> None:
         for each in self._rounds.values():
             if each.awaited == uid:
                 each.awaited, each.look_at = "", time.monotonic()
-                self._version += 1
                 self._changed.set()
 
     def _wake(self, pod: Pod, node: str) -> None:

@@ -62,23 +62,32 @@ class ConnectionWorker(Worker):  # type: ignore[misc]
         threading.Thread(target=self._take_callers, args=(listener,), daemon=True).start()
 
     def _take_callers(self, listener: socket.socket) -> None:
-        """A thread's life: one caller after another. There is always one more that waits for the next."""
-        while self.alive:
-            try:
-                sock, client = listener.accept()
-            except OSError:
-                continue  # it has left
+        """A thread's life: one caller after another. There is always one more that waits for the next, also
+        where a call ends its thread."""
+        try:
+            while self.alive and self._take_caller(listener):
+                pass
+        finally:
             with self._lock:
-                self._waiting -= 1
-                if not self._waiting and self._threads < MOST_CONNECTIONS:
+                self._threads -= 1
+                if self.alive and not self._waiting:
                     self._one_more(listener)
-            self._keep(sock, client)
-            with self._lock:
-                self._waiting += 1
-                if self._waiting > SPARE:
-                    self._waiting -= 1
-                    self._threads -= 1
-                    return
+
+    def _take_caller(self, listener: socket.socket) -> bool:
+        """Serves the next caller; False where enough others wait for the one after."""
+        try:
+            sock, client = listener.accept()
+        except OSError:
+            return True  # it has left
+        with self._lock:
+            self._waiting -= 1
+            if not self._waiting and self._threads < MOST_CONNECTIONS:
+                self._one_more(listener)
+        self._keep(sock, client)
+        with self._lock:
+            spare = self._waiting >= SPARE
+            self._waiting += not spare
+        return not spare
 
     def _keep(self, sock: socket.socket, client: Any) -> None:
         """A connection's life."""

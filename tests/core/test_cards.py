@@ -199,3 +199,15 @@ def test_the_rate_of_several_cards_is_their_sum() -> None:
     uses = {"GPU-0": Use(1000, 81920), "GPU-1": Use(250, 3777)}
 
     assert cards.rate(uses, (A100, SMALL), (("A100", 1000), ("T4", 350))) == 1000 + 88
+
+
+def test_constraints_that_differ_are_answered_apart_for_the_same_card() -> None:
+    """What was found for one pod and model is remembered, and must not be another's."""
+    words = ("A100", "B200", "nvidia")
+    for models in [(), *[(each,) for each in words], words]:
+        for excluded in [(), *[(each,) for each in words], words]:
+            request = GPURequest("bursar", (), models, excluded)
+            wanted = not models or any(cards.is_model(each, A100.model) for each in models)
+            expected = wanted and not any(cards.is_model(each, A100.model) for each in excluded)
+            assert cards.allowed(request, A100) is expected
+            assert cards.allowed(request, A100) is expected

@@ -263,3 +263,66 @@ def test_arbitrary_amounts_give_a_request_or_violations_and_never_both(
     gpu = [key for key in {**limits, **requests} if key != "cpu"]
     assert (parsed.request is None) or not parsed.violations
     assert bool(gpu) == (parsed.request is not None or bool(parsed.violations))
+
+
+# lists without end
+
+
+@pytest.mark.parametrize("name", ["gpu-models", "exclude-gpu-models", "gpu-uuids", "same-gpu"])
+@pytest.mark.parametrize(
+    "value",
+    ["a," * 65, "a" * 129, "a," + "b" * 10_000, "a" + "," * 250_000, ",".join(map(str, range(40_000)))],
+)
+def test_a_list_is_refused_past_64_names_or_128_characters_a_name_in_one_short_sentence(
+    name: str, value: str
+) -> None:
+    raw = pod(container("a", gpu_percent="50"), annotations={f"bursar.dev/{name}": value})
+
+    (violation,) = parse(raw).violations
+
+    assert violation.rule == "long-constraint"
+    sentence = violation.sentence()
+    assert sentence.startswith(f"metadata.annotations[bursar.dev/{name}]: it ")
+    assert "allowed: 64 names at most, of 128 characters at most" in sentence
+    assert len(sentence) < 400
+
+
+def test_a_list_of_64_names_of_128_characters_with_blanks_passes() -> None:
+    listed = tuple(f"{number:0128}" for number in range(64))
+    annotations = {"bursar.dev/gpu-models": ", ".join(listed)}
+
+    request = parse(pod(container(gpu_percent="50"), annotations=annotations)).request
+
+    assert request is not None
+    assert request.models == listed
+
+
+def test_a_name_that_is_listed_twice_counts_once() -> None:
+    annotations = {"bursar.dev/gpu-models": "H100,A100,H100", "bursar.dev/gpu-uuids": "GPU-1, GPU-1"}
+
+    request = parse(pod(container(gpu_percent="50"), annotations=annotations)).request
+
+    assert request is not None
+    assert (request.models, request.uuids) == (("H100", "A100"), ("GPU-1",))
+    assert words_of({"bursar.dev/same-gpu": "a,b,a"}) == ["same-gpu-container"]
+
+
+def test_of_many_strangers_on_one_card_the_first_is_told_beside_20_containers_that_ask() -> None:
+    asking = [container(f"c{number:04}", gpu_percent="50") for number in range(1000)]
+    strangers = ",".join(f"x{number}" for number in range(64))
+
+    parsed = parse(pod(*asking, annotations={"bursar.dev/same-gpu": strangers}))
+
+    (violation,) = parsed.violations
+    assert violation.got == '"x0"'
+    assert violation.allowed == ", ".join(f"c{number:04}" for number in range(20)) + ", 980 more"
+
+
+def test_of_many_containers_in_two_dialects_the_first_20_are_told() -> None:
+    asking = [container(f"c{number}", gpu_percent="50") for number in range(1000)]
+
+    (violation,) = parse(pod(*asking, limits_of("z", nvidia_com__gpu="1"))).violations
+
+    assert violation.rule == "several-dialects"
+    assert violation.got.count(" in container ") == 20
+    assert violation.got.endswith(", 981 more")

@@ -79,6 +79,7 @@ def api_server() -> Iterator[ApiServer]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128  # many callers at once; one that is not let in would wait for a second
 
     def __init__(self, address: tuple[str, int], handler: type["_Handler"]) -> None:
         super().__init__(address, handler)
@@ -166,7 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.how == "silent":
             self.held.ended.wait()
             raise _CutError
-        return self._answer(fault.status, {"kind": "Status", "message": f"fault {fault.status}"})
+        said = fault.said or f"fault {fault.status}"
+        return self._answer(fault.status, {"kind": "Status", "message": said})
 
     def _list(self, kind: str) -> tuple[int, Json]:
         with self.held.changed:

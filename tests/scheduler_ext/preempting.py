@@ -11,13 +11,13 @@ from scheduler_ext.books import Books
 from scheduler_ext.disruption import NONE, Disruptions, read_budget
 from scheduler_ext.facts import read_node
 from scheduler_ext.pods import Pod, read_pod
-from scheduler_ext.policy import BINPACK
+from scheduler_ext.policy import BINPACK, Policy
 from scheduler_ext.preemption import Terms
 from scheduler_ext.preemptor import Preemptor, World
 from scheduler_ext.standing import Standing, Standings
 from scheduler_ext.waiting import Waiter, waiter
 from tests.scheduler_ext.apiserver import ApiServer, api_server
-from tests.scheduler_ext.reserving import NOW_MS
+from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
 
 Json = dict[str, Any]
@@ -52,7 +52,8 @@ def budget_over(namespace: str, allowed: int = 0) -> Disruptions:
 
 class Stage:
     """One replica and what it sees. ``offered``: the nodes that kube-scheduler has offered to each waiting
-    pod; one that is not in it has never been sent to us."""
+    pod; one that is not in it has never been sent to us, and of those in ``unasked`` the watch has told.
+    ``look_s``: what it takes to look for one waiting pod."""
 
     def __init__(self, api: ApiServer, config: Path, most: int = 8, heeds: bool = False) -> None:
         self.api = api
@@ -61,6 +62,9 @@ class Stage:
         self.disruptions = NONE
         self.leads = True
         self.offered: dict[str, list[str]] = {}
+        self.unasked: set[str] = set()
+        self.look_s = 0.0
+        self._turned: Standings | None = None
         self.told: list[tuple[str, str]] = []
         self.lines: list[str] = []
         self.freed: list[str] = []
@@ -84,6 +88,7 @@ class Stage:
         """Time passes, the watch catches up, and the preemptor acts; so many times."""
         for _ in range(times):
             self.now_ms += int(after_s * 1000)
+            self.api.leaves_at = stamp(self.now_ms + 30_000)
             self.sees()
             self.books.expire()
             if self.leads:
@@ -104,6 +109,7 @@ class Stage:
         """The pod's containers have ended, and its object is gone."""
         raw = self.api.pod(name, namespace)
         self.api.put("pods", {**raw, "status": {"phase": "Failed"}})
+        self.sees()
         self.api.delete("pods", name, namespace)
         self.sees()
 
@@ -121,8 +127,8 @@ class Stage:
         world = World(
             books=self.books,
             waiters=self._waiters,
-            policy=lambda _: BINPACK,
-            standings=lambda: self.standings,
+            policy=self._policy,
+            standings=self._standings,
             disruptions=lambda: self.disruptions,
             leads=lambda: self.leads,
             freed=self.freed.extend,
@@ -134,9 +140,23 @@ class Stage:
         )
         return Preemptor(self._client, world, Terms(180_000, 600_000, self._most, SCHEDULER, self._heeds))
 
+    def turns_after_evictions(self, standings: Standings) -> None:
+        """So the standings are as soon as anybody has been asked to leave."""
+        self._turned = standings
+
+    def _standings(self) -> Standings:
+        return self._turned if self._turned is not None and self.api.made("evict") else self.standings
+
+    def _policy(self, _: Pod) -> Policy:
+        self.now_ms += int(self.look_s * 1000)
+        return BINPACK
+
     def _waiters(self) -> list[Waiter]:
         known = ((self.books.snapshot.pods.get(f"uid-{name}"), nodes) for name, nodes in self.offered.items())
-        return [waiter(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node]
+        unasked = (self.books.snapshot.pods.get(f"uid-{name}") for name in self.unasked)
+        told = [Waiter(pod, BINPACK, None, asked=False) for pod in unasked if pod is not None]
+        offered = [waiter(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node]
+        return [*told, *offered]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ class Fault:
     obeyed: bool = False
     status: int = 0
     how: str = ""
+    said: str = ""
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Store:
     watching: bool = True
     leases: dict[str, Json] = field(default_factory=dict)
     protected: set[str] = field(default_factory=set)
+    leaves_at: str = "2026-11-20T04:32:53Z"  # the deletionTimestamp of those who are asked to leave
     changed: threading.Condition = field(default_factory=threading.Condition)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -152,7 +154,7 @@ class Store:
                 return 429, body | {"reason": "TooManyRequests", "details": {"causes": causes}}
             if "dryRun" not in options:
                 raw = copy.deepcopy(raw)
-                raw["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
+                raw["metadata"]["deletionTimestamp"] = self.leaves_at
                 self.put("pods", raw)
             return 201 if evicted else 200, {"kind": "Status", "status": "Success"}
 

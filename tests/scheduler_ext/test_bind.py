@@ -360,6 +360,24 @@ def test_a_pod_that_went_while_nobody_knew_holds_its_cards_for_its_grace_period(
     eventually(lambda: world.free("a") == [1000, 1000])
 
 
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_settling_that_is_refused_while_the_pod_is_there_frees_nothing(world: Running, status: int) -> None:
+    """A webhook may deny with any status, and a writer that was faster is a conflict."""
+    raw = world.put_pod(percent(100))
+    world.api.watching = False
+    world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=status)]
+
+    assert "did not answer" in world.bind(raw, "a")
+    eventually(lambda: any("settled" in line for line in world.lines))
+
+    seat = world.extender.books.snapshot.seat("uid-p")
+    assert seat is not None
+    assert seat.held == "assumed"
+    world.extender.books.doubt("uid-p")
+    eventually(lambda: any(line.startswith("settled") for line in world.lines))
+    assert world.free("a") == [0, 1000]
+
+
 def test_binds_to_different_nodes_do_not_wait_for_each_other(start: Start) -> None:
     world = start("--bind-timeout", "5s")
     world.put_node(node("a"))

@@ -1,7 +1,13 @@
 """What a read may tell the books, beside what the watch shows."""
 
+import pytest
+
 from scheduler_ext.books import Books
-from tests.scheduler_ext.worlds import on, percent, read
+from scheduler_ext.facts import read_node
+from scheduler_ext.fit import fit
+from tests.scheduler_ext.worlds import node, on, percent, read
+from tests.worlds import card
+from timekeeper.core.values import Placement
 
 
 def books() -> Books:
@@ -48,3 +54,46 @@ def test_who_waits_for_something_is_told_when_it_is_there_or_time_is_up() -> Non
     assert not known.wait_for(lambda snapshot: len(snapshot.pods) > 0, 0.0)
     known.pod_seen(read(percent(50)))
     assert known.wait_for(lambda snapshot: len(snapshot.pods) > 0, 0.0)
+
+
+@pytest.mark.parametrize("now", ["bound", "vanished", "ended", "gone"])
+def test_nothing_is_assumed_for_a_pod_that_is_bound_or_gone_by_now(now: str) -> None:
+    """It would displace the cards that the pod holds, or take some that nothing frees."""
+    known, raw = books(), percent(50)
+    known.node_seen(read_node(node("a", card(0))))
+    waiting, bound = read(raw), read(on(raw, "b", "b-GPU-0"))
+    known.pod_seen(waiting)
+    if now != "gone":
+        known.pod_seen(bound)
+    if now == "vanished":
+        known.pod_gone(bound)
+    if now == "ended":
+        known.pod_seen(read({**on(raw, "b", "b-GPU-0"), "status": {"phase": "Succeeded"}}))
+    if now == "gone":
+        known.pod_gone(waiting)
+    held, a = known.snapshot.seat("uid-p"), known.snapshot.node("a")
+    placement = fit(waiting.request or pytest.fail("malformed"), a)
+    assert isinstance(placement, Placement)
+
+    assert not known.assume(waiting, a, placement)
+
+    assert known.came_late("uid-p")
+    assert known.snapshot.seat("uid-p") == held
+    assert known.snapshot.node("a") is a
+
+
+def test_nothing_is_assumed_anew_for_a_pod_that_only_a_read_has_told_to_be_gone() -> None:
+    """The watch will show its end; so long its cards are held for its grace period."""
+    known, waiting = books(), read(percent(50))
+    known.node_seen(read_node(node("a", card(0), card(1))))
+    known.pod_seen(waiting)
+    placement = fit(waiting.request or pytest.fail("malformed"), known.snapshot.node("a"))
+    assert isinstance(placement, Placement)
+    assert known.assume(waiting, known.snapshot.node("a"), placement)
+    known.vanish("uid-p")
+
+    assert not known.assume(waiting, known.snapshot.node("a"), placement)
+
+    seat = known.snapshot.seat("uid-p")
+    assert seat is not None
+    assert seat.held == "vanished"

@@ -2,7 +2,15 @@
 
 import pytest
 
-from scheduler_ext.cooling import AGAIN_MS, BACK_MS, NODE_MS, NOTHING_DONE, REPLACEMENT_MS, Cooling
+from scheduler_ext.cooling import (
+    AGAIN_MS,
+    BACK_MS,
+    NODE_MS,
+    NOTHING_DONE,
+    REPLACEMENT_MS,
+    SEEN_LEAVING_MS,
+    Cooling,
+)
 from scheduler_ext.snapshot import Snapshot
 from scheduler_ext.standing import Standing, Standings
 from tests.scheduler_ext.moments import IN, NOW_MS, OVER, at, cards, chosen, names_of, of, standing
@@ -49,6 +57,13 @@ def test_what_has_been_asked_to_leave_is_waited_for_before_its_object_says_so() 
     first = percent(60, "first", priority=5)
 
     assert asked(percent(60, "second", priority=5), cards(1, user()), evicted(user(), first), LATER_MS) == []
+
+
+def test_what_was_asked_to_leave_and_does_not_is_not_waited_for_for_ever() -> None:
+    first, second = percent(60, "first", priority=5), percent(60, "second", priority=5)
+
+    assert asked(second, cards(1, user()), evicted(user(), first), SEEN_LEAVING_MS - 1) == []
+    assert asked(second, cards(1, user()), evicted(user(), first), SEEN_LEAVING_MS) == ["user"]
 
 
 def test_a_replacement_is_left_alone_for_a_while_and_its_older_siblings_are_not() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
 from scheduler_ext.books import Books
-from scheduler_ext.cpu import requested_milli
+from scheduler_ext.cpu import MOST_MILLI, requested_milli
 from scheduler_ext.facts import read_node
 from scheduler_ext.pods import Other, Pod, read_any, read_other
 from scheduler_ext.snapshot import (
@@ -23,7 +23,9 @@ from scheduler_ext.snapshot import (
     others_listed,
     pods_listed,
 )
-from tests.scheduler_ext.worlds import Json, node, on, percent
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.worlds import Json, asking, node, on, percent
+from tests.worlds import container
 from timekeeper.core.quantity import thousandths
 
 
@@ -95,6 +97,38 @@ def snapshot_of(nodes: list[Json], pods: list[Json]) -> Snapshot:
 )
 def test_a_pods_cpu_is_kube_schedulers_own_sum(pod: Json, milli: int) -> None:
     assert requested_milli({"spec": pod}) == milli
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"containers": [cpu("a", "9P")]},
+        {"containers": [cpu("a", "9P"), cpu("b", "9P"), cpu("c", "9P")]},
+        {"containers": [cpu("a", "600k"), cpu("b", "600k")]},
+        {"containers": [], "resources": {"requests": {"cpu": "9P"}}, "overhead": {"cpu": "9P"}},
+    ],
+)
+def test_more_cpu_than_any_node_has_is_so_much(pod: Json) -> None:
+    assert requested_milli({"spec": pod}) == MOST_MILLI
+    vast = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "9P"}}}
+    assert read_node(vast).cpu_milli == MOST_MILLI
+
+
+def test_pods_that_ask_for_more_cpu_than_there_is_stop_nobody_else(running: Running) -> None:
+    names = [f"n{at}" for at in range(8)]
+    for name in names:
+        running.put_node(node(name))
+    for at in range(40):
+        running.put_pod(with_cpu(on(percent(10, f"b{at}"), names[at % 8], f"{names[at % 8]}-GPU-0"), "1"))
+    huge = [container(f"c{at}", gpu_percent="10") for at in range(3)]
+    for each in huge:
+        each["resources"]["requests"] = {"cpu": "9P"}
+    for at in range(20):
+        running.put_pod(asking(*huge, name=f"huge{at}"))
+    running.extender._policies.learn(running.extender.books.snapshot)
+
+    assert running.filter(running.put_pod(percent(20, "p")), *names)["NodeNames"] == names
+    assert running.filter(running.put_pod(asking(*huge, name="its")), *names)["Error"] == ""
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,20 @@ def test_a_budget_covers_its_own_namespace_alone_and_not_who_is_granted_already(
     assert not promised.over(read(of(percent(50, "granted"), "other")))
 
 
+def test_a_pod_whose_labels_have_changed_is_looked_at_anew() -> None:
+    promised = disruptions(budget("other", 1, {"matchLabels": {"app": "web"}}))
+
+    assert promised.over(read(of(percent(50, "p"), "other", labels=WEB)))
+    assert not promised.over(read(of(percent(50, "p"), "other", labels={"app": "api"})))
+
+
+def test_which_budgets_cover_a_pod_is_worked_out_once() -> None:
+    pod = read(of(percent(50, "p"), "other", labels=WEB))
+    promised = disruptions(*(budget("other", 1, {}, f"b{at}") for at in range(3)))
+
+    assert promised.over(pod) is promised.over(pod)
+
+
 def test_a_pod_under_two_budgets_uses_up_both() -> None:
     pods = [read(of(percent(50, f"p{at}"), "other", labels=WEB)) for at in range(3)]
     promised = disruptions(

@@ -301,3 +301,29 @@ def test_more_cpu_than_matters_is_no_other_question() -> None:
 
     assert len(known) == 1
     assert answers._known == known
+
+
+HUGE = st.sampled_from([0, 1, 10**9 - 1, 10**9, 10**9 + 1, 2**53, 2**63 - 1, 2**63, 9 * 10**18, 10**30])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(HUGE, st.integers(1, 8_192)), min_size=1, max_size=4),
+    st.lists(HUGE, min_size=MANY, max_size=MANY),
+    HUGE,
+    st.booleans(),
+)
+def test_no_amount_of_cpu_is_too_much_and_both_ways_of_counting_agree_on_it(
+    mix: list[tuple[int, int]], others: list[int], cpu: int, roomy: bool
+) -> None:
+    gauge = Gauge(Mix(tuple((Want(each, 1, 10 * (1 + at)), pods) for at, (each, pods) in enumerate(mix))))
+    sign = -1 if roomy else 1
+    nodes = [
+        with_others(cluster_node(f"n{at}", [1000, 500], 4_000), sign * each) for at, each in enumerate(others)
+    ]
+
+    together = scores(gauge, percent(20), cpu, nodes)
+
+    assert together == [scores(gauge, percent(20), cpu, [each])[0] for each in nodes]
+    asked = Question(None, fragmentation(gauge, cpu), ())
+    assert len(Answers().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])) == MANY

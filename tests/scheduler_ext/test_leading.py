@@ -9,9 +9,10 @@ import pytest
 from scheduler_ext.fencing import marker, toucher
 from scheduler_ext.marks import Mark, Marks, claimed, heard, listed
 from scheduler_ext.pods import Other
+from scheduler_ext.policy import Policy, policy_named
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
-from tests.scheduler_ext.worlds import node, percent, read
+from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.worlds import card
 
 Json = dict[str, Any]
@@ -317,6 +318,26 @@ def test_a_bind_waits_for_a_taking_over_that_is_under_way(pair: Pair) -> None:
     assert pair.first.leadership.opens(lambda: 0.0) == 0
     pair.first.take_over()
     assert pair.first.leadership.opens(lambda: 0.0) == 1
+
+
+def test_a_placement_found_for_a_pod_that_is_shown_bound_meanwhile_displaces_nothing(pair: Pair) -> None:
+    pair.cluster.put("nodes", node("b", card(0)))
+    pair.first.take_over()
+
+    def policy(_pod: object) -> Policy:
+        if not pair.cluster.pod("p")["spec"].get("nodeName"):
+            pair.cluster.put("pods", on(pair.cluster.pod("p"), "b", "b-GPU-0"))
+            pair.first.deliver()
+        return policy_named("binpack")
+
+    vars(pair.first.binder)["_policy"] = policy
+
+    assert pair.first.bind(pair.p, "a") == "the pod is already bound to node b"
+
+    seat = pair.first.books.snapshot.seat("uid-p")
+    assert seat is not None
+    assert (seat.held, pair.first.books.snapshot.seated.get("uid-p")) == ("bound", "b")
+    assert pair.first.bind(pair.q, "b") == "no card has 60% free"
 
 
 # marks alone

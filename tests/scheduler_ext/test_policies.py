@@ -29,7 +29,7 @@ from scheduler_ext.rank import ranked
 from scheduler_ext.snapshot import Snapshot, other_seen
 from scheduler_ext.standing import Standing, Standings
 from tests.scheduler_ext.test_cpu import plain, with_cpu
-from tests.scheduler_ext.worlds import Json, asking, cards_of, node, percent, read, rebuilt, with_used
+from tests.scheduler_ext.worlds import Json, asking, bound, cards_of, node, percent, read, rebuilt, with_used
 from tests.worlds import card, container
 
 
@@ -137,9 +137,11 @@ def test_a_mix_is_the_most_frequent_shapes_that_cover_95_percent_of_the_pods() -
 
 
 def world(sizes: Mapping[int, int], plain_pods: int = 0, cards: bool = True) -> Snapshot:
-    """Waiting pods by percent, and pods without a GPU on one node."""
+    """Pods by percent that are bound elsewhere, and pods without a GPU on one node."""
     pods = [
-        with_cpu(percent(size, f"p{size}-{at}"), "2") for size, many in sizes.items() for at in range(many)
+        bound(with_cpu(percent(size, f"p{size}-{at}"), "2"), "elsewhere", None)
+        for size, many in sizes.items()
+        for at in range(many)
     ]
     snapshot = rebuilt([node("n", card(0))] if cards else [], pods)
     for at in range(plain_pods):
@@ -168,6 +170,19 @@ def test_of_very_many_pods_a_part_is_looked_at() -> None:
 
     assert ENOUGH_PODS // 3 < mix.pods <= ENOUGH_PODS
     assert differ_milli(mix, Mix(((Want(2_000, 1, 500), 1), (Want(2_000, 1, 200), 1)))) < 60
+
+
+def test_waiting_pods_of_one_namespace_cannot_make_themselves_the_typical_ones() -> None:
+    running = [bound(with_cpu(percent(50, f"r{at}"), "2"), "n", None) for at in range(100)]
+    waiting = [with_cpu(percent(20, f"w{at}"), "9P") for at in range(400)]
+    others = [with_cpu(percent(30, f"o{at}"), "2") for at in range(3)]
+    for each in others:
+        each["metadata"]["namespace"] = "another"
+
+    mix = learn(rebuilt([node("n", card(0))], [*running, *waiting, *others]))
+
+    assert mix == mix_of({Want(2_000, 1, 500): 100, Want(10**9, 1, 200): 5, Want(2_000, 1, 300): 3})
+    assert learn(rebuilt([node("n", card(0))], waiting)) == BUILT_IN
 
 
 def test_of_several_containers_the_one_that_asks_for_most_stands_for_the_pod() -> None:

@@ -1,6 +1,8 @@
 """Asking the timekeeper for the standings: what is sent, what survives its failures, and what ages."""
 
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from scheduler_ext.standing import UNHEARD, UNKNOWN, Standing
 from scheduler_ext.standing_table import UndecodableTableError, decode, standings_at
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import Json
-from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.servers import Served, Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 
 STALE_MS = 30_000
@@ -170,6 +172,54 @@ def test_an_undecodable_or_spoilt_answer_leaves_the_last_good_table(
     timekeeper.document, timekeeper.spoilt = standings(revision="3", team_a=entry("OVER_BUDGET")), True
     assert world.poll() == "IN_BUDGET"
     assert "standings-unheard" in world.lines[-1]
+
+
+def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: Timekeeper) -> None:
+    timekeeper.document = standings(
+        team_a=entry("IN_BUDGET"), team_b=entry("IN_BUDGET", validUntil=500), team_c=entry("OVER_BUDGET")
+    ) | {"generated": 0}
+    world.poll(0)
+
+    def told(now_ms: int) -> list[str]:
+        world.now_ms = now_ms
+        return [world.poller.standings().of(f"team-{each}").word for each in "abc"]
+
+    assert told(499) == ["IN_BUDGET", "IN_BUDGET", "OVER_BUDGET"]
+    assert told(500) == ["IN_BUDGET", "UNKNOWN", "OVER_BUDGET"]
+    assert told(STALE_MS) == ["IN_BUDGET", "UNKNOWN", "OVER_BUDGET"]
+    assert told(STALE_MS + 1) == ["UNKNOWN", "UNKNOWN", "OVER_BUDGET"]
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up(world: World, tls: Tls) -> None:
+    class Dripping(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "60")
+            self.end_headers()
+            for _ in range(60):
+                if ended.wait(0.1):
+                    return
+                self.wfile.write(b" ")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    ended = threading.Event()
+    slow = Served(Dripping, tls)
+    poller = Poller(
+        Asked(slow.url, world.ca, world.token, STALE_MS),
+        lambda: 0,
+        lambda event, **fields: world.lines.append(fields["error"]),
+        lambda outcome, age_s: None,
+    )
+
+    poller.poll()
+
+    ended.set()
+    slow.end()
+    assert [line.partition(":")[0] for line in world.lines] == ["TimeoutError"]
 
 
 def test_over_budget_does_not_age_until_its_end_and_then_is_unknown() -> None:

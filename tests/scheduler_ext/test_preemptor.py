@@ -21,7 +21,7 @@ from tests.scheduler_ext.preempting import (
     stage,
     unscheduled,
 )
-from tests.scheduler_ext.reserving import held, stamp
+from tests.scheduler_ext.reserving import NOW_MS, held, stamp
 from tests.scheduler_ext.worlds import bound, node, on, percent, request_of
 from tests.worlds import card
 from timekeeper.core.cards import encode_placement
@@ -240,12 +240,13 @@ def test_nobody_leaves_while_the_pod_has_room_elsewhere(
 
 def test_nobody_leaves_while_those_who_leave_anyway_make_room_elsewhere(tmp_path: Path) -> None:
     leaving = on(percent(100, "c"), "m", "m-GPU-0")
-    leaving["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
+    leaving["metadata"]["deletionTimestamp"] = stamp(NOW_MS + 30_000)
     with stage(tmp_path, *FRAGMENTED, node("m"), leaving) as world:
         world.offered = {"high": ["n", "m"]}
         world.settles()
 
-        assert world.api.made("patch") == []
+        assert world.asked() == []
+        assert reservation(world, "high") == "m"
 
 
 TAINTED = {**TWO, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}
@@ -442,6 +443,18 @@ def test_another_pod_of_the_victims_name_is_left_alone(tmp_path: Path) -> None:
         assert world.going() == []
 
 
+def test_a_conflict_over_a_pod_whose_name_holds_uid_is_no_other_pod_in_its_place(tmp_path: Path) -> None:
+    pods = low("fluid-0", 60, "GPU-0"), low("b", 70, "GPU-1", priority=9), FRAGMENTED[3]
+    said = 'Operation cannot be fulfilled on pods "fluid-0": the object has been modified'
+    with stage(tmp_path, TWO, *pods) as world:
+        world.api.faults.append(Fault("evict", status=409, said=said))
+        begins(world, "high")
+        world.step(times=30)
+
+        assert world.going() == ["fluid-0"]
+        assert world.asked() == ["fluid-0", "fluid-0"]
+
+
 @pytest.mark.parametrize("what", ["pod", "victim", "node", "condition", "cards", "memory"])
 def test_what_vanishes_under_way_ends_it(tmp_path: Path, what: str) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
@@ -503,7 +516,7 @@ def test_a_pod_for_which_somebody_left_in_vain_costs_nobody_else_his_place_soon(
         begins(world, "high")
         world.ends("a")
         world.step()
-        world.api.put("pods", low("c", 60, "GPU-0", priority=0))  # bound over our head: it has the card now
+        world.api.put("pods", low("c", 60, "GPU-0", priority=9))  # bound over our head: it has the card now
         world.step(after_s=1, times=240)
 
         assert world.asked() == ["a"]
@@ -628,8 +641,8 @@ def test_those_of_higher_priority_go_first(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED[:2], low("b", 70, "GPU-1", priority=10), *waiting) as world:
         begins(world, "high", "highest")
 
-        assert reservation(world, "highest") == "n"
-        assert reservation(world, "high") == ""
+        assert next(name for name, reason in world.told if reason == "CardsHeld") == "highest"
+        assert world.asked() == ["a"]  # whose leaving makes room for both
 
 
 # only watched
@@ -663,6 +676,151 @@ def test_until_the_timekeeper_has_been_heard_nobody_leaves(tmp_path: Path) -> No
         world.standings = Standings({"team-a": IN_BUDGET})
         world.settles()
         assert world.asked() == ["a"]
+
+
+# those who leave anyway
+
+
+def leaves(raw: Json, at_ms: int) -> Json:
+    """The pod, to be gone by then."""
+    return {**raw, "metadata": raw["metadata"] | {"deletionTimestamp": stamp(at_ms)}}
+
+
+def owed_cards(count: int, leaves_ms: int, waiting: int) -> list[Json]:
+    """Nodes of one card, each with a debtor's pod on it, the first of which leaves; and so many who wait."""
+    nodes = [node(f"n{at}", card(0)) for at in range(count)]
+    pods = [
+        in_namespace(on(percent(100, f"d{at}"), f"n{at}", f"n{at}-GPU-0"), "team-b") for at in range(count)
+    ]
+    pods[0] = leaves(pods[0], leaves_ms)
+    return [*nodes, *pods, *(unscheduled(f"p{at}", 100) for at in range(waiting))]
+
+
+def test_one_pod_that_leaves_makes_room_for_one_and_the_others_look_further(tmp_path: Path) -> None:
+    with stage(tmp_path, *owed_cards(6, NOW_MS + 60_000, waiting=3)) as world:
+        world.standings = OWES
+        world.settles()
+        world.step(times=60)
+
+        assert len(set(world.asked())) == 2
+        assert "d0" not in world.asked()
+        assert sorted(reservation(world, f"p{at}") for at in range(3))[0] == "n0"
+
+
+def test_a_pod_that_ought_to_have_gone_long_since_saves_nobody(tmp_path: Path) -> None:
+    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=1)) as world:
+        world.standings = OWES
+        world.settles()
+
+        assert world.asked() == ["d1"]
+
+
+def test_a_pod_that_takes_longer_than_anybody_is_waited_for_saves_nobody(tmp_path: Path) -> None:
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 86_400_000, waiting=1)) as world:
+        world.standings = OWES
+        world.settles()
+
+        assert world.asked() == ["d1"]
+
+
+def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_let_go_and_others_leave(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1)) as world:
+        world.standings = OWES
+        world.settles()
+        assert reservation(world, "p0") == "n0"
+
+        world.step(after_s=1, times=300)
+
+        assert world.asked() == ["d1"]
+
+
+def test_what_frees_where_kube_scheduler_makes_room_for_another_is_his(tmp_path: Path) -> None:
+    nominated = unscheduled("another", 100)
+    nominated["status"]["nominatedNodeName"] = "n0"
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1), nominated) as world:
+        world.standings = OWES
+        world.settles()
+
+        assert reservation(world, "p0") == "n1"
+
+
+def test_a_victim_that_is_deleted_by_force_is_waited_for_until_its_grace_is_over(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.api.delete("pods", "a", "team-a")
+        world.step(after_s=1, times=20)
+        assert reservation(world, "high") == "n"
+        world.freed.clear()
+
+        world.step(after_s=1, times=15)
+
+        assert reservation(world, "high") == "n"
+        assert "n" in world.freed
+        assert world.asked() == ["a"]
+
+
+def test_standings_that_turn_between_two_evictions_spare_the_second(tmp_path: Path) -> None:
+    pods = [in_namespace(raw, "team-b") for raw in SHARED[1:3]]
+    with stage(tmp_path, SHARED[0], *pods, *SHARED[3:5], unscheduled("p", 90)) as world:
+        world.standings = OWES
+        world.turns_after_evictions(Standings({"team-a": IN_BUDGET, "team-b": IN_BUDGET}))
+        begins(world, "p")
+
+        assert len(world.asked()) == 1
+
+
+# whose turn it is
+
+
+def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: Path) -> None:
+    many = [unscheduled(f"a{at}", 100) for at in range(6)]
+    late = unscheduled("c", 100, namespace="team-c")
+    late["metadata"]["creationTimestamp"] = stamp(NOW_MS)
+    with stage(tmp_path, *owed_cards(8, NOW_MS - 20_000_000, waiting=0), *many, late, most=4) as world:
+        world.standings = Standings({**OWES.listed, "team-c": IN_BUDGET})
+        world.settles()
+        world.step(times=60)
+
+        held_for = [pod for pod in world.books.snapshot.pods.values() if pod.reserved is not None]
+        assert "c" in {pod.name for pod in held_for}
+
+
+def test_a_pod_that_kube_scheduler_never_asked_us_about_has_nobody_leave_where_sums_suffice(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path, *OWED) as world:
+        world.standings = OWES
+        world.unasked = {"p"}
+        world.settles()
+
+        assert world.asked() == []
+
+
+def test_nobody_waits_for_ever_behind_those_for_whom_there_is_no_way(tmp_path: Path) -> None:
+    older = [unscheduled(f"o{at}", 300 + 100 * at, priority=at % 2) for at in range(24)]
+    late = unscheduled("late", 100)
+    late["metadata"]["creationTimestamp"] = stamp(NOW_MS)
+    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older, late) as world:
+        world.standings = OWES
+        world.look_s = 0.3
+        world.step(times=120)
+
+        assert world.asked() == ["d1"]
+
+
+def test_what_has_been_begun_does_not_stand_still_for_long_looks(tmp_path: Path) -> None:
+    older = [unscheduled(f"o{at}", 300 + 100 * at) for at in range(24)]
+    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older) as world:
+        world.standings = OWES
+        world.settles()
+        world.step(after_s=60)
+        world.look_s = 0.3
+        before_ms = world.now_ms
+        world.step()
+
+        assert world.now_ms - before_ms < 1_000
 
 
 # turn by turn

@@ -88,7 +88,7 @@ def test_nobody_leaves_where_there_is_room() -> None:
 
 def test_a_pod_that_leaves_anyway_is_waited_for_and_nobody_else_is_asked() -> None:
     leaving = on(percent(60, "leaving", priority=9), "n", "GPU-0")
-    leaving["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
     snapshot = cards(2, leaving, on(percent(60, "staying", priority=0), "n", "GPU-1"))
 
     choice = chosen(read(percent(70, "waiting", priority=5)), snapshot)

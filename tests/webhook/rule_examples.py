@@ -36,6 +36,7 @@ PODS: dict[str, Json] = {
     "several-dialects": admitted(half("a"), limits_of("b", nvidia_com__gpu="1")),
     "unknown-policy": with_annotations(admitted(half()), {"bursar.dev/policy": "best"}),
     "empty-constraint": with_annotations(admitted(half()), {"bursar.dev/gpu-models": " , "}),
+    "long-constraint": with_annotations(admitted(half()), {"bursar.dev/gpu-models": "H100," * 65}),
     "unknown-topology": with_annotations(admitted(half()), {"bursar.dev/topology": "rack"}),
     "same-gpu-container": with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,bb"}),
     "same-gpu-conflict": with_annotations(
@@ -74,6 +75,7 @@ PODS: dict[str, Json] = {
         admitted(half()),
         {"bursar.dev/gpu-models": "A100,H100", "bursar.dev/exclude-gpu-models": "H100,a100,T4"},
     ),
+    "pod-size": admitted(half(args=["x" * 1_200_000])),
     "legacy-sidecar": admitted(half(), plain("gpu-sidecar")),
 }
 

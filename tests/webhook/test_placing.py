@@ -136,10 +136,10 @@ def test_models_of_which_one_is_left_are_no_contradiction() -> None:
     assert broken(with_annotations(admitted(half()), narrowed)) == []
 
 
-def test_same_gpu_names_each_container_that_asks_for_nothing() -> None:
+def test_same_gpu_names_the_first_container_that_asks_for_nothing() -> None:
     raw = with_annotations(admitted(half("a"), plain("web")), {"bursar.dev/same-gpu": "a, web, gone"})
 
-    assert broken(raw) == [("same-gpu-container", '"web"'), ("same-gpu-container", '"gone"')]
+    assert broken(raw) == [("same-gpu-container", '"web"')]
 
 
 def test_same_gpu_of_containers_that_ask_is_a_constraint_like_others() -> None:
@@ -188,3 +188,26 @@ def test_what_is_wrong_is_found_in_every_mode() -> None:
 
     assert rules.violations(raw, OBSERVING) == rules.violations(raw, TERMS) != ()
     assert rules.violations(raw, replace(TERMS, rules={"host-pid": "off"})) == rules.violations(raw, TERMS)
+
+
+def test_a_list_without_end_is_one_violation_whatever_its_names_are() -> None:
+    endless = {"bursar.dev/gpu-models": "?," * 100_000, "bursar.dev/exclude-gpu-models": "?," * 65}
+
+    rules_broken = [rule for rule, _ in broken(with_annotations(admitted(half()), endless))]
+
+    assert rules_broken == ["long-constraint"] * 2
+
+
+def large(characters: int, text: str = "x") -> Json:
+    """A GPU pod whose arguments have so many characters."""
+    return admitted(half(args=[text * (characters // 2)] * 2))
+
+
+def test_a_gpu_pod_of_more_than_a_mebibyte_is_refused_while_its_status_could_still_be_written() -> None:
+    assert broken(large(2**20)) == [("pod-size", '"1025 KiB"')]
+    assert broken(large(2**19, "\u00e9")) == [("pod-size", '"1025 KiB"')], "bytes and not characters count"
+    assert broken(large(2**20 - 4096)) == []
+
+
+def test_a_large_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
+    assert broken(admitted(plain(args=["x" * 2**20]))) == []

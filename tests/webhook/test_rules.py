@@ -21,7 +21,7 @@ from webhook.rules.catalogue import CATALOGUE, mode_of
 TOGETHER = {
     rule: raw
     for rule, raw in PODS.items()
-    if rule not in ("sees-cards-without-asking", "same-gpu-conflict", "empty-constraint")
+    if rule not in ("sees-cards-without-asking", "same-gpu-conflict", "empty-constraint", "long-constraint")
 }
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

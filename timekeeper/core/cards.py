@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
@@ -78,9 +79,17 @@ def allowed(request: GPURequest, card: Card) -> bool:
     """True where the request's constraints on models and UUIDs let it use the card."""
     if request.uuids and card.uuid not in request.uuids:
         return False
-    if request.models and not any(is_model(word, card.model) for word in request.models):
+    if not request.models and not request.exclude_models:
+        return True  # nearly always
+    return _is_model_allowed(request.models, request.exclude_models, card.model)
+
+
+@lru_cache(maxsize=256)  # a key holds 128 names of 128 characters at most
+def _is_model_allowed(models: tuple[str, ...], excluded: tuple[str, ...], model: str) -> bool:
+    """A cluster has few models, and a pod is asked about each of its cards."""
+    if models and not any(is_model(word, model) for word in models):
         return False
-    return not any(is_model(word, card.model) for word in request.exclude_models)
+    return not any(is_model(word, model) for word in excluded)
 
 
 def is_model(word: str, model: str) -> bool:
@@ -172,8 +181,9 @@ def _most(a: Use, b: Use) -> Use:
     return Use(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
+@lru_cache(maxsize=1024)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[a-z0-9]+", text.lower()))
 
 
 def _versioned(text: str, key: str, kind: type) -> Any:

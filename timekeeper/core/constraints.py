@@ -5,13 +5,23 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
-from timekeeper.core.violation import Violation, shown
+from timekeeper.core.violation import Violation, first_of, shown
 
 Json = Mapping[str, Any]
 
 TOPOLOGIES = ("pair", "numa", "node")
 
-_LISTS = ((names.MODELS, "H100,A100"), (names.EXCLUDE_MODELS, "T4"), (names.UUIDS, "GPU-5a3c..."))
+MOST_NAMES = 64  # each is compared with every card of every node, so a list must end somewhere
+LONGEST_NAME = 128
+_MOST_CHARACTERS = MOST_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
+_MOST_TOLD = 20  # containers in one message
+
+_LISTS = {
+    names.MODELS: "H100,A100",
+    names.EXCLUDE_MODELS: "T4",
+    names.UUIDS: "GPU-5a3c...",
+    names.SAME_GPU: "main,logger",
+}
 
 
 def constraint_violations(
@@ -23,17 +33,48 @@ def constraint_violations(
         *_topology_violations(annotations),
         *_same_gpu_violations(annotations, asks, asking),
         *_empty_lists(annotations),
+        *_long_lists(annotations),
     ]
 
 
 def listed(annotations: Json, name: str) -> tuple[str, ...]:
-    """The names in an annotation that lists some with commas; empty where it is absent or names none."""
+    """The names in an annotation that lists some with commas, each once; empty where it is absent or names
+    none."""
+    return tuple(dict.fromkeys(_written(annotations, name)))
+
+
+def excess(annotations: Json, name: str) -> str:
+    """What is too much in an annotation that lists names, "" where nothing is. No other rule need look at the
+    names then."""
     value = annotations.get(name)
-    return (
-        tuple(part for part in (p.strip() for p in value.split(",")) if part)
-        if isinstance(value, str)
-        else ()
-    )
+    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
+        return f"it has {len(value)} characters"
+    written = _written(annotations, name)
+    if len(written) > MOST_NAMES:
+        return f"it lists {len(written)} names"
+    longest = max(map(len, written), default=0)
+    return f"it lists a name of {longest} characters" if longest > LONGEST_NAME else ""
+
+
+def _written(annotations: Json, name: str) -> list[str]:
+    value = annotations.get(name)
+    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else []
+
+
+def _long_lists(annotations: Json) -> list[Violation]:
+    return [
+        Violation(
+            "long-constraint",
+            f"metadata.annotations[{name}]",
+            shown(annotations[name]),
+            problem,
+            f"{MOST_NAMES} names at most, of {LONGEST_NAME} characters at most, "
+            f"in {_MOST_CHARACTERS} characters altogether",
+            f"{name}: {example}",
+        )
+        for name, example in _LISTS.items()
+        if (problem := excess(annotations, name))
+    ]
 
 
 def _empty_lists(annotations: Json) -> list[Violation]:
@@ -46,8 +87,11 @@ def _empty_lists(annotations: Json) -> list[Violation]:
             "names divided by commas",
             f"{name}: {example}",
         )
-        for name, example in _LISTS
-        if name in annotations and not listed(annotations, name)
+        for name, example in _LISTS.items()
+        if name != names.SAME_GPU
+        and name in annotations
+        and not excess(annotations, name)
+        and not _written(annotations, name)
     ]
 
 
@@ -70,15 +114,12 @@ def _topology_violations(annotations: Json) -> list[Violation]:
 def _same_gpu_violations(
     annotations: Json, asks: Sequence[ContainerAsk], asking: Collection[str]
 ) -> list[Violation]:
-    if names.SAME_GPU not in annotations:
+    if names.SAME_GPU not in annotations or excess(annotations, names.SAME_GPU):
         return []
-    named = listed(annotations, names.SAME_GPU)
-    strangers = [each for each in named if each not in asking]
-    if strangers:
-        return [
-            _same_gpu("same-gpu-container", each, "no container of this name asks for a GPU", asking)
-            for each in strangers
-        ]
+    named = _written(annotations, names.SAME_GPU)
+    stranger = next((each for each in named if each not in asking), None)
+    if stranger is not None:
+        return [_same_gpu("same-gpu-container", stranger, "no container of this name asks for a GPU", asking)]
     if len(named) < 2 or len(set(named)) < len(named):
         given = annotations[names.SAME_GPU]
         return [_same_gpu("same-gpu-container", given, "not two or more different containers", asking)]
@@ -87,14 +128,15 @@ def _same_gpu_violations(
 
 
 def _same_gpu(rule: str, got: object, problem: str, asking: Collection[str]) -> Violation:
+    told = first_of(sorted(asking), _MOST_TOLD)
     return Violation(
         rule=rule,
         path=f"metadata.annotations[{names.SAME_GPU}]",
         got=shown(got),
         problem=problem,
-        allowed=f"containers that together fit on one card, out of {', '.join(sorted(asking))}"
+        allowed=f"containers that together fit on one card, out of {told}"
         if rule == "same-gpu-conflict"
-        else ", ".join(sorted(asking)) or "names of containers with a GPU limit",
+        else told or "names of containers with a GPU limit",
         example="removing the annotation",
     )
 

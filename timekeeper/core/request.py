@@ -12,11 +12,12 @@ from timekeeper.core.constraints import constraint_violations, listed
 from timekeeper.core.dialects import DIALECTS, UNSPOKEN, Dialect, Limits
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
-from timekeeper.core.violation import Violation, shown
+from timekeeper.core.violation import Violation, first_of, shown
 
 Json = Mapping[str, Any]
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
+_MOST_TOLD = 20  # containers in one message
 BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
 
 
@@ -182,12 +183,12 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
 
 
 def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
-    named = [(container, dialect.name) for container, dialects in spoken for dialect in dialects]
+    named = [f"{each.name} in container {container.name}" for container, them in spoken for each in them]
     return [
         Violation(
             rule="several-dialects",
             path="spec.containers",
-            got=", ".join(f"{dialect} in container {container.name}" for container, dialect in named),
+            got=first_of(named, _MOST_TOLD),
             problem="a pod's containers must all ask for GPUs in one dialect",
             allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
             example='bursar.dev/gpu-percent: "50" in each container',

@@ -1,6 +1,6 @@
 """What is wrong with something a user wrote, in a shape that can be shown, counted and tested."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -24,9 +24,15 @@ class Violation:
 
 def shown(value: object) -> str:
     """A user's value as a message may quote it: at most 60 characters, no line breaks, in double quotes."""
-    text = value if isinstance(value, str) else repr(value)
+    text = (value if isinstance(value, str) else repr(value))[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
+
+
+def first_of(words: Sequence[str], most: int, between: str = ", ") -> str:
+    """The words as a message may list them: the first ``most``, and how many more there are."""
+    left = len(words) - most
+    return between.join((*words[:most], f"{left} more") if left > 0 else words)
 
 
 def message(violations: Iterable[Violation]) -> str:

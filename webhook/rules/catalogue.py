@@ -90,6 +90,13 @@ REQUEST = (
     ),
     Rule("unknown-policy", "a `bursar.dev/policy` that does not exist", "it would be ignored in silence"),
     Rule("empty-constraint", "a list of models or cards that names none", "it would allow no card, or any"),
+    Rule(
+        "long-constraint",
+        "a list of models, cards or containers of more than 64 names, or with a name of more than 128 "
+        "characters, or of more than 8320 characters altogether",
+        "each name is compared with each card of every node, again and again while the pod waits; whoever "
+        "needs more names means a label of the nodes",
+    ),
     Rule("unknown-topology", "a word other than `pair`, `numa`, `node`", "it would be ignored in silence"),
     Rule(
         "same-gpu-container",
@@ -261,6 +268,12 @@ PLACING = (
         "contradicting-constraint",
         "`bursar.dev/gpu-models` of which every one is excluded by `bursar.dev/exclude-gpu-models`",
         "the pod would wait for ever",
+    ),
+    Rule(
+        "pod-size",
+        "a GPU pod of more than 1 MiB",
+        "etcd takes 1.5 MiB: a pod just below that is stored, but what the scheduler and the kubelet write "
+        "on top is refused, even its deletion, and it would hold its cards for ever",
     ),
     Rule(
         "legacy-sidecar",

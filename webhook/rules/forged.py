@@ -27,8 +27,18 @@ def is_owned(annotation: str) -> bool:
 
 def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """Annotations, labels and gates that are not the user's to write, and unknown ones under our domain."""
-    for name, value in annotations_of(pod).items():
-        if _is_forged_annotation(name, value, request):
+    ours = [
+        (name, value)
+        for name, value in annotations_of(pod).items()
+        if name not in names.USER_ANNOTATIONS and (name.startswith(OURS) or is_owned(name))
+    ]
+    expected = govern.annotations(request, "UNKNOWN") if ours and request is not None else {}
+    for name, value in ours:
+        if request is not None and name == names.STANDING:
+            genuine = value in WORDS  # govern writes it anew, whichever it is
+        else:
+            genuine = expected.get(name) == value
+        if not genuine:
             yield _annotation(name, value)
     for name, value in mapping(mapping(pod.get("metadata")).get("labels")).items():
         if name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value):
@@ -52,16 +62,6 @@ def named_as_ours(pod: Json) -> Iterator[Violation]:
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
         if volume["name"] in injected.VOLUME_NAMES and not injected.is_our_volume(volume):
             yield _reserved("sidecar-volume", f"spec.volumes[{index}].name", volume["name"], "volume")
-
-
-def _is_forged_annotation(name: str, value: str, request: GPURequest | None) -> bool:
-    if name in names.USER_ANNOTATIONS or not (name.startswith(OURS) or is_owned(name)):
-        return False
-    if request is None:
-        return True
-    if name == names.STANDING:
-        return value not in WORDS  # govern writes it anew, whichever it is
-    return govern.annotations(request, "UNKNOWN").get(name) != value
 
 
 def _annotation(name: str, value: str) -> Violation:

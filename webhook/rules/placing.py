@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.constraints import listed
+from timekeeper.core.constraints import excess, listed
 from timekeeper.core.dialects import tencent
 from timekeeper.core.request import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation, shown
@@ -14,6 +14,8 @@ from webhook.terms import Terms
 
 DEFAULT_SCHEDULERS = ("", "default-scheduler")
 LEGACY_SIDECAR = "gpu-sidecar"
+
+MOST_BYTES = 1024 * 1024  # etcd takes 1.5 MiB, and status, binding and what kubelet writes come on top
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
@@ -37,6 +39,7 @@ def placed(pod: Json, terms: Terms) -> Iterator[Violation]:
     yield from _priority_class(spec, terms)
     yield from _grace_period(spec, terms)
     yield from _legacy_sidecar(spec)
+    yield from _size(pod)
 
 
 def _by_hand(spec: Json) -> Iterator[Violation]:
@@ -53,6 +56,8 @@ def _by_hand(spec: Json) -> Iterator[Violation]:
 
 
 def _constraints(annotations: Json) -> Iterator[Violation]:
+    if any(excess(annotations, name) for name in _LISTED):
+        return  # the request itself is refused for that
     for name, pattern, allowed, example in _LISTS:
         for each in listed(annotations, name):
             if not pattern.fullmatch(each):
@@ -138,3 +143,32 @@ def _legacy_sidecar(spec: Json) -> Iterator[Violation]:
                 "the pod without it: Bursar injects its own sidecar",
                 "removing the container",
             )
+
+
+def _size(pod: Json) -> Iterator[Violation]:
+    size = _bytes(pod)
+    if size > MOST_BYTES:
+        yield Violation(
+            "pod-size",
+            "spec",
+            shown(f"{-(-size // 1024)} KiB"),
+            "a pod that large may be created, and then neither bound, nor reported on, nor deleted",
+            f"at most {MOST_BYTES // 1024} KiB in all",
+            "a ConfigMap or a volume for what is long in it",
+        )
+
+
+def _bytes(value: object) -> int:
+    """About what the value takes in etcd: its names and texts, and a little for each."""
+    total, left = 0, [value]
+    while left:  # no recursion: how deep it is nested is the user's doing
+        each = left.pop()
+        total += 3
+        if isinstance(each, str):
+            total += len(each) if each.isascii() else len(each.encode(errors="surrogatepass"))
+        elif isinstance(each, dict):
+            total += sum(map(len, each))
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return total

@@ -1,0 +1,96 @@
+"""The order of those who wait, and how many of them one pod's question has looked at."""
+
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_ext.policy import BINPACK
+from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.standing import UNHEARD, Standing, Standings
+from scheduler_ext.turns import Turns
+from scheduler_ext.waiting import Waiter, turn
+from scheduler_ext.waker import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Waker
+from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt
+
+
+def waits(name: str, priority: int = 0, namespace: str = "team-a", share: int = 60) -> Waiter:
+    """Somebody who waits, offered any node."""
+    raw = percent(share, name, priority=priority, schedulerName="bursar-scheduler")
+    raw["metadata"]["namespace"] = namespace
+    return Waiter(read(raw), BINPACK, None)
+
+
+def world(waiting: list[Waiter], names: list[str], raws: list[Json]) -> tuple[Waker, Snapshot]:
+    """A waker over free nodes that have all just freed, with these pods and of them these waiters."""
+    snapshot = rebuilt([node(name) for name in names], raws)
+    books: Any = SimpleNamespace(snapshot=snapshot)
+    api: Any = None
+    made = Waker(api, books, "bursar-scheduler", lambda event, **fields: None)
+    made.seed(waiting)
+    made.freed(names)
+    return made, snapshot
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_is_that_of_the_turns_whoever_comes_and_goes(seed: int) -> None:
+    rng = random.Random(seed)
+    over = Standings({"debtor": Standing("OVER_BUDGET")})
+    turns, there = Turns(), dict[str, Waiter]()
+
+    for _ in range(80):
+        each = waits(f"p{rng.randint(0, 30)}", rng.randint(0, 3), rng.choice(["debtor", "payer"]))
+        uid = each.pod.uid
+        if rng.random() < 0.3:
+            turns.discard([uid])
+            there.pop(uid, None)
+        else:
+            turns.put(each)
+            there[uid] = each
+        said = rng.choice([UNHEARD, over])
+        by = sorted((turn(each.pod, "", said), each) for each in there.values())
+        assert turns.some(said, 100) == [each for _, each in by]
+        low, high = turn(waits("p7", 1).pod, "", said), turn(waits("p7", 2, "debtor").pod, "", said)
+        between = [each for its, each in by if low < its < high]
+        assert turns.some(said, 3, low, high) == between[:3]
+
+
+def elsewhere(name: str) -> Waiter:
+    """One who goes before others and waits for another node."""
+    return replace(waits(name, 9), offered=frozenset({"elsewhere"}))
+
+
+def kept_for_others(ahead: int, nodes: int) -> set[str]:
+    """What is kept from a pod after so many who wait for something else, and one who fits each node."""
+    raws = [percent(60, f"e{at}", priority=9, schedulerName="bursar-scheduler") for at in range(ahead)]
+    raws.append(percent(60, "next", priority=5, schedulerName="bursar-scheduler"))
+    names = [f"n{at}" for at in range(nodes)]
+    asking, _ = world([], names, raws)
+    asking.seed([*(elsewhere(f"e{at}") for at in range(ahead)), waits("next", 5)])
+    mine = waits("mine")
+    return asking.kept(lambda: mine, names)
+
+
+def test_of_very_many_freed_nodes_only_some_are_kept() -> None:
+    assert len(kept_for_others(0, MOST_NODES)) == MOST_NODES
+    assert len(kept_for_others(0, MOST_NODES + 40)) == MOST_NODES
+
+
+def test_beyond_so_many_waiting_before_a_pod_nothing_is_kept() -> None:
+    assert kept_for_others(MOST_AHEAD - 1, 1) == {"n0"}
+    assert kept_for_others(MOST_AHEAD, 1) == set()
+    assert kept_for_others(MOST_LOOKS // 2, 9) == {"n0"}
+
+
+def test_who_has_gone_makes_room_in_what_is_looked_at() -> None:
+    raw = percent(60, "next", priority=5, schedulerName="bursar-scheduler")
+    gone = [waits(f"gone{at}", 9) for at in range(MOST_AHEAD)]
+    asking, _ = world([*gone, waits("next", 5)], ["n1"], [raw])
+    mine = waits("mine")
+
+    first, second = asking.kept(lambda: mine, ["n1"]), asking.kept(lambda: mine, ["n1"])
+
+    assert (first, second) == (set(), {"n1"})
+    assert [each.pod.uid for each in asking.waiting()] == ["uid-next"]
