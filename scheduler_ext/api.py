@@ -96,6 +96,10 @@ class Api:
             raise NoConfigurationError(f"cannot read {where}: {_fault(error)}; {_A_KUBECONFIG}") from error
         self._pool: urllib3.PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
 
+    def close(self) -> None:
+        """Lets go of the connections that nobody uses."""
+        self._pool.clear()
+
     def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
         """Everything there is at the path, page by page, each with the list's resource version: read at
         quorum. Raises UnreachableError or ExpiredError."""

@@ -33,6 +33,8 @@ class Inbox:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
@@ -49,9 +51,7 @@ class Inbox:
         """The next event, or None where there is none after ``timeout_ms`` or a little earlier (None: wait
         for one as long as it takes)."""
         while not self._events:
-            timeout_s = None if timeout_ms is None else timeout_ms / 1000
-            ready, _, _ = select.select([self._read], [], [], timeout_s)
-            if ready:
+            if self._poll.poll(timeout_ms):
                 os.read(self._read, 4096)
             if timeout_ms is not None:
                 break  # an event already taken may have left its call to wake up

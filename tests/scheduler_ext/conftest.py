@@ -102,6 +102,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     config = tmp_path / "kubeconfig"
     config.write_text(api.kubeconfig())
     started: list[Extender] = []
+    callers: list[Api] = []
     died: list[int] = []
 
     def begin(*flags: str, wait: bool = True) -> Running:
@@ -111,7 +112,9 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
             lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
 
         wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "500ms", *flags], {})
-        extender = Extender(wanted, Api(config), say, died.append)
+        caller = Api(config)
+        callers.append(caller)
+        extender = Extender(wanted, caller, say, died.append)
         extender.start()
         started.append(extender)
         if wait:
@@ -122,6 +125,8 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     yield begin
     for extender in started:
         extender.stop()
+    for caller in callers:
+        caller.close()
     assert not died, "a thread of the extender died"
 
 
