@@ -2,9 +2,9 @@
 
 ``python tests/bench/standings.py [--pollers N] [--namespaces M] [--rounds R] [--json FILE]``. N pollers
 (go/polls) ask one timekeeper once a second, as webhook workers do, each on a TLS connection that it keeps. In
-each round the amount of one namespace of M changes in the ConfigMap; the clock runs from when the API server
-has said so until the last poller has the new document. Pollers, API server and etcd share the machine's cores
-with the timekeeper.
+each round a change in the ConfigMap leaves one namespace of M without any budget; the clock runs from when
+the API server has said so until the last poller has the new document. Pollers, API server and etcd share the
+machine's cores with the timekeeper.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def measured(stack: Stack, timekeeper: Contestant, arrivals: Arrivals, given: ar
     reached: list[list[int]] = []
     arrivals.all_have_one_since(0, given.pollers)
     for number in range(given.rounds):
-        patch = {"data": {f"team-{number:05}": f"gpuHours: {20 + number}\nperiod: month"}}
+        patch = {"data": {f"team-{number:05}": "gpuHours: 0\nperiod: month"}}
         stack.cp.api.call("PATCH", f"{BUDGETS}/bursar-budgets", patch, content_type=MERGE)
         began = int(time.time() * 1000)
         reached.append([at - began for at in arrivals.all_have_one_since(began, given.pollers)])

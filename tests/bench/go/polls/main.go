@@ -36,7 +36,7 @@ func poll(config *tls.Config, bearer string) {
 	answers, etag := bufio.NewReader(conn), ""
 	for ticks := time.Tick(*every); ; <-ticks {
 		_, err := fmt.Fprintf(conn, "GET /v1/standings HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n"+
-			"If-None-Match: %s\r\n\r\n", *address, bearer, etag)
+			"Accept-Encoding: gzip\r\nIf-None-Match: %s\r\n\r\n", *address, bearer, etag)
 		check(err)
 		answer, err := http.ReadResponse(answers, nil)
 		check(err)
