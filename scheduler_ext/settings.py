@@ -183,10 +183,14 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     _election_flags(add)
     _standings_flags(add)
     _preemption_flags(add)
+    _tls_flags(add)
+    return parser
+
+
+def _tls_flags(add: Callable[..., None]) -> None:
     add("--tls-cert", _path_or_none, "", "certificate to serve with, PEM")
     add("--tls-key", _path_or_none, "", "its private key, PEM")
     add("--client-ca", _path_or_none, "", "CA of those who may call, PEM")
-    return parser
 
 
 def _election_flags(add: Callable[..., None]) -> None:

@@ -10,15 +10,14 @@ back, and waits without limit for an API server that does not answer.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
 from timekeeper import metrics
 from timekeeper.api_server import ApiServer, RefusedError
+from timekeeper.core.lease import Lease, Watched, is_free, read_lease, watched, written
 from timekeeper.core.reflect import ExpiredError, UnreachableError
-from timekeeper.core.request import mapping
 from timekeeper.log import say
 
 LEASE = "bursar-timekeeper-settler"
@@ -27,41 +26,6 @@ _LOOKS = 5  # so many looks at the Lease while it lasts
 _PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 _LABELS = {"app.kubernetes.io/part-of": "bursar"}
 _CONFLICT, _NOT_FOUND = 409, 404
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A Lease as the API server has it; ``holder`` empty where it was given back."""
-
-    holder: str
-    duration_s: int
-    version: str
-    transitions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A version of the Lease, and the monotonic second when we first saw it."""
-
-    version: str
-    since_s: float
-
-
-def watched(lease: Lease | None, before: Watched | None, now_s: float) -> Watched | None:
-    """What is known of the Lease after another look at it."""
-    if lease is None:
-        return None
-    if before is not None and before.version == lease.version:
-        return before
-    return Watched(lease.version, now_s)
-
-
-def is_free(lease: Lease | None, me: str, seen: Watched | None, now_s: float) -> bool:
-    """Whether I may take or renew the Lease: it is mine, nobody's, or its holder has not renewed it for as
-    long as it lasts, all of it by our own clock."""
-    if lease is None or lease.holder in ("", me):
-        return True
-    return seen is not None and now_s - seen.since_s >= lease.duration_s
 
 
 class Election:
@@ -131,23 +95,14 @@ class Election:
             if error.status == _NOT_FOUND:
                 return None
             raise
-        spec = mapping(found.get("spec"))
-        return Lease(
-            str(spec.get("holderIdentity") or ""),
-            int(spec.get("leaseDurationSeconds") or 0),
-            str(mapping(found.get("metadata")).get("resourceVersion", "")),
-            int(spec.get("leaseTransitions") or 0),
-        )
+        return read_lease(found)
 
     def _write(self, lease: Lease | None, holder: str) -> bool:
         """Over this version of the Lease or, with None, as a new one; False where another was faster."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody reckons with it
         metadata: dict[str, Any] = {"name": LEASE, "namespace": self._namespace, "labels": _LABELS}
-        changes = 0 if lease is None else lease.transitions + (lease.holder != holder)
-        spec = {"leaseDurationSeconds": self._duration_s, "renewTime": now, "leaseTransitions": changes}
+        spec = written(lease, holder, self._duration_s, now)
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        if holder:
-            spec["holderIdentity"] = holder
         path = _PATH.format(self._namespace)
         try:
             if lease is None:

@@ -12,7 +12,8 @@ from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving,
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper.api_server import connect
-from timekeeper.leading import Election, Lease, Watched, is_free, watched
+from timekeeper.core.lease import Lease, Watched, is_free, watched
+from timekeeper.leading import Election
 from timekeeper.store import reading, terms
 from timekeeper.store.engine import UnavailableError, open_store
 from timekeeper.store.schema import NODES

@@ -9,8 +9,8 @@ from typing import Any
 
 from cryptography import x509
 
+from timekeeper.core.lease import Lease
 from webhook.certificates.cluster import Cluster, UnreachableError
-from webhook.certificates.lease import Lease
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Pair, leaves
 from webhook.certificates.reading import certificates, is_issued_by

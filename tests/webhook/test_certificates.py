@@ -23,9 +23,9 @@ from tests.webhook.authority_worlds import (
     settings,
     write_garbage,
 )
+from timekeeper.core.lease import Lease
 from webhook.certificates import files
 from webhook.certificates.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
-from webhook.certificates.lease import Lease
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Leaf, Pair, authority, due, leaves, signer, trusting
 from webhook.certificates.reading import BACKDATED, bundle, certificates, is_bundle

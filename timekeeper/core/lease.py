@@ -3,7 +3,9 @@
 A Lease elects, and no more: nothing here keeps two that both think they hold it from acting, so whoever acts
 needs a fence of its own. Time is measured by the reader's own monotonic clock alone, from when it first saw a
 version of the Lease, so a holder whose clock is wrong harms nobody. Source: k8s.io/client-go's
-``leaderelection``, which the Lease stays readable for.
+``leaderelection``, which the Lease stays readable for. The Python client's own election is not used: it runs
+until it loses, cannot be told to end or to give the Lease back, and waits without limit for an API server
+that does not answer.
 """
 
 from collections.abc import Mapping

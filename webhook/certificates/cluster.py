@@ -11,7 +11,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 
-from webhook.certificates.lease import Lease
+from timekeeper.core.lease import Lease, read_lease
 from webhook.certificates.plan import CA_SECRET, Pair
 
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -108,9 +108,7 @@ class Cluster:
         if status == 404:
             return None
         self._demand(status == 200, f"read Lease {name}", found)
-        spec = found.get("spec") or {}
-        holder, duration_s = spec.get("holderIdentity") or "", int(spec.get("leaseDurationSeconds") or 0)
-        return Lease(holder, duration_s, str(found["metadata"]["resourceVersion"]))
+        return read_lease(found)
 
     def hold(self, name: str, lease: Lease | None, holder: str, duration_s: int) -> bool:
         """Writes oneself as the Lease's holder (an empty one gives it back), over this version of it or, with

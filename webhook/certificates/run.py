@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from timekeeper.core.lease import Watched, is_free, watched
 from webhook import log
 from webhook.certificates import files, plan
 from webhook.certificates.cluster import KINDS, AbsentError, Cluster, UnreachableError
 from webhook.certificates.issue import new_ca, new_leaf
-from webhook.certificates.lease import Watched, is_free, watched
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Leaf, Pair, leaves
 from webhook.certificates.reading import authorities, bundle, is_bundle
