@@ -108,6 +108,8 @@ class Store:
                 if wanted.get(key) and wanted[key] != there[key]:
                     said = f"{word} in precondition: {wanted[key]}, {word} in object meta: {there[key]}"
                     return _status(409, f"Operation cannot be fulfilled: Precondition failed: {said}")
+            if there.get("deletionTimestamp"):
+                return _status(409, f"pod {name} is being deleted, cannot be assigned to a host")
             if raw["spec"].get("nodeName"):
                 return _status(409, f'pod {name} is already assigned to node "{raw["spec"]["nodeName"]}"')
             if raw["spec"].get("schedulingGates"):

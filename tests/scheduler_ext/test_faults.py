@@ -257,6 +257,9 @@ class Faults(RuleBasedStateMachine):
         """At rest: all that was late has come, one leads, and nobody has lost or invented a card."""
         while self.cluster.late:
             self._late(0)
+        for each in self.replicas:
+            while any(each.api.broken.values()):
+                each.deliver()
         follower, survivor = self.replicas
         follower.belief.wanted = False
         follower.step()

@@ -34,8 +34,9 @@ class Seen:
 
     ``terms`` and ``rate``: fixed when its session was opened. ``left``: when it was seen to vanish, and its
     grace; ``lost``: it was found missing; ``lease_then`` and ``mark_then``: its node's Lease, and until when
-    the node was heard, at that moment. ``last``: where a session without proof ends for good. ``at_rest``:
-    until when its node was heard as it ended. ``settled``: the interval that was posted for good.
+    the node was heard, at that moment. ``last``: where a session without proof ends for good.
+    ``mark_at_end``: until when its node had been heard as its end was told; ``at_rest``: the same, once it is
+    written. ``settled``: the interval that was posted for good.
     """
 
     raw: Json
@@ -49,6 +50,7 @@ class Seen:
     lease_then: int | None = None
     mark_then: int = 0
     last: int | None = None
+    mark_at_end: int = 0
     at_rest: int = 0
     settled: tuple[int, int] | None = None
 
@@ -90,8 +92,8 @@ class Known:
 
     def sees(self, raw: Json, now: int) -> None:
         """The watch tells of a bound pod."""
-        self.heard = max(self.heard, now)
         self._learn(raw)
+        self.heard = max(self.heard, now)
 
     def goes(self, raw: Json, now: int) -> None:
         """The watch tells that a pod's object went. It says when itself; a second time tells nothing new."""
@@ -118,6 +120,8 @@ class Known:
         start, end = kubelet_says(raw)
         if start is not None and (pod.start is None or start < pod.start):
             pod.start, pod.settled = start, None
+        if end is not None and pod.end is None:
+            pod.mark_at_end = self.mark(pod.node)
         if end is not None and end != pod.end:
             pod.end, pod.settled = end, None
         return pod
@@ -137,7 +141,7 @@ class Known:
             if not pod.over and (pod.left or pod.lost):
                 self._close(pod, beats.get(uid, 0))
             if pod.end is not None and not pod.at_rest:
-                pod.at_rest = max(self.marks.get(pod.node, 0), self.mark(pod.node))
+                pod.at_rest = max(self.marks.get(pod.node, 0), pod.mark_at_end)
         for node in {pod.node for pod in self.pods.values() if not pod.over}:
             self.marks[node] = max(self.marks.get(node, 0), self.mark(node))
         for uid, pod in self.pods.items():
@@ -158,6 +162,8 @@ class Known:
         """The settler is killed: what was only heard is forgotten, what is written stays."""
         for uid in [uid for uid, pod in self.pods.items() if pod.terms is None]:
             del self.pods[uid]
+        for pod in self.pods.values():
+            pod.mark_at_end = 0
         self.leases.clear()
         self.heard = 0
 

@@ -99,6 +99,21 @@ def test_a_pod_that_was_given_up_and_is_listed_again_goes_on(town: Town) -> None
     assert town.charged() == GPU * (MINUTE + 2 * HOUR)
 
 
+def test_what_is_heard_of_the_node_between_an_end_and_the_next_tick_is_not_charged(town: Town) -> None:
+    pod = gpu_pod()
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
+    town.clock.turn(HOUR)
+    town.node_heard()
+    town.tick()
+
+    town.hear("pods", {**pod, "status": pod["status"] | {"phase": "Failed", "reason": "Evicted"}})
+    town.clock.turn(7 * SECOND)
+    town.node_heard()
+    town.tick()
+
+    assert town.charged() == GPU * (HOUR - 10 * MINUTE)
+
+
 def test_a_node_that_lives_on_speaks_no_more_for_a_pod_that_ended(town: Town) -> None:
     """No status told when it ended; what one tells later of its start moves the start alone."""
     pod = began(town, T0 + SECOND)

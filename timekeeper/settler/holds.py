@@ -98,7 +98,8 @@ def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved
 def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod, now_ms: int) -> Session:
     proved = witness(session, pod, now_ms)
     if proved.is_over and not session.is_over:
-        proved = _at_rest(proved, _watermark_ms(world, book, session.node))
+        # as the end was heard: later the node speaks of others, and no longer of this pod
+        proved = _at_rest(proved, _later(book.watermarks.get(session.node), world.marks.get(pod.uid)))
     if proved != session:
         # what was settled is settled anew, by a correction
         proved = moved.sessions[pod.uid] = replace(proved, settled_ms=None)
@@ -108,10 +109,6 @@ def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod, n
 def _at_rest(session: Session, watermark_ms: int | None) -> Session:
     """A session that is over keeps its node's watermark as it is then, whatever the node does later."""
     return replace(session, watermark_ms=watermark_ms)
-
-
-def _watermark_ms(world: World, book: Book, node: str) -> int | None:
-    return _later(book.watermarks.get(node), world.watermark_ms(node))
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -100,6 +100,7 @@ class Gone:
 @dataclass(slots=True)
 class World:
     """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
+    ``marks``: of those that ended, until when their node had been heard as the end was.
 
     ``relisted``: all pods were listed anew, so that sessions without a pod have lost theirs unseen.
     ``unreadable``: pods to report, and how many more it had no room for (``unnamed``); ``lost``: ends that
@@ -119,6 +120,7 @@ class World:
     heard_ms: int = 0
     touched: dict[str, int] = field(default_factory=dict)
     gone: dict[str, Gone] = field(default_factory=dict)
+    marks: dict[str, int | None] = field(default_factory=dict)
     relisted: bool = False
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
     unnamed: int = 0
@@ -160,6 +162,7 @@ class World:
         """Everything touched so far stands in the ledger now, but for the pods that wait to be looked at
         again."""
         self.touched = dict(deferred)
+        self.marks = {uid: mark for uid, mark in self.marks.items() if uid in deferred}
         self.gone.clear()
         self.unreadable.clear()
         self.unnamed = 0
@@ -233,6 +236,8 @@ class World:
     def _put_pod(self, pod: Pod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)
         pod = _earliest(before, pod)
+        if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
+            self.marks.setdefault(pod.uid, self.watermark_ms(pod.node))
         if deleted:
             # the object itself tells when it was removed, however late or often a watch brings that
             self._lose(pod, at_ms if pod.deleted_ms is None else min(at_ms, pod.deleted_ms), seen=True)
@@ -275,6 +280,7 @@ class World:
             return
         if len(self.gone) >= self.most_gone:
             self.lost += 1
+            self.marks.pop(pod.uid, None)
             return
         lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)
         self.gone[pod.uid] = Gone(pod, at_ms, seen, lease, watermark)
