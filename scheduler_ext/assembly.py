@@ -111,7 +111,8 @@ class Extender:
         )
         self.preemptor = self._preempting()
         self.cooling = lambda: self.preemptor.cooling
-        verbs = Verbs(self.books, self._policies, self.waker, self.binder, self.moment)
+        patience = self.leadership.wait_while_taking_over
+        verbs = Verbs(self.books, self._policies, self.waker, self.binder, self.moment, patience)
         self._decisions = Decisions(now_ms)
         pages = self._pages()
         self._poller = self._polling(pages.metrics)

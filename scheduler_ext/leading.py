@@ -32,6 +32,7 @@ TOUCH_S = 1.0  # of touches before the next look at the Lease: it must be renewe
 SOON_S = 0.05  # until the books are complete
 AGAIN_S = 0.5  # after something that came to nothing, at first
 LONGEST_S = 8.0
+PATIENT_S = 1.5  # kube-scheduler waits two seconds for an answer
 MOST_LOOKS = 40  # for a mark in the watch; then another is written
 
 
@@ -96,6 +97,13 @@ class Leadership:
 
             self._changed.wait_for(settled, min(until_s(), self._patience_s))
         return self.term
+
+    def wait_while_taking_over(self) -> None:
+        """Until that has come to something, `PATIENT_S` at most: who is told of nodes before has his pods
+        wait for us by the hundred, each counted where it cannot be bound yet."""
+        if self._state in ("claims", "fences"):
+            with self._changed:
+                self._changed.wait_for(lambda: self._state not in ("claims", "fences"), PATIENT_S)
 
     def heard(self, mark: Mark) -> None:
         """The watch shows this mark, and all that came before it is in the books."""

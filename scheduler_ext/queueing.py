@@ -32,6 +32,8 @@ class Queue:
         self._nodes: Map[Node] = Map()
         self._changed_at: dict[str, float] = {}
         self._unbound: set[str] = set()
+        self._tried: set[str] = set()  # of them those for which there was no room
+        self._held: set[str] = set()  # and those for which cards are held
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
         self._none_until: dict[object, float] = {}
@@ -48,10 +50,15 @@ class Queue:
         self._nodes = snapshot.nodes
         for uid in snapshot.pods.changed_since(self._pods):
             pod = snapshot.pods.get(uid)
+            for uids in (self._unbound, self._tried, self._held):
+                uids.discard(uid)
             if pod is not None and not pod.node:
                 self._unbound.add(uid)
+                if pod.unschedulable:
+                    self._tried.add(uid)
+                if pod.reserved is not None:
+                    self._held.add(uid)
                 continue
-            self._unbound.discard(uid)
             for times in (self._since, self._look_at, self._report_at):
                 times.pop(uid, None)
         self._pods = snapshot.pods
@@ -61,7 +68,7 @@ class Queue:
         """The pods whose objects say that cards are held for them, the oldest reservation first."""
         found = [
             (pod, pod.reserved)
-            for uid in self._unbound
+            for uid in self._held
             if (pod := snapshot.pods.get(uid)) is not None and pod.reserved is not None
         ]
         return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
@@ -96,11 +103,11 @@ class Queue:
             yield pod
 
     def _waiting(self, snapshot: Snapshot, moment: Moment) -> list[Pod]:
-        if not self._unbound:
+        if not self._tried:
             return []
         supposed = as_if_enforced(moment.standings)
         standings = {id(each): each for each in (moment.standings, supposed)}.values()
-        pods = [pod for uid in self._unbound if (pod := snapshot.pods.get(uid)) is not None]
+        pods = [pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None]
         waiting = [
             pod
             for pod in pods

@@ -11,12 +11,13 @@ from scheduler_ext.books import Books
 from scheduler_ext.cpu import requested_milli
 from scheduler_ext.dryrun import DryRun, dry_run
 from scheduler_ext.fit import fit
+from scheduler_ext.intents import Intents
 from scheduler_ext.nodes import without_seat
 from scheduler_ext.pods import Pod, read_pod
 from scheduler_ext.policies import Policies
 from scheduler_ext.policy import Policy
 from scheduler_ext.preempt import Leaving, with_cards
-from scheduler_ext.rank import ranked
+from scheduler_ext.rank import MOST, ranked
 from scheduler_ext.refusal import Refusal
 from scheduler_ext.snapshot import Snapshot
 from scheduler_ext.victims import Moment
@@ -31,7 +32,8 @@ INCOMPLETE = "the extender's books are not complete yet"
 
 
 class Verbs:
-    """filter, prioritize and preempt change nothing but the memory of who waits; bind is `Binder`'s."""
+    """filter, prioritize and preempt change nothing but the memory of who waits and of who is on its way;
+    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet."""
 
     def __init__(
         self,
@@ -40,10 +42,12 @@ class Verbs:
         waker: Waker,
         binder: Binder,
         moment: Callable[[Snapshot], Moment],
+        patience: Callable[[], None],
     ) -> None:
         self._books, self._policies, self._waker, self._binder = books, policies, waker, binder
-        self._moment = moment
+        self._moment, self._patience = moment, patience
         self._answers = Answers()
+        self._intents = Intents()
 
     @property
     def complete(self) -> bool:
@@ -55,6 +59,7 @@ class Verbs:
         complete."""
         if not self.complete:
             return INCOMPLETE
+        self._patience()
         snapshot = self._books.snapshot
         pod = _pod(asked, snapshot)
         if pod is None:
@@ -105,8 +110,12 @@ class Verbs:
             about = None
         if about is None:
             return [0] * len(asked.names)
-        scores = self._answers.scores(about, snapshot.nodes, asked.names)
-        return ranked(about.policy, pod.uid if pod is not None else "", scores, asked.names)
+        uid = pod.uid if pod is not None else ""
+        scores = self._answers.scores(about, self._intents.over(snapshot, uid), asked.names)
+        ranks = ranked(about.policy, uid, scores, asked.names)
+        if pod is not None and uid in snapshot.pods and MOST in ranks:
+            self._intents.note(pod, about.policy, asked.names[ranks.index(MOST)])
+        return ranks
 
     def preempt(self, offer: Offer) -> Mapping[str, Leaving]:
         """Of the nodes where kube-scheduler would make room for the pod those where it then has its cards,
@@ -132,7 +141,11 @@ class Verbs:
 
     def bind(self, order: Order) -> str:
         """Why the pod is not bound, "" where it is."""
-        return self._binder.bind(order) if self.complete else INCOMPLETE
+        if not self.complete:
+            return INCOMPLETE
+        error = self._binder.bind(order)
+        self._intents.drop(order.uid)
+        return error
 
 
 def _without_gpu(raw: Json, policies: Policies) -> Question | None:

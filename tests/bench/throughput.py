@@ -69,10 +69,10 @@ class Bench:
 
     def round(self, way: str, pods: int) -> Json:
         """The rate, and each process's CPU a pod, of one way."""
-        with ThreadPoolExecutor(CREATORS) as pool:
-            list(pool.map(lambda _: self._create(), range(pods)))
-        version = self.must("GET", f"{PODS}?limit=1")["metadata"]["resourceVersion"]
         with self.extender(way) as (url, extender):
+            with ThreadPoolExecutor(CREATORS) as pool:
+                list(pool.map(lambda _: self._create(), range(pods)))
+            version = self.must("GET", f"{PODS}?limit=1")["metadata"]["resourceVersion"]
             self.cp.start_scheduler("gpu-scheduler", profiles=(GPU_PROFILE,), extender_url=url)
             try:
                 return self._timed(version, pods, extender)
@@ -138,6 +138,7 @@ class Bench:
         url = f"http://127.0.0.1:{port}"
         try:
             until(lambda: _answers(f"{url}/readyz") or process.poll() is not None)
+            until(lambda: way == "noop" or _leads(url) or process.poll() is not None)
             if process.poll() is not None:
                 raise SystemExit((self.cp.folder / f"{way}.log").read_text())
             yield url, process.pid
@@ -223,6 +224,11 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _leads(url: str) -> bool:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+        return "bursar_extender_leads 1.0" in answer.read().decode()
 
 
 def main() -> None:

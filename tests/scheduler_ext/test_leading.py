@@ -1,12 +1,14 @@
 """Taking over, one history for each guarantee: two replicas that both believe what they like, stopped and
 continued between any two calls. `test_faults` mixes all of this at random."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scheduler_ext.fencing import marker, toucher
+from scheduler_ext.leading import PATIENT_S
 from scheduler_ext.marks import Mark, Marks, claimed, heard, listed
 from scheduler_ext.pods import Other
 from scheduler_ext.policy import Policy, policy_named
@@ -367,3 +369,20 @@ def test_an_earlier_mark_of_ours_neither_counts_nor_beats_us() -> None:
     late = heard(claimed(ME, "me.2"), MINE)
 
     assert (late.seen, late.beaten) == (False, False)
+
+
+def test_filter_waits_for_a_taking_over_and_for_nothing_else(pair: Pair) -> None:
+    leadership = pair.first.leadership
+    leadership.wait_while_taking_over()  # it follows, and may be asked for a simulation
+
+    pair.first.belief.wanted = True
+    pair.first.deliver()
+    pair.first.step()
+    states: list[str] = [leadership.state]
+    waiting = threading.Thread(target=lambda: [leadership.wait_while_taking_over(), states.append("waited")])
+    waiting.start()
+    pair.first.take_over()
+    waiting.join(timeout=PATIENT_S / 2)
+
+    assert states == ["claims", "waited"]
+    assert leadership.leads()

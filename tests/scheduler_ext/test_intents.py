@@ -1,0 +1,115 @@
+"""A pod on its way to a node is reckoned with in the ranks of those that ask next, and nowhere else."""
+
+import pytest
+
+from scheduler_ext.facts import read_node
+from scheduler_ext.intents import LASTS_S, MOST, Intents
+from scheduler_ext.persistent import Map
+from scheduler_ext.policy import BINPACK
+from scheduler_ext.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.worlds import node, percent, read
+from tests.worlds import card
+from timekeeper.core.values import Placement, Slice
+
+
+class Clock:
+    """Seconds that the test counts."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class World:
+    """A node of one card, and pods that wait."""
+
+    def __init__(self, *names: str, share: int = 60) -> None:
+        self.clock = Clock()
+        self.intents = Intents(self.clock)
+        self.pods = {name: read(percent(share, name)) for name in names}
+        snapshot = node_seen(EMPTY, read_node(node("a", card(0))))
+        for pod in self.pods.values():
+            snapshot = pod_seen(snapshot, pod)
+        self.snapshot: Snapshot = snapshot
+
+    def note(self, name: str) -> None:
+        """This one was told that the node is the best."""
+        self.intents.note(self.pods[name], BINPACK, "a")
+
+    def free(self, name: str) -> int:
+        """Thousandths of the card that a pod is told of."""
+        nodes = self.intents.over(self.snapshot, self.pods[name].uid)
+        assert isinstance(nodes, Map)
+        there = nodes.get("a")
+        assert there is not None
+        assert there.rooms[0] is not None
+        return there.rooms[0].share_milli
+
+
+def test_others_see_the_card_as_it_will_be_and_the_pod_itself_as_it_is() -> None:
+    world = World("p", "q", "r", share=30)
+    world.note("p")
+    world.note("q")
+
+    assert [world.free(name) for name in "pqr"] == [700, 700, 400]
+
+
+def test_one_that_would_not_fit_any_more_takes_nothing() -> None:
+    world = World("p", "q", "r")
+    world.note("p")
+    world.note("q")
+
+    assert world.free("r") == 400
+
+
+@pytest.mark.parametrize("how", ["time", "drop", "seat", "gone", "crowd"])
+def test_a_pod_is_forgotten_when_it_has_a_seat_or_never_comes(how: str) -> None:
+    world = World("p", "q")
+    world.note("p")
+    assert world.free("q") == 400
+
+    if how == "time":
+        world.clock.now_s += LASTS_S
+    elif how == "drop":
+        world.intents.drop(world.pods["p"].uid)
+    elif how == "seat":
+        slices = (Slice("a-GPU-0", 0, 600, 9600),)
+        placement = Placement((("main", slices),))
+        world.snapshot = assume(world.snapshot, world.pods["p"], "elsewhere", placement)
+    elif how == "gone":
+        pods = world.snapshot.pods.without(world.pods["p"].uid)
+        world.snapshot = Snapshot(pods, world.snapshot.others, world.snapshot.nodes)
+    else:
+        for at in range(MOST):
+            world.intents.note(read(percent(60, f"other-{at}")), BINPACK, "nowhere")
+
+    assert world.free("q") == 1000
+
+
+def test_a_card_that_fills_meanwhile_is_filled_anew() -> None:
+    world = World("p", "q", "r", share=30)
+    world.note("p")
+    assert world.free("q") == 700
+
+    placement = Placement((("main", (Slice("a-GPU-0", 0, 300, 4800),)),))
+    world.snapshot = assume(world.snapshot, world.pods["r"], "a", placement)
+
+    assert world.free("q") == 400
+
+
+def test_two_that_ask_one_after_the_other_are_sent_to_two_nodes_and_filter_knows_of_neither(
+    running: Running,
+) -> None:
+    for name in ("a", "b"):
+        running.put_node(node(name, card(0)))
+    first, second = (running.put_pod(percent(60, name)) for name in ("p", "q"))
+
+    assert running.prioritize(first, "a", "b") == {"a": 10, "b": 9}
+    assert running.filter(second, "a", "b")["NodeNames"] == ["a", "b"]
+    assert running.prioritize(second, "a", "b") == {"a": 0, "b": 10}
+
+    assert running.bind(first, "a") == ""
+    assert running.bind(second, "b") == ""
