@@ -379,7 +379,12 @@ def test_filter_waits_for_a_taking_over_and_for_nothing_else(pair: Pair) -> None
     pair.first.deliver()
     pair.first.step()
     states: list[str] = [leadership.state]
-    waiting = threading.Thread(target=lambda: [leadership.wait_while_taking_over(), states.append("waited")])
+
+    def wait() -> None:
+        leadership.wait_while_taking_over()
+        states.append("waited")
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
     pair.first.take_over()
     waiting.join(timeout=PATIENT_S / 2)

@@ -10,7 +10,8 @@ class CardWire(TypedDict):
     """One card of a node's inventory; memory in MiB.
 
     ``numa``: the number of its NUMA node. ``links``: the UUIDs of the node's cards that it reaches without
-    going through a CPU: by NVLink, else by a PCIe switch. Null or left out: not known.
+    going through a CPU: by NVLink, else by a PCIe switch. Null or left out: not known. ``fault``: why it is
+    not healthy, for people.
     """
 
     uuid: str
@@ -21,6 +22,7 @@ class CardWire(TypedDict):
     numa: NotRequired[int | None]
     links: NotRequired[list[str] | None]
     mig: str | None
+    fault: NotRequired[str]
 
 
 class Inventory(TypedDict):
@@ -28,6 +30,73 @@ class Inventory(TypedDict):
 
     version: Literal[1]
     cards: list[CardWire]
+
+
+class Holders(TypedDict):
+    """Node annotation ``bursar.dev/holders``, written by the node agent alone.
+
+    ``boot``: the node's boot ID. ``known``: the agent has seen everything once since it began; before that
+    nothing may be concluded from what is not listed. ``pods``: by UID, the pods whose GPU containers are on
+    the node now, in whatever state their objects are, with the UUIDs of the cards that the kubelet's plugin
+    gave them (empty where no plugin chose). ``closed``: why the node gives out no shares, for people; empty
+    where it does.
+    """
+
+    version: Literal[1]
+    boot: str
+    known: bool
+    pods: dict[str, list[str]]
+    closed: str
+
+
+class CardUse(TypedDict):
+    """What one pod uses of one card by NVML's account of its processes: percent of the card's time, MiB; None
+    where the card does not tell."""
+
+    uuid: str
+    utilisation: int | None
+    memory_mib: int | None
+
+
+class PodUse(TypedDict):
+    """The cards that one pod uses."""
+
+    uid: str
+    cards: list[CardUse]
+
+
+class Use(TypedDict):
+    """One look at a node, ``age_ms`` old by the agent's monotonic clock when it is sent; ``cards``: each
+    card's use as a whole."""
+
+    age_ms: int
+    pods: list[PodUse]
+    cards: list[CardUse]
+
+
+class NodeUsage(TypedDict):
+    """``POST /v1/nodeusage``, under the identity of a node's agent: the node is the one that the token names.
+    ``boot`` and ``sequence`` as in `Heartbeats`."""
+
+    version: Literal[1]
+    boot: str
+    sequence: int
+    uses: list[Use]
+
+
+class NodeUsageAnswer(TypedDict):
+    """When to report next, and the CA bundle (PEM) to trust from now on."""
+
+    version: Literal[1]
+    interval_ms: int
+    ca: NotRequired[str]
+
+
+class MeasuredCards(TypedDict):
+    """``GET /v1/nodeusage``: node -> card UUID -> its use as last reported, of the last two minutes alone."""
+
+    version: Literal[1]
+    nodes: dict[str, dict[str, CardUse]]
 
 
 class SliceWire(TypedDict):
