@@ -22,6 +22,7 @@ BENCHMARKS = {
     "standings": ["standings.py"],
     "reports": ["reports.py"],
     "ledger": ["ledger.py"],
+    "sidecar": ["sidecar.py"],
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
+from timekeeper.settler.run import Settler
 from timekeeper.settler.tally import Tally
 
 HOURLY = "gpuHours: 10\nperiod: hour\ncarryOver: 0.5"
@@ -120,3 +121,20 @@ def test_what_a_tick_that_was_not_written_found_moved_is_not_forgotten() -> None
     tally = Tally(touched={"team-a": T0})
 
     assert tally.anew(0).touched == {"team-a": T0}
+
+
+def test_after_a_slow_reading_of_beats_the_next_waits_five_times_as_long(town: Town) -> None:
+    """A fifth of the settler's time, and no more, where the database is slow."""
+    moments = iter((0.0, 2.0, 9.9, 10.0, 10.0))  # begins and ends, comes too soon, begins and ends
+    pod = gpu_pod(started_ms=T0)
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
+    town.settler = Settler(town.store, town.clock, town.notices.append, seconds=lambda: next(moments))
+    town.list_all()
+    town.tick()
+    town.clock.turn(MINUTE)
+    town.beat(pod, 1)
+
+    town.tick()
+    assert town.settler.book.beats == {}
+    town.tick()
+    assert town.settler.book.beats == {"uid-p": T0 + MINUTE}

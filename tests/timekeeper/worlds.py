@@ -203,7 +203,7 @@ class Town:
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.notices: list[Notice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
-        self.settler = Settler(self.store, self.clock, self.notices.append)
+        self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
         self.client: FlaskClient = self.serve()
 
     def serve(self) -> FlaskClient:
@@ -257,7 +257,7 @@ class Town:
     def start_anew(self) -> None:
         """The settler is killed and started again: nothing but the database is left of it, nothing is heard
         yet."""
-        self.settler = Settler(self.store, self.clock, self.notices.append)
+        self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
 
     def restart(self) -> None:
         """The settler is killed, started again, and hears everything there is."""

@@ -34,14 +34,21 @@ _SLOW_S = 0.02  # a reading of beats that takes longer may take a fifth of the t
 
 class Settler:
     """World and book, and the ticks between them. One thread uses it; there is one per database: the newest,
-    for whoever settled before can write nothing more. ``holder`` names it."""
+    for whoever settled before can write nothing more. ``holder`` names it; by ``seconds`` it tells how long
+    it takes to read the beats."""
 
     def __init__(
-        self, store: Store, clock: Clock, tell: Callable[[Notice], None], holder: str = "settler"
+        self,
+        store: Store,
+        clock: Clock,
+        tell: Callable[[Notice], None],
+        holder: str = "settler",
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._clock = clock
         self._tell = tell
+        self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
@@ -173,7 +180,7 @@ class Settler:
             self.book.recall(found)
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
-        began_s = time.monotonic()
+        began_s = self._seconds()
         if began_s < self._next_beats_s:
             return
         since = self._beats_ms - _BEAT_OVERLAP_MS
@@ -185,7 +192,7 @@ class Settler:
                 beats[uid] = beat
                 self.book.heard_beats.add(uid)
         self._beats_ms = now_ms
-        took_s = time.monotonic() - began_s
+        took_s = self._seconds() - began_s
         self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
     def _report(self, decision: Decision, read: Read) -> None:
