@@ -122,15 +122,19 @@ class Faults(RuleBasedStateMachine):
         else:
             replica.books.expire()
 
-    def _obeyed(self, replica: str, _uid: str) -> None:
-        """A Binding was obeyed: what vanished and may still run counts, where the replica could know."""
+    def _obeyed(self, replica: str, uid: str) -> None:
+        """A Binding was obeyed: on its cards what vanished and may still run counts, where the replica could
+        know."""
         still = [
             each.raw
             for each in self.cluster.vanished
             if each.until_ms > self.cluster.now_ms and replica not in each.unknown
         ]
         pods = [pod for pod in self.cluster.pods() if readback.holds(pod)]
-        assert not readback.overcommitted(readback.taken([*pods, *still]), MEMORY)
+        its = readback.taken([pod for pod in pods if pod["metadata"]["uid"] == uid])
+        over = readback.overcommitted(readback.taken([*pods, *still]), MEMORY)
+        assert its
+        assert not over.keys() & its.keys()
 
     # pods
 
