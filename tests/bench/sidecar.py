@@ -10,8 +10,10 @@ first_s}]``.
 """
 
 import argparse
+import compileall
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,8 +87,9 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
     """The process of a sidecar in an installation as bare as its image's."""
     library = folder / "library"
     library.mkdir()
-    (library / "pynvml.py").symlink_to(pynvml.__file__)
-    (library / "sidecar").symlink_to(ROOT / "sidecar")
+    shutil.copy(pynvml.__file__, library)
+    shutil.copytree(ROOT / "sidecar", library / "sidecar")
+    compileall.compile_dir(library, quiet=1)
     bare = {"PYTHONPATH": str(library), "PATH": os.environ["PATH"]}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
