@@ -28,6 +28,7 @@ from scheduler_ext.figures import Totals
 from scheduler_ext.headroom import Counting
 from scheduler_ext.leading import Leadership
 from scheduler_ext.load import Figures, Source
+from scheduler_ext.measuring import Measuring
 from scheduler_ext.metrics import Metrics, Sources
 from scheduler_ext.nodes import Seat
 from scheduler_ext.pages import Pages
@@ -69,8 +70,7 @@ def monotonic_ms() -> int:
 
 class Extender:
     """The running extender. ``app`` answers; `start` begins to watch; `stop` asks the threads to end; ``die``
-    ends the process at once; ``measured``: how busy the cards are, where that is known;
-    ``complete`` is called once the books are."""
+    ends the process at once; ``complete`` is called once the books are."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class Extender:
         api: Api,
         say: log.Log = log.to_stderr,
         die: Callable[[int], object] = os._exit,
-        measured: Source | None = None,
         complete: Callable[[], object] = lambda: None,
     ) -> None:
         self._settings, self._api, self._say, self._die = settings, api, say, die
@@ -94,7 +93,7 @@ class Extender:
         self._policies = Policies(
             settings.policy,
             self.standings,
-            measured or _nothing_measured,
+            self._measured(),
             lambda why: say("policy", asked="load", acts_as="fragmentation", why=why),
         )
         self.leadership = leadership(settings, api, self.books, say, self._seed)
@@ -115,6 +114,7 @@ class Extender:
         verbs = Verbs(self.books, self._policies, self.waker, self.binder, self.moment, patience)
         self._decisions = Decisions(now_ms)
         pages = self._pages()
+        self._metrics = pages.metrics
         self._poller = self._polling(pages.metrics)
         self.app: Flask = create_app(verbs, self._decisions, pages, say)
 
@@ -133,6 +133,7 @@ class Extender:
             "learner": self._learn,
             "events": lambda: self.events.run(self._stop),
             "standings": self._poll,
+            "usage": self._measure,
             "disruption": lambda: self._follow(disruption_books.kind(self.disruptions)),
             "preemptor": lambda: self.preemptor.run(self._stop),
         }.items():
@@ -167,6 +168,23 @@ class Extender:
             wanted.patience_ms, wanted.pdb_grace_ms, wanted.most, self._settings.scheduler_name, heeds
         )
         return Preemptor(self._api, world, terms)
+
+    def _measured(self) -> Source:
+        """How busy the cards are, where there is a timekeeper to be asked."""
+        wanted, always = self._settings.timekeeper, self._settings.policy == "load"
+        self._measuring: Measuring | None = None
+        if wanted is None:
+            return _nothing_measured
+
+        def polled(outcome: str, age_s: float) -> None:
+            self._metrics.measured(outcome, age_s)
+
+        self._measuring = Measuring(wanted, monotonic_ms, self._say, polled, always)
+        return self._measuring.figures
+
+    def _measure(self) -> None:
+        if self._measuring is not None:
+            self._measuring.run(self._stop)
 
     def _polling(self, metrics: Metrics) -> Poller | None:
         wanted = self._settings.timekeeper

@@ -132,7 +132,7 @@ class Books:
 
     def expire(self) -> None:
         """Vanished pods whose time has come let go of their cards, and reservations end."""
-        if self._snapshot.unsure:
+        if self._snapshot.unsure or len(self._snapshot.ended):
             self._change(lambda s: at_moment.expire(s, self._now_ms()))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:

@@ -2,7 +2,7 @@
 for whoever looks why none of its cards is given out."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_ext.events import Events
 from scheduler_ext.facts import CLOSED
@@ -14,18 +14,20 @@ from scheduler_ext.persistent import Map
 @dataclass(frozen=True, slots=True)
 class Closure:
     """A node that has become closed, by a word of `facts.CLOSED` and because of these pods, if it is pods; or
-    open, where the word is ""."""
+    open, where the word is "". ``why``: for people, where there is more to say."""
 
     node: str
     word: str
     pods: tuple[str, ...] = ()
+    why: str = field(default="", compare=False)
 
     def sentence(self) -> str:
         """For people."""
         if not self.word:
             return "The node's cards are given out again."
         named = f" ({', '.join(self.pods[:3])}{' and others' if len(self.pods) > 3 else ''})"
-        return f"None of the node's cards is given out: {CLOSED[self.word]}{named if self.pods else ''}."
+        why = self.why or CLOSED[self.word]
+        return f"None of the node's cards is given out: {why}{named if self.pods else ''}."
 
 
 def closures(new: Map[Node], old: Map[Node]) -> Iterator[Closure]:
@@ -34,10 +36,18 @@ def closures(new: Map[Node], old: Map[Node]) -> Iterator[Closure]:
         node, before = new.get(name), old.get(name)
         if node is None or node.facts is None:
             continue
-        now = Closure(name, node.closed, culprits(node))
+        now = Closure(name, node.closed, culprits(node), why_closed(node))
         was = Closure(name, before.closed, culprits(before)) if before is not None else Closure(name, "")
         if now != was:
             yield now
+
+
+def why_closed(node: Node) -> str:
+    """Why the node is closed, with what its agent says of that; "" where it is open."""
+    if not node.closed:
+        return ""
+    agents = node.facts.present.closed if node.facts is not None and node.facts.present is not None else ""
+    return f"{CLOSED[node.closed]}: {agents}" if node.closed == "strangers" else CLOSED[node.closed]
 
 
 def culprits(node: Node) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ from timekeeper.core.dialects import native, nvidia, tencent
 from timekeeper.core.quantity import integral
 from timekeeper.core.request import Json, annotations_of, mapping
 
+# of a template: whatever its agent may have told of the node that it was taken from, nobody is on it
+NOBODY = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
+
 # what GPU feature discovery writes on a node, and autoscalers on their templates
 MODEL_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
@@ -53,12 +56,14 @@ def dry_run(asked: Asked, about: Question, uid: str, snapshot: Snapshot) -> DryR
 
 def _complete(raw: Json) -> tuple[Json, str]:
     """The Node object with an inventory in any case, and what that assumes, "" where it had one."""
-    annotations = annotations_of(raw)
+    annotations = {**annotations_of(raw), names.HOLDERS: NOBODY}
+    metadata = {**mapping(raw.get("metadata")), "annotations": annotations}
+    raw = {**raw, "metadata": metadata}
     status = mapping(raw.get("status"))
     count, memory = _advertised(mapping(status.get("capacity")))
     if names.INVENTORY in annotations or not count:
         return raw, ""
-    labels = mapping(mapping(raw.get("metadata")).get("labels"))
+    labels = mapping(metadata.get("labels"))
     model = str(labels.get(MODEL_LABEL, ""))
     told = integral(labels.get(MEMORY_LABEL)) or 0
     each = min(max(memory // count or told, 1), _MOST_MIB)
@@ -67,7 +72,7 @@ def _complete(raw: Json) -> tuple[Json, str]:
         for at in range(count)
     ]
     inventory = json.dumps({"version": 1, "cards": cards})
-    metadata = {**mapping(raw.get("metadata")), "annotations": {**annotations, names.INVENTORY: inventory}}
+    metadata = {**metadata, "annotations": {**annotations, names.INVENTORY: inventory}}
     return {**raw, "metadata": metadata}, _sentence(count, each, model)
 
 

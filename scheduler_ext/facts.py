@@ -9,6 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.cards import UndecodableError, decode_inventory
 from timekeeper.core.constraints import listed
 from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
+from timekeeper.core.holders import UNREADABLE, Present, kubelets_boot, present_on
 from timekeeper.core.quantity import integral
 from timekeeper.core.request import Json, annotations_of, mapping
 from timekeeper.core.values import Card
@@ -21,6 +22,10 @@ CLOSED = {
     "two-families": "more than one GPU plugin serves it",
     "unspoken-plugin": "its GPU plugin is not one that Bursar works with",
     "inventory": "its card inventory cannot be read",
+    "holders": "what its node agent tells of the pods there cannot be read",
+    "strangers": "its node agent has closed it, for its cards are or can be used by others than given",
+    "holders-unknown": "its node agent has not told yet which pods have its cards",
+    "lingering": "a pod without an object still runs there, nobody knows on which cards",
     "placement": "a pod's cards are not what its request and the inventory bear out",
     "unplaced": "a GPU pod was bound to it without a placement",
 }
@@ -35,7 +40,8 @@ class Facts:
     ``family``: the dialect that belongs to the node (design: *node families*). ``fault``: a word of
     ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource;
     ``cpu_milli``: the same of CPU, in thousandths of a core. ``face``: what it shows to pods, while it has
-    cards.
+    cards. ``present``: who is there by its agent, None where nothing it says counts; ``boot``: the node's
+    boot ID, "" where nobody tells.
     """
 
     name: str
@@ -45,6 +51,8 @@ class Facts:
     allocatable: tuple[tuple[str, int], ...]
     cpu_milli: int
     face: Face = NO_FACE
+    present: Present | None = None
+    boot: str = ""
 
     @property
     def plugin_chooses(self) -> bool:
@@ -58,10 +66,12 @@ def read_node(raw: Json) -> Facts:
     allocatable = mapping(status.get("allocatable"))
     family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
     cards: tuple[Card, ...] = ()
+    present = _present(raw)
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is None:
         fault = ""  # there is nothing to close
     else:
+        fault = fault or _agents_fault(family, present)
         try:
             cards = _with_cordons(decode_inventory(str(inventory)), raw)
         except UndecodableError:
@@ -74,7 +84,26 @@ def read_node(raw: Json) -> Facts:
         allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
         cpu_milli=cpu_milli(allocatable),
         face=read_face(raw) if cards else NO_FACE,
+        present=present,
+        boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
+
+
+def _present(raw: Json) -> Present | None:
+    try:
+        return present_on(raw)
+    except UndecodableError:
+        return UNREADABLE
+
+
+def _agents_fault(family: str, present: Present | None) -> str:
+    """Why the node is closed by what its agent says, or does not say where only it can know."""
+    if present is UNREADABLE:
+        return "holders"
+    if present is not None and present.closed:
+        return "strangers"
+    chooses = family in BY_NAME and BY_NAME[family].plugin_chooses
+    return "holders-unknown" if chooses and not (present and present.known) else ""
 
 
 def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:

@@ -67,11 +67,28 @@ class Metrics:
             registry=self._registry,
         )
         self._standings_age.set(-1)
+        self._usage_polls = Counter(
+            "bursar_extender_usage_polls",
+            "Polls of the cards' measured use: heard, failed.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self._usage_age = Gauge(
+            "bursar_extender_usage_age_seconds",
+            "Since the cards' measured use was last heard, as of the last poll; -1: never.",
+            registry=self._registry,
+        )
+        self._usage_age.set(-1)
 
     def polled(self, outcome: str, age_s: float) -> None:
         """One poll of the timekeeper, heard or failed, and how old its table is after it."""
         self._polls.labels(outcome).inc()
         self._standings_age.set(age_s)
+
+    def measured(self, outcome: str, age_s: float) -> None:
+        """One poll of the cards' measured use, heard or failed, and how old it is after that."""
+        self._usage_polls.labels(outcome).inc()
+        self._usage_age.set(age_s)
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One call."""

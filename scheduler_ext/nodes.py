@@ -9,7 +9,7 @@ from scheduler_ext.pods import Amounts, Pod
 from scheduler_ext.reservation import Reservation
 from scheduler_ext.rooms import Room, Shape, room_of, shape_of
 from timekeeper.core.cards import NO_USE, Use, mismatch, use_of
-from timekeeper.core.values import Card, GPURequest, Placement
+from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 Held = Literal["bound", "assumed", "vanished", "reserved"]
 
@@ -22,7 +22,8 @@ class Seat:
     ``until_ms``, when the kubelet has surely ended it; ``reserved``: not there yet, and its cards are held
     for it until then. ``fault``: a word of `facts.CLOSED`, or "".
     ``unnamed``: whole cards that only the node's plugin could name. ``amounts`` and ``cpu_milli``: what
-    kube-scheduler counts of it now.
+    kube-scheduler counts of it now. ``listed``: it vanished, and the node's agent has told since that it is
+    there; ``boot``: the node's, as it vanished.
     """
 
     uid: str
@@ -38,6 +39,8 @@ class Seat:
     uses: tuple[tuple[str, Use], ...] = ()
     fault: str = ""
     unnamed: int = 0
+    listed: bool = False
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,14 @@ def judged(seat: Seat, facts: Facts | None) -> Seat:
     seat = replace(seat, uses=(), fault="", unnamed=0)
     if facts is None or not facts.cards:
         return seat
+    if is_nameless(seat):
+        return _by_agent(seat, facts, 0)
     if seat.placement is None:
         return _without_placement(seat, facts)
     if seat.request is None or mismatch(seat.request, seat.placement, facts.cards):
         return seat if seat.held == "reserved" else replace(seat, fault="placement")
+    if facts.plugin_chooses:
+        return _by_agent(seat, facts, _cards_asked(seat.request))
     return replace(seat, uses=tuple(use_of(seat.request, seat.placement).items()))
 
 
@@ -177,9 +184,21 @@ def unreserved(node: Node) -> Node:
     return node if len(seats) == len(node.seats) else node_of(node.name, node.facts, seats, node.others_milli)
 
 
-def vanished(seat: Seat, until_ms: int) -> Seat:
-    """The seat of a pod whose object went while it held its cards; kube-scheduler no longer counts it."""
-    return replace(seat, held="vanished", until_ms=until_ms, amounts=(), cpu_milli=0)
+def vanished(seat: Seat, until_ms: int, boot: str) -> Seat:
+    """The seat of a pod whose object went while it held its cards, in this boot of the node; kube-scheduler
+    no longer counts it."""
+    return replace(seat, held="vanished", until_ms=until_ms, amounts=(), cpu_milli=0, boot=boot)
+
+
+def nameless(uid: str, boot: str) -> Seat:
+    """The seat of a pod that nobody has told us of but the node's agent."""
+    full_name = f"?/{uid}"
+    return Seat(uid, full_name, None, None, False, (), 0, 0, "vanished", listed=True, boot=boot)
+
+
+def is_nameless(seat: Seat) -> bool:
+    """True for the seat of a pod of which nothing is known but that it is there."""
+    return seat.held == "vanished" and seat.full_name.startswith("?/")
 
 
 def uses_of(seats: Mapping[str, Seat]) -> dict[str, Use]:
@@ -215,11 +234,36 @@ def is_short(node: Node, amounts: Amounts) -> bool:
 
 
 def _has_more(new: Node, old: Node) -> bool:
+    if new.facts is not None and new.facts.plugin_chooses:
+        return _whole_left(new) > _whole_left(old)
     return new.unnamed < old.unnamed or any(
         mine.share_milli > was.share_milli or mine.memory_mib > was.memory_mib
         for mine, was in zip(new.rooms, old.rooms, strict=True)
         if mine is not None and was is not None
     )
+
+
+def _whole_left(node: Node) -> int:
+    """Cards that nobody is on, where no more is known of some pods than how many they have."""
+    return sum(room.untouched for room in node.rooms if room is not None) - node.unnamed
+
+
+def _by_agent(seat: Seat, facts: Facts, count: int) -> Seat:
+    """The seat on the cards that the node's agent knows it to have, each of them as a whole; on so many of
+    which nobody knows which they are where the agent does not name them. A pod of which not even the number
+    is known closes the node."""
+    told = facts.present.pods.get(seat.uid, ()) if facts.present is not None else ()
+    there = {card.uuid: Use(WHOLE_MILLI, card.memory_mib) for card in facts.cards if card.uuid in told}
+    named = bool(told) and len(there) == len(set(told))
+    if named:
+        return replace(seat, uses=tuple(there.items()))
+    return replace(seat, unnamed=count) if count else replace(seat, fault="lingering")
+
+
+def _cards_asked(request: GPURequest) -> int:
+    """The most cards that the pod has at one time."""
+    together = sum(each.ask.devices for each in request.asks if not each.init)
+    return max(together, max((each.ask.devices for each in request.asks if each.init), default=0))
 
 
 def _without_placement(seat: Seat, facts: Facts) -> Seat:
@@ -228,9 +272,7 @@ def _without_placement(seat: Seat, facts: Facts) -> Seat:
         return replace(seat, fault="placement")
     if seat.request is None or seat.request.dialect != facts.family or not facts.plugin_chooses:
         return replace(seat, fault="unplaced")
-    together = sum(each.ask.devices for each in seat.request.asks if not each.init)
-    alone = max((each.ask.devices for each in seat.request.asks if each.init), default=0)
-    return replace(seat, unnamed=max(together, alone))
+    return _by_agent(seat, facts, _cards_asked(seat.request))
 
 
 def _left(facts: Facts, seats: Mapping[str, Seat]) -> tuple[tuple[str, int], ...]:

@@ -18,7 +18,7 @@ NO_FIGURES = "there are no measured figures of the cards"
 
 class Policies:
     """``default``: the cluster's. ``standings``: knows that of each namespace. ``measured``: what `load` goes
-    by; while it has nothing, `load` acts as `fragmentation`, and ``say`` hears that once."""
+    by; while it has nothing, `load` acts as `fragmentation`, and ``say`` hears that once each time."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Policies:
             return BUILT[word]
         figures = self._measured() if word == "load" else None
         if figures is not None:
+            self._said = False
             return load(self._kept(figures))
         if word == "load" and not self._said:
             self._said = True

@@ -7,10 +7,13 @@ the old one, so a reader keeps the one it began with, and to undo is to go on wi
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from scheduler_ext import lingering
 from scheduler_ext.facts import Facts
 from scheduler_ext.nodes import (
     Node,
     Seat,
+    is_nameless,
+    nameless,
     node_of,
     reserved,
     seat_of,
@@ -24,18 +27,25 @@ from scheduler_ext.persistent import Map
 from scheduler_ext.pods import Other, Pod
 from timekeeper.core.values import Placement
 
+ENDED_MS = 60_000  # so long after its end a pod may come to be listed that was there when its agent looked
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """``pods``: every GPU pod whose object exists, by UID. ``others``: the pods that ask for no GPU and take
     CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``seated``: on which
-    node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of vanished pods."""
+    node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of vanished pods.
+    ``ended``: pods that ended and whose objects are gone, with their node and how long to remember that: its
+    agent may list them a little longer. ``whole``: the pods have been listed, so that one that is listed by
+    an agent and has no object has lost it."""
 
     pods: Map[Pod] = field(default_factory=Map)
     others: Map[Other] = field(default_factory=Map)
     nodes: Map[Node] = field(default_factory=Map)
     seated: Map[str] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()
+    ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
+    whole: bool = field(default=False, compare=False)
 
     def node(self, name: str) -> Node:
         """The node of this name; a bare one where nothing is known of it."""
@@ -57,7 +67,10 @@ def pod_seen(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     if snapshot.pods.get(pod.uid) == pod:
         return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
+    seat = snapshot.seat(pod.uid)
     if not pod.node:
+        if seat is not None and is_nameless(seat):
+            snapshot = unseat(snapshot, pod.uid)  # it has an object after all
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
         return unseat(snapshot, pod.uid)
@@ -66,10 +79,12 @@ def pod_seen(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
 
 def pod_gone(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
     """The pod's object is gone, and was last as given. Where it held cards, it goes on doing so for its grace
-    period: so long the kubelet may go on running it."""
+    period, for so long the kubelet may go on running it, or as its node's agent tells (`lingering`)."""
     snapshot = pod_seen(snapshot, pod)
     snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
-    return vanish(snapshot, pod.uid, now_ms) if pod.holding else unseat(snapshot, pod.uid)
+    if pod.holding:
+        return vanish(snapshot, pod.uid, now_ms)
+    return _ended(unseat(snapshot, pod.uid), pod, now_ms)
 
 
 def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapshot:
@@ -82,6 +97,9 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
             snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
     for pod in there.values():
         snapshot = pod_seen(snapshot, pod, now_ms)
+    snapshot = replace(snapshot, whole=True)
+    for node in snapshot.nodes.values():
+        snapshot = _by_agent(snapshot, node.name)
     return snapshot
 
 
@@ -116,12 +134,12 @@ def others_listed(snapshot: Snapshot, others: Iterable[Other]) -> Snapshot:
 
 def node_seen(snapshot: Snapshot, facts: Facts) -> Snapshot:
     """The node is now as given."""
-    return _with_node(snapshot, with_facts(snapshot.node(facts.name), facts))
+    return _by_agent(_with_node(snapshot, with_facts(snapshot.node(facts.name), facts)), facts.name)
 
 
 def node_gone(snapshot: Snapshot, name: str) -> Snapshot:
     """The node's object is gone; pods that are bound to it stay on record."""
-    return _with_node(snapshot, with_facts(snapshot.node(name), None))
+    return _by_agent(_with_node(snapshot, with_facts(snapshot.node(name), None)), name)
 
 
 def nodes_listed(snapshot: Snapshot, nodes: Iterable[Facts]) -> Snapshot:
@@ -171,15 +189,22 @@ def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
         return snapshot
     if seat.held == "reserved":
         return unseat(snapshot, uid)
-    return _seated(snapshot, snapshot.seated.get(uid) or "", vanished(seat, now_ms + seat.grace_ms))
+    name = snapshot.seated.get(uid) or ""
+    facts = snapshot.node(name).facts
+    gone = vanished(seat, now_ms + seat.grace_ms, facts.boot if facts is not None else "")
+    return _followed(_seated(snapshot, name, gone), name, uid)
 
 
 def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
-    """Pods that vanished and whose grace period is over let go of their cards, and reservations end."""
+    """Pods that vanished and whose grace period is over let go of their cards, but for those that an agent
+    lists; reservations end; and what ended long ago is forgotten."""
     for uid in snapshot.unsure:
         seat = snapshot.seat(uid)
-        if seat is not None and seat.held in ("vanished", "reserved") and seat.until_ms <= now_ms:
+        if seat is not None and seat.held != "assumed" and not lingering.lasts(seat, now_ms):
             snapshot = unseat(snapshot, uid)
+    for uid, (name, until_ms) in snapshot.ended.items():
+        if until_ms <= now_ms and uid not in lingering.listed(snapshot.node(name)):
+            snapshot = replace(snapshot, ended=snapshot.ended.without(uid))
     return snapshot
 
 
@@ -190,6 +215,33 @@ def unseat(snapshot: Snapshot, uid: str) -> Snapshot:
         return snapshot
     snapshot = replace(snapshot, seated=snapshot.seated.without(uid), unsure=snapshot.unsure - {uid})
     return _with_node(snapshot, without_seat(snapshot.node(name), uid))
+
+
+def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
+    """What the node's agent tells of vanished pods, and of pods that nobody else has told of."""
+    for seat in [seat for seat in snapshot.node(name).seats.values() if seat.held == "vanished"]:
+        snapshot = _followed(snapshot, name, seat.uid)
+    if not snapshot.whole:
+        return snapshot
+    node = snapshot.node(name)
+    for uid in lingering.listed(node):
+        if uid not in snapshot.seated and uid not in snapshot.pods and uid not in snapshot.ended:
+            boot = node.facts.boot if node.facts is not None else ""
+            snapshot = _seated(snapshot, name, nameless(uid, boot))
+    return snapshot
+
+
+def _followed(snapshot: Snapshot, name: str, uid: str) -> Snapshot:
+    node = snapshot.node(name)
+    seat = lingering.followed(node.seats[uid], node.facts)
+    return unseat(snapshot, uid) if seat is None else _seated(snapshot, name, seat)
+
+
+def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+    facts = snapshot.node(pod.node).facts if pod.node else None
+    if facts is None or facts.present is None:
+        return snapshot  # nobody lists it
+    return replace(snapshot, ended=snapshot.ended.set(pod.uid, (pod.node, now_ms + ENDED_MS)))
 
 
 def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:

@@ -4,7 +4,7 @@ dashboards. A page of nodes at a time, so that no answer grows with the cluster.
 from collections.abc import Callable, Iterable
 from typing import Literal, TypedDict
 
-from scheduler_ext.facts import CLOSED
+from scheduler_ext.closures import culprits, why_closed
 from scheduler_ext.figures import Figures, Total, Totals, figures_of
 from scheduler_ext.fragmentation import Gauge
 from scheduler_ext.headroom import Counting
@@ -161,8 +161,8 @@ def _node(node: Node, total: Total) -> NodeView:
     return NodeView(
         name=node.name,
         family=node.facts.family if node.facts else "",
-        closed=CLOSED[node.closed] if node.closed else None,
-        closed_by=sorted(each.full_name for each in node.seats.values() if each.fault == node.closed != ""),
+        closed=why_closed(node) or None,
+        closed_by=list(culprits(node)),
         cpu_left_milli=node.cpu_left,
         figures=None if node.closed else _figures(figures_of(node, total.gauge), total.gauge),
         cards=[_card(card, uses.get(card.uuid, NO_USE), on_card.get(card.uuid, [])) for card in node.cards],

@@ -16,6 +16,7 @@ from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from sidecar.settings import Settings
 
@@ -56,18 +57,22 @@ class Courier:
         remembered: tuple[str, str] | None,
         remember: Callable[[str, str], None],
         timeout_s: float = TIMEOUT_S,
+        path: str = PATH,
+        document: Callable[[Any, int], object] = spool.document,
     ) -> None:
         """``remembered``: the configured CA bundle and its successor, as ``remember`` was told by an earlier
-        process."""
+        process. ``document``: a post's body as of a moment, for ``path``."""
         self._settings = settings
         self._clock = clock
         self._remembered = remembered
         self._remember = remember
         self._timeout_s = timeout_s
+        self._path = settings.prefix + path
+        self._document = document
         self._trust: trust.Trust | None = None
         self._socket: ssl.SSLSocket | None = None
 
-    def deliver(self, post: spool.Post) -> Delivered | Failed:
+    def deliver(self, post: Any) -> Delivered | Failed:
         """Send the post, once; every failure is a sentence, none is raised."""
         try:
             return self._judge(self._exchange(post))
@@ -81,7 +86,7 @@ class Courier:
             self._socket.close()
         self._socket = None
 
-    def _exchange(self, post: spool.Post) -> http1.Response:
+    def _exchange(self, post: Any) -> http1.Response:
         token = _token(self._settings.token_file)
         if self._socket:
             try:
@@ -94,10 +99,9 @@ class Courier:
         self._socket = self._connect()
         return self._talk(self._socket, post, token)
 
-    def _talk(self, connection: ssl.SSLSocket, post: spool.Post, token: str) -> http1.Response:
-        body = json.dumps(spool.document(post, self._clock()), separators=(",", ":")).encode()
-        path = self._settings.prefix + PATH
-        connection.sendall(http1.request(self._settings.authority, path, token, body))
+    def _talk(self, connection: ssl.SSLSocket, post: Any, token: str) -> http1.Response:
+        body = json.dumps(self._document(post, self._clock()), separators=(",", ":")).encode()
+        connection.sendall(http1.request(self._settings.authority, self._path, token, body))
         with connection.makefile("rb") as stream:
             response = http1.response(stream)
         if not response.keep:

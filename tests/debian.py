@@ -5,16 +5,22 @@ import shutil
 import subprocess
 from pathlib import Path
 
-NEEDED = {
-    "cc": ("gcc", "libc6-dev")
-}  # command -> packages; the C compiler builds the NVML library that tests load
+# command -> packages; the C compiler builds the NVML library that tests load
+NEEDED = {"cc": ("gcc", "libc6-dev"), "ip": ("iproute2",), "pkg-config": ("pkg-config",)}
+# library, by its name for pkg-config -> packages; a real node's runc is built with it
+LIBRARIES = {"libseccomp": ("libseccomp-dev",)}
 
 
 def missing() -> list[str]:
-    """The packages whose command is not on the PATH."""
-    return [
-        package for command, packages in NEEDED.items() if not shutil.which(command) for package in packages
-    ]
+    """The packages whose command is not on the PATH, or whose library is not there."""
+    commands = [packages for command, packages in NEEDED.items() if not shutil.which(command)]
+    libraries = [packages for library, packages in LIBRARIES.items() if not _is_there(library)]
+    return [package for packages in (*commands, *libraries) for package in packages]
+
+
+def _is_there(library: str) -> bool:
+    program = shutil.which("pkg-config")
+    return program is not None and subprocess.run([program, "--exists", library]).returncode == 0
 
 
 def may_install() -> bool:

@@ -1,8 +1,9 @@
 """``make test``, ``make check`` and ``make soak``: everything that must pass, in the order that wastes no
 minute.
 
-The control plane's build (minutes, when nothing is cached) runs beside lint, types and the tests that need
-none of it; the ledger's tests, half of those, run beside all others.
+The control plane's build, and a real node's where this machine can have one (minutes, when nothing is
+cached), runs beside lint, types and the tests that need none of it; the ledger's tests, half of those, run
+beside all others.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("tests.run: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
+from deploy.local import node
 from tests import debian
 
 ROOT = Path(__file__).parent.parent
@@ -74,8 +76,12 @@ def step(name: str, command: list[str]) -> None:
 
 
 def build() -> Beside:
-    """The control plane's binaries, found or built."""
-    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build"])
+    """The binaries of the control plane and, where there can be one, of a real node: found or built."""
+    hindrance = node.hindrance()
+    if hindrance:
+        print(f"tests/kubelet is skipped: {hindrance}", flush=True)
+    real_node = [] if hindrance else ["--node"]
+    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build", *real_node])
 
 
 def pytest(marks: str, *more: str) -> list[str]:

@@ -13,6 +13,12 @@ from prometheus_client.registry import REGISTRY
 from timekeeper.settings import FIGURES_FOLDER
 
 HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by what became of them", ["outcome"])
+NODE_REPORTS = Counter(
+    "bursar_nodeusage_reports", "Reports of nodes' agents by what became of them", ["outcome"]
+)
+NODE_STRAYS = Counter(
+    "bursar_nodeusage_strays", "Pods left out of reports of nodes' agents, by why", ["reason"]
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "How long answers took, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Questions to the API server by kind and outcome", ["kind", "outcome"])

@@ -52,6 +52,8 @@ EXAMPLES: Mapping[str, str] = {
     "maxGracePeriod": "maxGracePeriod: 10m",
     "settleAfter": "settleAfter: 1h",
     "pdbGrace": "pdbGrace: 10m",
+    "overuse": "overuse: observe",
+    "overuseGrace": "overuseGrace: 10m",
     "unknownStanding": "unknownStanding: inBudget",
     "weights": "weights: {H100: 2.5, A100: 1.0}",
     "priorityClasses": "priorityClasses: {inBudget: gpu-default-priority, overBudget: gpu-lower-priority}",
@@ -122,8 +124,9 @@ def entries(
         value = read_entry(key, text)
         if isinstance(value, EntryError):
             wrong[key] = value
-        elif isinstance(value, Budget):
-            for sentence in (*not_built(value, key), *_of_group(value, keys)):
+        else:
+            of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
+            for sentence in (*not_built(value, key), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
     return Entries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
 

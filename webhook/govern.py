@@ -13,7 +13,7 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request import Json, canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
-from webhook import injected, visible
+from webhook import injected, mps, visible
 from webhook.patch import Operation, add, merged, remove
 from webhook.review import sequence_of
 from webhook.terms import PriorityClass, Terms
@@ -33,7 +33,7 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> 
         *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
         *_priority(pod["spec"], word, terms),
         *_scheduler(pod["spec"], terms),
-        *_containers(pod["spec"], request),
+        *_containers(pod["spec"], request, terms.mps_pipes),
         *_sidecar(pod, request, terms),
     ]
 
@@ -105,13 +105,20 @@ def _scheduler(spec: Json, terms: Terms) -> list[Operation]:
     return changed
 
 
-def _containers(spec: Json, request: GPURequest) -> list[Operation]:
+def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
     return [
         operation
         for field in ("initContainers", "containers")
         for index, container in enumerate(sequence_of(spec.get(field)))
-        for operation in visible.operations(container, f"/spec/{field}/{index}", request)
+        for operation in _variables(container, f"/spec/{field}/{index}", request, pipes)
     ]
+
+
+def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
+    env = mps.settled(container, request, pipes)
+    if env is None:
+        return visible.operations(container, path, request)
+    return [add(f"{path}/env", env), *visible.operations({**container, "env": env}, path, request)]
 
 
 def _sidecar(pod: Json, request: GPURequest, terms: Terms) -> list[Operation]:

@@ -4,29 +4,32 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 """
 
 import argparse
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn, TypeVar
-from urllib.parse import urlsplit
 
 from timekeeper.core import __version__, names
-from timekeeper.core.quantity import integral
 from webhook.certificates.lives import Lives
-from webhook.templates import BadPathError, TemplatePath, read_path
-from webhook.terms import PriorityClass, Sidecar, Terms
+from webhook.flag_values import (
+    address,
+    duration,
+    folder,
+    https,
+    https_or_empty,
+    natural,
+    one_of,
+    path_or_none,
+    priority_class,
+    sidecar_resources,
+    template_paths,
+)
+from webhook.templates import TemplatePath
+from webhook.terms import Sidecar, Terms
 
 T = TypeVar("T")
 
 _TRUST = Path("/etc/bursar/tls")
-
-# With less the sidecar would start for minutes, or be killed for its memory.
-LEAST_CPU_MILLI = 10
-LEAST_MEMORY = 32 << 20
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LONGEST_S = 36_500 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             max_grace_s=given.max_grace_period,
             runtime_class=given.runtime_class,
             sidecar=None if given.sidecar == "off" else sidecar,
+            mps_pipes=given.mps_pipe_directory if given.mps == "on" else "",
         ),
         template_paths=tuple(given.template_path),
     )
@@ -150,7 +154,7 @@ class _Flags:
         shown = f"default {default}" if default else "empty by default" if default == "" else "needed"
         self._parser.add_argument(
             flag,
-            type=read_as,
+            type=one_of(choices) if choices else read_as,
             default=present,
             required=present is None,
             choices=choices,
@@ -168,8 +172,8 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "own --help); `bursar-webhook serve` is the same as no command.",
     )
     flags = _Flags(parser, environment)
-    flags.add("--listen", _address, "0.0.0.0:8443", "address to serve on, HTTPS")
-    flags.add("--workers", _natural, "2", "processes that review")
+    flags.add("--listen", address, "0.0.0.0:8443", "address to serve on, HTTPS")
+    flags.add("--workers", natural, "2", "processes that review")
     flags.add(
         "--tls-cert", Path, str(_TRUST / "tls.crt"), "certificate to serve with, PEM; reread when it changes"
     )
@@ -179,7 +183,7 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     flags.add(
         "--timekeeper-url",
-        _https,
+        https,
         f"https://bursar-timekeeper.{names.NAMESPACE}.svc",
         "where the standings are asked",
     )
@@ -187,11 +191,11 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
     flags.add(
-        "--stale-after", _natural, "30", "seconds without the timekeeper after which standings are UNKNOWN"
+        "--stale-after", natural, "30", "seconds without the timekeeper after which standings are UNKNOWN"
     )
     flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
     flags.add(
-        "--sidecar-timekeeper-url", _https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
+        "--sidecar-timekeeper-url", https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
     )
     flags.add(
         "--sidecar-resources",
@@ -201,6 +205,15 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "LimitRange wants more of every container",
     )
     flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods that name none; empty: none is set")
+    flags.add(
+        "--mps", str, "off", "limit GPU containers by NVIDIA's MPS, where nodes run its daemon", ("off", "on")
+    )
+    flags.add(
+        "--mps-pipe-directory",
+        folder,
+        "/tmp/nvidia-mps",  # noqa: S108 (NVIDIA's own default; nothing is written there)
+        "where containers find the pipes of MPS; the node's container runtime mounts them",
+    )
     flags.add(
         "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
     )
@@ -215,7 +228,7 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "*NAME=VALUE of the class over budget",
     )
     flags.add("--unknown-standing", str, "inBudget", "*how UNKNOWN is treated", ("inBudget", "overBudget"))
-    flags.add("--max-grace-period", _natural, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
+    flags.add("--max-grace-period", natural, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
     flags.add(
         "--sidecar",
         str,
@@ -235,28 +248,6 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "BURSAR_TEMPLATE_PATH: several, divided by commas)",
     )
     return parser
-
-
-def sidecar_resources(text: str) -> tuple[str, str]:
-    """The value of ``--sidecar-resources``: cpu and memory as quantities."""
-    given = dict(each.strip().split("=", 1) for each in text.split(",") if "=" in each)
-    cpu, memory = given.get("cpu", ""), given.get("memory", "")
-    milli = re.fullmatch(r"([1-9][0-9]{0,5})(m?)", cpu, re.ASCII)
-    enough = milli is not None and int(milli[1]) * (1 if milli[2] else 1000) >= LEAST_CPU_MILLI
-    if len(given) != 2 or not enough or (integral(memory) or 0) < LEAST_MEMORY:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not cpu=AMOUNT,memory=AMOUNT, from {LEAST_CPU_MILLI}m and 32Mi on, such as "
-            "cpu=100m,memory=128Mi"
-        )
-    return cpu, memory
-
-
-def template_paths(text: str) -> tuple[TemplatePath, ...]:
-    """The value of ``--template-path``: one or several, divided by commas."""
-    try:
-        return tuple(read_path(each.strip()) for each in text.split(",") if each.strip())
-    except BadPathError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _from_environment(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[TemplatePath]:
@@ -284,16 +275,16 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "the webhook configurations, beside those that are there",
         ("bursar", "cert-manager"),
     )
-    flags.add("--ca-life", _duration, "3650d", "life of a CA; it is renewed when a third of it is left")
-    flags.add("--leaf-life", _duration, "365d", "life of a server's certificate; renewed likewise")
+    flags.add("--ca-life", duration, "3650d", "life of a CA; it is renewed when a third of it is left")
+    flags.add("--leaf-life", duration, "365d", "life of a server's certificate; renewed likewise")
     flags.add(
         "--overlap",
-        _duration,
+        duration,
         "7d",
         "how long a new CA is trusted before it signs, and the former one after the last leaf of it; longer "
         "than 50 heartbeats, and than a sidecar may be cut off from the timekeeper",
     )
-    flags.add("--every", _natural, "10", "seconds between two looks")
+    flags.add("--every", natural, "10", "seconds between two looks")
     flags.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
     parser.add_argument(
         "--extra-name",
@@ -308,49 +299,3 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="set everything right once and exit: 0, or 1 where something is missing",
     )
     return parser
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or not 0 <= int(port) < 65_536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,10})([smhd])", text, re.ASCII)
-    seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
-    if not 1 <= seconds <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration from 1s to 36500d, such as 12h or 365d")
-    return timedelta(seconds=seconds)
-
-
-def _https(text: str) -> str:
-    address = urlsplit(text)
-    if address.scheme != "https" or not address.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no https:// URL")
-    return text
-
-
-def _https_or_empty(text: str) -> str:
-    return _https(text) if text else ""
-
-
-def path_or_none(text: str) -> Path | None:
-    """A path, None for no text."""
-    return Path(text) if text else None
-
-
-def priority_class(text: str) -> PriorityClass:
-    """The value of a flag that takes ``NAME=VALUE``."""
-    name, _, value = text.partition("=")
-    digits = value.removeprefix("-")
-    if not name or not digits.isascii() or not digits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
-    return PriorityClass(name, int(value))

@@ -71,7 +71,9 @@ class Terms:
     ``rules``: the modes of the rules that differ from the catalogue's, the namespace's over the cluster's;
     ``exempt``: users and groups whose objects are warned of and not refused, where a rule may be relaxed.
     ``known`` is False while these are this process's flags alone, because no table of standings has been
-    heard. ``sidecar`` None injects nothing; an empty ``runtime_class`` sets none.
+    heard. ``sidecar`` None injects nothing; an empty ``runtime_class`` sets none. ``mps_pipes``: where
+    containers find the pipes of their node's MPS daemon; empty where nodes run none, and no container is told
+    of limits.
     """
 
     known: bool
@@ -85,6 +87,7 @@ class Terms:
     sidecar: Sidecar | None
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
+    mps_pipes: str = ""
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class that a pod of this standing gets; while observing nobody is demoted."""

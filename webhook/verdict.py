@@ -14,7 +14,7 @@ from timekeeper.core.request import Json, Parsed, annotations_of, mapping, parse
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, message, shown
 from timekeeper.core.wire import StandingWord
-from webhook import ephemeral, injected, notices, rules
+from webhook import ephemeral, injected, mps, notices, rules
 from webhook.govern import govern
 from webhook.patch import Operation
 from webhook.review import Answer, Review
@@ -235,6 +235,9 @@ def _recorded(pod: Json, terms: Terms) -> Terms:
     sidecar = terms.sidecar if injected.was_injected(pod) else None
     if terms.runtime_class or sidecar is not terms.sidecar:
         terms = replace(terms, runtime_class="", sidecar=sidecar)
+    pipes = mps.to_compare_with(pod, terms.mps_pipes)
+    if pipes != terms.mps_pipes:
+        terms = replace(terms, mps_pipes=pipes)
     if terms.known:
         return terms
     spec = pod["spec"]

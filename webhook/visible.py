@@ -70,5 +70,11 @@ def sees(variable: Variable) -> bool:
 
 def from_annotation(container: str) -> Variable:
     """The variable by which a container reads which cards it was given."""
-    path = f"metadata.annotations['{names.VISIBLE}{container}']"
-    return {"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+    return annotated(VISIBLE_DEVICES, names.VISIBLE + container)
+
+
+def annotated(variable: str, annotation: str) -> Variable:
+    """A variable that the kubelet fills from an annotation of the pod each time it starts the container; set
+    and empty where there is none."""
+    path = f"metadata.annotations['{annotation}']"
+    return {"name": variable, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 NEEDED_BYTES = 8 * 2**30
 
 # Minutes from nothing on 2 cores; only a hint for the person who waits.
-_ABOUT_MINUTES = {"kubernetes": 5, "etcd": 1, "kwok": 1}
+_ABOUT_MINUTES = {"kubernetes": 5, "etcd": 1, "kwok": 1, "containerd": 1, "runc": 1, "cni": 1}
 
 
 def binaries(
@@ -84,7 +84,7 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
     go = _toolchain(workshop, environ, say)
     for number, (source, tools) in enumerate(groups.items(), start=1):
         title = f"[{number}/{len(groups)}] {source.name} v{source.version}"
-        _GoBuild(go, workshop, environ, say, title).run(source, tools, cache)
+        _GoBuild(source, go, workshop, environ, say, title).run(tools, cache)
     if environ.get("BURSAR_KEEP_GO") != "1":
         shutil.rmtree(workshop.root)
 
@@ -115,26 +115,29 @@ def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path
 class _GoBuild:
     """One `go build` of the tools that come from one module."""
 
+    source: Source
     go: Path
     workshop: Workshop
     environ: Mapping[str, str]
     say: Say
     title: str
 
-    def run(self, source: Source, tools: list[Tool], cache: Path) -> None:
+    def run(self, tools: list[Tool], cache: Path) -> None:
         """Build, and put the binaries into the cache, each by an atomic rename."""
+        source = self.source
         folder = self.workshop.root / "src" / source.name
         out = self.workshop.scratch / source.name
         out.mkdir(parents=True)
         folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        replaces = self._staged_siblings(source, folder) if source.staged else []
+        replaces = self._staged_siblings(folder) if source.staged else []
         (folder / "go.mod").write_text(go_mod(source, replaces))
         packages = [tool.package for tool in tools]
-        needed = packages_in(self._go(folder, ["list", "-deps", *packages], fetching))
+        tags = ["-tags", ",".join(source.tags)] if source.tags else []
+        needed = packages_in(self._go(folder, ["list", "-deps", *tags, *packages], fetching))
         # A single main package's file may be named anything; of several, each is named after its folder.
         target = out / tools[0].name if len(tools) == 1 else out
-        flags = ["-v", "-trimpath", "-ldflags", ldflags(source), "-o", str(target)]
+        flags = ["-v", "-trimpath", *tags, "-ldflags", ldflags(source), "-o", str(target)]
         self._go(folder, ["build", *flags, *packages], lambda output: compiling(output, len(needed)))
         for tool in tools:
             self._check_version(out / tool.name, tool)
@@ -150,7 +153,8 @@ class _GoBuild:
                 f"{self.title}: the {tool.name} that was built does not run or tells another version"
             )
 
-    def _staged_siblings(self, source: Source, folder: Path) -> list[str]:
+    def _staged_siblings(self, folder: Path) -> list[str]:
+        source = self.source
         (folder / "go.mod").write_text(go_mod(source, []))
         told = self._go(folder, ["mod", "download", "-json", f"{source.module}@v{source.version}"], fetching)
         return staged_siblings(Path(json.loads(told[told.index("{") :])["GoMod"]).read_text())
@@ -161,7 +165,7 @@ class _GoBuild:
         def tell(output: str, seconds: float) -> None:
             self.say(f"{self.title}: {progress(output)}, {seconds:.0f} s so far")
 
-        environment = self.workshop.environment(self.environ)
+        environment = self.workshop.environment(self.environ, cgo=self.source.cgo)
         code, output = run_logged([str(self.go), *arguments], environment, folder, tell)
         if code != 0:
             cause = known_failure(output) or f"Go could not build it:\n{last_lines(output)}"

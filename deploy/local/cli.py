@@ -11,6 +11,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
+from deploy.local.tools import NODE_TOOLS, TOOLS, Tool
 
 _LOOK_EVERY_S = 0.5
 _INTERRUPTED = 130
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.verb:
         case "build":
-            build()
+            build((*TOOLS, *NODE_TOOLS) if arguments.node else TOOLS)
         case "serve":
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
         # These two need all that Bursar needs; the others are to work without it.
@@ -62,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m deploy.local", description="A Kubernetes control plane of one's own."
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("build", help="find every binary, build what is missing, print where each is")
+    builder = verbs.add_parser("build", help="find every binary, build what is missing, print where each is")
+    builder.add_argument("--node", action="store_true", help="those of a real node too")
     verbs.add_parser("demo", help="run Bursar's main job step by step, and check each step")
     verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and follow its decisions")
     server = verbs.add_parser("serve", help="run a bare control plane with fake nodes until Ctrl-C")
@@ -74,9 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def build() -> None:
+def build(tools: tuple[Tool, ...] = TOOLS) -> None:
     """Print each binary's name and path."""
-    for name, path in binaries(_progress).items():
+    for name, path in binaries(_progress, tools).items():
         print(f"{name}\t{path}")
 
 

@@ -112,12 +112,14 @@ class ControlPlane:
         (self.folder / "apiserver.crt").write_bytes(certificate)
         write_secret(self.folder / "apiserver.key", key)
         write_secret(self.folder / "service-accounts.key", new_private_key())
-        tokens = new_tokens()
+        tokens = new_tokens(self._options.nodes)
         write_secret(self.folder / "tokens.csv", tokens.as_csv().encode())
         self.admin_token = tokens.admin
         self.admin_kubeconfig = self.kubeconfig(tokens.admin, "admin")
         self.kubeconfig(tokens.controllers, "controllers")
         self.kubeconfig(tokens.scheduler, "scheduler")
+        for name, token in tokens.nodes.items():
+            self.kubeconfig(token, f"node-{name}")
         (self.folder / "stages.yaml").write_text(yaml.safe_dump_all(stages()))
         self.api = Api(self.url, self.ca_file, tokens.admin)
 
@@ -201,6 +203,10 @@ class ControlPlane:
         path = self.folder / f"{name}.kubeconfig"
         write_kubeconfig(path, self.url, self.ca_file, user_token)
         return path
+
+    def node_kubeconfig(self, name: str) -> Path:
+        """The kubeconfig for the kubelet of a real node, one of `Options.nodes`."""
+        return self.folder / f"node-{name}.kubeconfig"
 
     def kubectl(
         self, *args: str, input: str | None = None, kubeconfig: Path | None = None

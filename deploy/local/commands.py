@@ -27,6 +27,7 @@ class Options:
     ours.
     node_lifecycle: whether silent nodes become unreachable and lose their pods. Without it nodes get no
     not-ready taint either.
+    nodes: names of real nodes, whose kubelets get a token each.
     node_lease_s: how long a kwok node's Lease lasts; it is renewed four times as often.
     """
 
@@ -37,6 +38,7 @@ class Options:
     controller_flags: tuple[str, ...] = ()
     node_lifecycle: bool = False
     node_lease_s: int = 40
+    nodes: tuple[str, ...] = ()
 
     @property
     def called(self) -> str:

@@ -44,8 +44,9 @@ class Workshop:
     def toolchain(self) -> Path:
         return self.root / "toolchain"
 
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """For `go`: the user's proxies, checksum database and credentials, but our folders and our flags."""
+    def environment(self, environ: Mapping[str, str], *, cgo: bool = False) -> dict[str, str]:
+        """For `go`: the user's proxies, checksum database and credentials, but our folders and our flags;
+        with `cgo` it may call the C compiler."""
         home = Path(environ.get("HOME") or Path.home())
         settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "go" / "env"
         inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
@@ -64,7 +65,7 @@ class Workshop:
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
             "GO111MODULE": "on",
-            "CGO_ENABLED": "0",
+            "CGO_ENABLED": "1" if cgo else "0",
         }
 
 

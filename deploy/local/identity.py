@@ -2,8 +2,8 @@
 
 import ipaddress
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -126,11 +126,12 @@ def new_private_key() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The bearer tokens of a control plane's own people."""
+    """The bearer tokens of a control plane's own people, and of the kubelets of ``nodes`` by their names."""
 
     admin: str
     scheduler: str
     controllers: str
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
     def as_csv(self) -> str:
         """The API server's `--token-auth-file`."""
@@ -138,12 +139,16 @@ class Tokens:
             f'{self.admin},admin,admin,"system:masters"\n'
             f"{self.scheduler},system:kube-scheduler,scheduler\n"
             f"{self.controllers},system:kube-controller-manager,controllers\n"
+            + "".join(
+                f'{token},system:node:{name},{name},"system:nodes"\n' for name, token in self.nodes.items()
+            )
         )
 
 
-def new_tokens() -> Tokens:
+def new_tokens(nodes: Iterable[str] = ()) -> Tokens:
     """Fresh random tokens."""
-    return Tokens(*(secrets.token_urlsafe(32) for _ in range(3)))
+    admin, scheduler, controllers = (secrets.token_urlsafe(32) for _ in range(3))
+    return Tokens(admin, scheduler, controllers, {name: secrets.token_urlsafe(32) for name in nodes})
 
 
 def write_kubeconfig(path: Path, url: str, authority: Path, token: str) -> None:

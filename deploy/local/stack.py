@@ -55,12 +55,13 @@ _TOKEN_LIFE_S = 86_400
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What tests and demos set otherwise than the defaults: seconds between beats, worker counts, further
-    flags by role."""
+    flags by role, and the address at which the timekeeper listens (the bridge's, where pods are real)."""
 
     heartbeat_interval: str = "1s"
     webhook_workers: int = 2
     timekeeper_workers: int = 1
     flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    timekeeper_address: str = "127.0.0.1"
 
 
 class Stack:
@@ -100,7 +101,8 @@ class Stack:
     def _lay_out(self) -> None:
         self._ports = {role: free_port() for role in ("webhook", "timekeeper", "extender")}
         self.webhook_url = f"https://127.0.0.1:{self._ports['webhook']}"
-        self.timekeeper_url = f"https://127.0.0.1:{self._ports['timekeeper']}"
+        self.timekeeper_at = f"{self.tuning.timekeeper_address}:{self._ports['timekeeper']}"
+        self.timekeeper_url = f"https://{self.timekeeper_at}"
         self.extender_url = f"http://127.0.0.1:{self._ports['extender']}"
         self.tls = self.folder / "tls"
         self.ca_file = self.tls / "timekeeper" / "ca.crt"
@@ -127,7 +129,7 @@ class Stack:
                 self._must("delete", document["kind"], document["metadata"]["name"])
 
     def _certify(self) -> None:
-        names = ("127.0.0.1", "localhost")
+        names = dict.fromkeys(("127.0.0.1", "localhost", self.tuning.timekeeper_address))
         self._run_once(
             "certificates",
             [
@@ -151,7 +153,7 @@ class Stack:
 
     def _timekeeper_flags(self) -> list[str]:
         return [
-            *("-m", "timekeeper", "--listen", f"127.0.0.1:{self._ports['timekeeper']}"),
+            *("-m", "timekeeper", "--listen", self.timekeeper_at),
             *self._tls_flags("timekeeper"),
             *("--database", f"sqlite:///{self.folder}/bursar.db"),
             *("--workers", str(self.tuning.timekeeper_workers)),

@@ -10,6 +10,9 @@ from pathlib import Path
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.8"
 KWOK_VERSION = "0.8.0"
+CONTAINERD_VERSION = "2.4.2"
+RUNC_VERSION = "1.5.2"
+CNI_VERSION = "1.9.1"
 
 _K8S_STAMP = tuple(
     f"{package}.{variable}={value}"
@@ -30,7 +33,7 @@ class Source:
     `series` is the major.minor that we test: a binary found on the machine is taken if it is of that series.
     `stamps` are `-ldflags -X` settings, without which the binaries call themselves v0.0.0.
     `staged` says that the module's own go.mod maps siblings to folders of its tree, which must be mapped to
-    their published versions instead.
+    their published versions instead. `tags` are Go's build tags. `cgo` says that a C compiler is needed.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Source:
     version: str
     stamps: tuple[str, ...] = ()
     staged: bool = False
+    tags: tuple[str, ...] = ()
+    cgo: bool = False
 
     @property
     def series(self) -> tuple[int, int]:
@@ -61,6 +66,24 @@ KWOK = Source(
     "kwok", "sigs.k8s.io/kwok", KWOK_VERSION, (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",)
 )
 
+_CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+CONTAINERD = Source(
+    "containerd",
+    _CONTAINERD_MODULE,
+    CONTAINERD_VERSION,
+    (f"{_CONTAINERD_MODULE}/version.Version=v{CONTAINERD_VERSION}",),
+    tags=("no_btrfs", "no_devmapper", "no_zfs"),
+)
+# Without seccomp it would refuse every pod that asks for the runtime's default profile, as ours do.
+RUNC = Source("runc", "github.com/opencontainers/runc", RUNC_VERSION, tags=("seccomp",), cgo=True)
+_CNI_MODULE = "github.com/containernetworking/plugins"
+CNI = Source(
+    "cni",
+    _CNI_MODULE,
+    CNI_VERSION,
+    (f"{_CNI_MODULE}/pkg/utils/buildversion.BuildVersion=v{CNI_VERSION}",),
+)
+
 TOOLS = (
     Tool("etcd", ETCD, "go.etcd.io/etcd/server/v3"),
     Tool("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -70,9 +93,25 @@ TOOLS = (
     Tool("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
-# "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8".
+# What a real node needs beside the control plane; only built where that is asked for.
+NODE_TOOLS = (
+    Tool("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
+    Tool("containerd", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/containerd"),
+    Tool("containerd-shim-runc-v2", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/containerd-shim-runc-v2", ("-v",)),
+    Tool("ctr", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/ctr"),
+    Tool("runc", RUNC, "github.com/opencontainers/runc"),
+    # A CNI plugin that is called without a command tells what it is, on stderr.
+    Tool("bridge", CNI, f"{_CNI_MODULE}/plugins/main/bridge", ()),
+    Tool("host-local", CNI, f"{_CNI_MODULE}/plugins/ipam/host-local", ()),
+    Tool("loopback", CNI, f"{_CNI_MODULE}/plugins/main/loopback", ()),
+)
+
+# "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
+# "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
+# of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1".
 _VERSION = re.compile(
-    r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version)"
+    r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
+    r"|runc version|CNI [a-z-]+ plugin)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )
@@ -122,7 +161,7 @@ def asked_version(path: Path, args: tuple[str, ...]) -> tuple[int, int] | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_version(done.stdout) if done.returncode == 0 else None
+    return parse_version(done.stdout + done.stderr) if done.returncode == 0 else None
 
 
 def find(

@@ -39,6 +39,8 @@ startGrace: 1h30m
 maxGracePeriod: 90s
 settleAfter: 2d
 pdbGrace: 500ms
+overuse: evict
+overuseGrace: 30s
 unknownStanding: overBudget
 """
 
@@ -78,6 +80,8 @@ def test_every_setting_is_read() -> None:
         max_grace_period_ms=90_000,
         settle_after_ms=172_800_000,
         pdb_grace_ms=500,
+        overuse="evict",
+        overuse_grace_ms=30_000,
         unknown_standing="overBudget",
     )
 
@@ -201,6 +205,15 @@ def test_what_is_not_built_yet_is_said() -> None:
     assert "evict acts as deprioritize" in not_built(entry)[0]
     assert not_built(Budget(amount=1, on_exhausted="deprioritize")) == ()
     assert not_built(Budget(amount=1, on_exhausted="deny")) == ()
+
+
+def test_of_the_settings_too_what_is_not_built_yet_is_said() -> None:
+    entry = read_entry("_settings", SETTINGS)
+
+    assert isinstance(entry, Settings)
+    (sentence,) = not_built(entry, "_settings")
+    assert "overuse: not built yet, evict acts as observe" in sentence
+    assert not_built(Settings(), "_settings") == ()
 
 
 def test_what_has_no_effect_where_it_stands_is_said() -> None:

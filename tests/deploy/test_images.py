@@ -18,6 +18,13 @@ from tests.packaging.checkout import packaged
 TARGETS = ("webhook", "timekeeper", "extender", "sidecar")
 ROLES = {"webhook": "webhook", "timekeeper": "timekeeper", "extender": "scheduler_ext", "sidecar": "sidecar"}
 
+
+def made_by(target: str) -> list[Stage]:
+    """The stages that an image copies from."""
+    copies = [each for stage in lineage(target) for each in stage.of("COPY")]
+    return [stages()[each.flags["from"]] for each in copies if "from" in each.flags]
+
+
 each_target = pytest.mark.parametrize("target", TARGETS)
 
 
@@ -90,10 +97,18 @@ def test_the_port_that_an_image_exposes_is_the_one_its_container_has() -> None:
 
 @each_target
 def test_packages_come_at_the_versions_that_are_tested(target: str) -> None:
-    for stage in [stages()["build"], *lineage(target)]:
-        for run in stage.of("RUN"):
-            if "pip install" in run.text:
-                assert re.search(r"pip install --no-cache-dir -c \S*constraints\.txt \S+", run.text)
+    for run in [run for stage in made_by(target) for run in stage.of("RUN")]:
+        if "pip install" in run.text:
+            assert re.search(r"pip install --no-cache-dir -c \S*constraints\.txt \S+", run.text)
+
+
+@each_target
+def test_what_builds_an_image_stays_out_of_it(target: str) -> None:
+    """Nothing is installed in an image: it takes what another stage has made."""
+    assert not [each.text for stage in lineage(target) for each in stage.of("RUN")]
+    assert [each.flags for stage in lineage(target) for each in stage.of("COPY")] == [
+        {"from": made_by(target)[-1].name}
+    ]
 
 
 def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
@@ -119,8 +134,10 @@ def test_what_the_build_copies_is_enough_to_build_the_whole_wheel(tmp_path: Path
 
 
 def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
-    """Python, NVML's binding and the package: an interpreter without our environment sees nothing else."""
-    folder = laid_out(stages()["sidecar"], tmp_path / "opt")
+    """Python, NVML's binding and the package: an interpreter without our environment sees nothing else. The
+    agent starts from the same."""
+    (build,) = made_by("sidecar")
+    folder = laid_out(build, tmp_path / "opt")
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), folder)
 
@@ -129,7 +146,8 @@ def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
             sys.executable,
             "-S",
             "-c",
-            "import pynvml, sidecar.run; from sidecar.__main__ import main; main(['--help'])",
+            "import pynvml, sidecar.run, sidecar.node.__main__, sidecar.__main__ as of_pods; "
+            "of_pods.main(['--help'])",
         ],
         env={"PYTHONPATH": str(folder), "PATH": os.defpath},
         cwd=tmp_path,

@@ -67,11 +67,23 @@ NEEDED: dict[str, Reasons] = {
         },
         "which pods may leave without harm": followed("poddisruptionbudgets", "policy"),
         "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
+        "how busy cards are, for the policy load": {Right("get", "nodeusage", "bursar.dev")},
         "to tell what was decided about a pod or a node": {Right("create", "events", "events.k8s.io")},
         "kube-scheduler's own: to lead, and to go on leading": {
             Right(verb, "leases", "coordination.k8s.io", NAMESPACE, "bursar-scheduler")
             for verb in ("get", "update")
         },
+    },
+    "bursar-node": {
+        "its own node": followed("nodes"),
+        "inventory, holders and capacity, as the policy bursar-node-agent allows": {
+            Right("patch", "nodes/status")
+        },
+        "which pods of its node have which cards": followed("pods"),
+        "to tell of cards that fail, of overuse and of strangers": {
+            Right("create", "events", "events.k8s.io")
+        },
+        "to report what pods use": {Right("create", "nodeusage", "bursar.dev")},
     },
 }
 # what the roles for people hold, and who has them without being given them
@@ -135,7 +147,11 @@ def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> No
         for verb, resource in demanded(ast.parse(file.read_text()))
     }
 
-    assert asked == granted("bursar-webhook") | PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
+    ours = {
+        right for each in ("bursar-webhook", "bursar-scheduler", "bursar-node") for right in granted(each)
+    }
+    given = {right for right in ours if right.group == DOMAIN}
+    assert asked == given | PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
 
 
 def demanded(module: ast.Module) -> list[tuple[str, str]]:

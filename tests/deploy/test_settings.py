@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 import scheduler_ext.settings
+import sidecar.node.settings
 import timekeeper.settings
 import webhook.settings
 from sidecar.settings import VARIABLES
@@ -38,6 +39,7 @@ READERS: dict[str, Read] = {
     "bursar-certificates/certificates": _certificates,
     "bursar-timekeeper/timekeeper": timekeeper.settings.read,
     "bursar-scheduler/extender": scheduler_ext.settings.read,
+    "bursar-node/agent": sidecar.node.settings.read,
 }
 
 
@@ -87,6 +89,7 @@ def test_a_process_that_calls_the_api_server_gets_its_token_and_the_webhook_does
 
     assert automounted == {
         "bursar-certificates": True,
+        "bursar-node": True,
         "bursar-scheduler": True,
         "bursar-timekeeper": True,
         "bursar-webhook": False,
@@ -136,6 +139,39 @@ def test_the_extender_finds_the_timekeeper_and_the_files_to_ask_it_with() -> Non
     assert str(asked.ca) == f"{mounts['ca']}/ca.crt"
 
 
+def test_the_agent_finds_the_timekeeper_and_what_the_manifest_mounts_for_it() -> None:
+    one, pod = container("bursar-node/agent"), template(the("DaemonSet", "bursar-node"))["spec"]
+    read = sidecar.node.settings.read(one["args"], environment_of(one))
+    mounts = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    service = the("Service", "bursar-timekeeper")["metadata"]
+    token = volumes["token"]["projected"]["sources"][0]["serviceAccountToken"]
+
+    assert read.timekeeper is not None
+    assert read.timekeeper.authority == f"{service['name']}.{service['namespace']}.svc"
+    assert (token["audience"], read.timekeeper.token_file) == (
+        names.AUDIENCE,
+        f"{mounts['token']}/{token['path']}",
+    )
+    assert volumes["ca"]["secret"]["secretName"] == "bursar-timekeeper-tls"
+    assert read.timekeeper.ca == f"{mounts['ca']}/{volumes['ca']['secret']['items'][0]['path']}"
+    assert read.timekeeper.spool == mounts["spool"]
+    assert read.cgroups == mounts["cgroup"]
+    assert read.pod_resources == f"{mounts['pod-resources']}/kubelet.sock"
+    assert volumes["cgroup"]["hostPath"]["path"] == "/sys/fs/cgroup"
+    assert read.node_name == "$(NODE_NAME)"  # which the kubelet fills in
+    assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in one["env"]
+
+
+def test_the_agent_can_write_no_file_of_the_node() -> None:
+    pod = template(the("DaemonSet", "bursar-node"))["spec"]
+    of_the_node = [each["name"] for each in pod["volumes"] if "hostPath" in each]
+    mounts = {each["name"]: each for each in container("bursar-node/agent")["volumeMounts"]}
+
+    assert of_the_node
+    assert all(mounts[name]["readOnly"] for name in of_the_node)
+
+
 def test_pods_get_the_sidecar_of_this_version() -> None:
     read = webhook.settings.read(container("bursar-webhook/webhook")["args"], {})
 
@@ -154,6 +190,7 @@ def test_the_sidecar_is_started_in_a_pod_as_its_image_starts_it() -> None:
         ("bursar-webhook/webhook", 8443),
         ("bursar-timekeeper/timekeeper", 8444),
         ("bursar-scheduler/extender", 8445),
+        ("bursar-node/agent", 8446),
     ],
 )
 def test_a_server_listens_on_the_port_that_its_container_names(name: str, port: int) -> None:
@@ -185,7 +222,7 @@ def test_a_servers_files_are_the_keys_of_its_secret(name: str) -> None:
 
 def test_every_variable_of_ours_in_the_files_of_deploy_is_one_that_a_role_reads() -> None:
     known = {name for name, _ in VARIABLES}
-    for settings in (webhook.settings, timekeeper.settings, scheduler_ext.settings):
+    for settings in (webhook.settings, timekeeper.settings, scheduler_ext.settings, sidecar.node.settings):
         known |= variables_in_help(settings.read)
     known |= variables_in_help(webhook.settings.read_certificates)
     texts = [file.read_text() for folder in (MANIFESTS, SAMPLES) for file in folder.glob("*.yaml")]

@@ -99,7 +99,7 @@ def test_a_disruption_budget_selects_only_a_workload_with_a_replica_to_spare() -
 def test_replicas_spread_over_nodes_by_their_own_labels(workload: Json) -> None:
     spread = template(workload)["spec"].get("topologySpreadConstraints", [])
 
-    assert bool(spread) == (workload["spec"]["replicas"] > 1)
+    assert bool(spread) == (workload["spec"].get("replicas", 1) > 1)  # a DaemonSet has one a node
     for constraint in spread:
         assert selected(constraint["labelSelector"]["matchLabels"]) == [workload["metadata"]["name"]]
 
@@ -153,7 +153,7 @@ def test_the_paths_in_a_containers_arguments_lie_in_what_is_mounted(container: J
     paths = [word.partition("=")[2].removeprefix("sqlite:///") for word in words if "=" in word]
 
     for path in (path for path in paths if path.startswith("/")):
-        assert any(path.startswith(f"{folder}/") for folder in folders), path
+        assert any(f"{path}/".startswith(f"{folder}/") for folder in folders), path
 
 
 @each_container
@@ -170,11 +170,17 @@ def test_a_container_is_as_hard_as_pod_security_asks_and_cannot_write_its_own_fi
 @each_workload
 def test_a_pod_runs_as_the_user_of_the_images_and_outlives_users_pods(workload: Json) -> None:
     spec = template(workload)["spec"]
+    on_each_node = workload["kind"] == "DaemonSet"
 
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == 65532
+    if on_each_node:  # for the kubelet's socket; root without a capability
+        assert spec["securityContext"]["runAsUser"] == 0
+    else:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 65532
+        assert not [each for each in spec.get("volumes", []) if "hostPath" in each]
+    assert spec.get("hostPID", False) == on_each_node
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["priorityClassName"] == "system-cluster-critical"
+    assert spec["priorityClassName"] == f"system-{'node' if on_each_node else 'cluster'}-critical"
     assert "hostNetwork" not in spec  # loopback would be the node's, and the extender open to it
     assert spec["enableServiceLinks"] is False  # or a Service bursar-x would set BURSAR_X_... in our pods
 
@@ -186,7 +192,7 @@ def test_images_are_ours_at_this_version_or_kube_scheduler_at_the_one_we_test(co
     if name == "kube-scheduler":
         assert tag == f"v{KUBERNETES_VERSION}"
     else:
-        assert name in ("bursar/webhook", "bursar/timekeeper", "bursar/extender")
+        assert name in ("bursar/webhook", "bursar/timekeeper", "bursar/extender", "bursar/sidecar")
         assert tag == __version__
 
 
@@ -202,7 +208,8 @@ def test_probes_ask_a_port_that_the_container_names() -> None:
             asked = one.get(kind, {}).get("httpGet")
             if asked:
                 assert asked["port"] in [port["name"] for port in one["ports"]], f"{name} {kind}"
-                assert asked["scheme"] == "HTTPS"
+                # the agent's port has metrics, as a node's others have, and no secret
+                assert asked.get("scheme", "HTTP") == ("HTTP" if name == "bursar-node/agent" else "HTTPS")
 
 
 def test_every_server_is_probed_at_its_start_while_it_lives_and_for_being_ready() -> None:

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.build import binaries, compiling, fetching, go_mod, staged_siblings
 from deploy.local.errors import LocalError
 from deploy.local.golang import GO_WHEEL, known_failure, run_logged
-from deploy.local.tools import ETCD, KUBERNETES, TOOLS, cached_path
+from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
 from tests.local.worlds import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,7 +50,10 @@ elif arguments[0] == "build":
         (here / "hanging").touch()
         while (here / "hang").exists():
             time.sleep(0.05)
-    others = {{"etcd": "etcd Version: 3.6.8", "kwok": "kwok version v0.8.0"}}
+    others = {{"etcd": "etcd Version: 3.6.8", "kwok": "kwok version v0.8.0", "runc": "runc version 1.5.2"}}
+    others |= {{name: f"CNI {{name}} plugin v1.9.1" for name in ("bridge", "host-local", "loopback")}}
+    others |= {{name: f"{{name}} module v2.4.2" for name in ("containerd", "ctr")}}
+    others["containerd-shim-runc-v2"] = "  Version:  v2.4.2"
     kubernetes = "Kubernetes v1.36.3\nClient Version: v1.36.3"
     for file in files:
         says = others.get(file.name, kubernetes)
@@ -75,8 +78,8 @@ class World:
         program.chmod(0o755)
         (self.go / "version").write_text("go1.26.0")
 
-    def build(self) -> dict[str, Path]:
-        return binaries(self.said.append, environ=self.environ, needed_bytes=0)
+    def build(self, tools: tuple[Tool, ...] = TOOLS) -> dict[str, Path]:
+        return binaries(self.said.append, tools, environ=self.environ, needed_bytes=0)
 
     def calls(self, verb: str) -> list[dict[str, Any]]:
         notes = self.go / "calls"
@@ -150,6 +153,23 @@ def test_kubernetes_staged_modules_are_replaced_and_its_version_is_stamped(world
     stamps = call["arguments"][call["arguments"].index("-ldflags") + 1]
     assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamps
     assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" in stamps
+
+
+def test_a_real_nodes_tools_are_built_where_that_is_asked_for_the_kubelet_beside_the_control_plane(
+    world: World,
+) -> None:
+    built = world.build((*TOOLS, *NODE_TOOLS))
+
+    assert built == {tool.name: cached_path(tool, world.cache) for tool in (*TOOLS, *NODE_TOOLS)}
+    calls = {
+        tuple(call["arguments"][call["arguments"].index("-o") + 2 :]): call for call in world.calls("build")
+    }
+    kubernetes = next(call for packages, call in calls.items() if "k8s.io/kubernetes/cmd/kubectl" in packages)
+    assert "k8s.io/kubernetes/cmd/kubelet" in kubernetes["arguments"]
+    runc = calls[("github.com/opencontainers/runc",)]
+    assert runc["CGO_ENABLED"] == "1"
+    assert runc["arguments"][runc["arguments"].index("-tags") + 1] == "seccomp"
+    assert {call["CGO_ENABLED"] for call in calls.values() if call is not runc} == {"0"}
 
 
 def test_progress_tells_what_is_built_and_how_many_are_to_come(world: World) -> None:

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.tools import ETCD, KUBERNETES, TOOLS, Tool, cache_folder, cached_path, find, parse_version
+from deploy.local.tools import (
+    ETCD,
+    KUBERNETES,
+    NODE_TOOLS,
+    TOOLS,
+    Tool,
+    asked_version,
+    cache_folder,
+    cached_path,
+    find,
+    parse_version,
+)
 
 APISERVER = next(tool for tool in TOOLS if tool.name == "kube-apiserver")
 
@@ -25,6 +36,12 @@ def executable(path: Path, says: str, code: int = 0) -> Path:
         ("Client Version: v1.36.0\nKustomize Version: v5.8.1\n", (1, 36)),
         ("etcd Version: 3.6.12\nGit SHA: Not provided\n", (3, 6)),
         ("kwok version v0.8.0 go1.26.8 (linux/amd64)\n", (0, 8)),
+        ("containerd github.com/containerd/containerd/v2 v2.4.2 \n", (2, 4)),
+        ("ctr github.com/containerd/containerd/v2 v2.4.2 \n", (2, 4)),
+        ("/bin/containerd-shim-runc-v2:\n  Version:  v2.4.2\n  Revision: \n", (2, 4)),
+        ("runc version 1.5.2\nspec: 1.3.0\n", (1, 5)),
+        ("CNI host-local plugin v1.9.1\nCNI protocol versions supported: 1.1.0\n", (1, 9)),
+        ("bridge utility, iproute2-6.1.0\n", None),
         ("W1120 warning\nKubernetes v1.36.3\n", (1, 36)),
         ("Kubernetes v1.36.0-rc.1\n", None),
         ("Client Version: v1.36.3-dispatcher\n", None),
@@ -42,11 +59,23 @@ def test_a_version_is_read_from_what_a_binary_says_of_itself(
 
 
 def test_the_versions_we_build_are_of_the_series_we_take() -> None:
-    assert {tool.source.name: tool.source.series for tool in TOOLS} == {
+    assert {tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS)} == {
         "kubernetes": (1, 36),
         "etcd": (3, 6),
         "kwok": (0, 8),
+        "containerd": (2, 4),
+        "runc": (1, 5),
+        "cni": (1, 9),
     }
+
+
+def test_a_version_may_be_told_on_stderr(tmp_path: Path) -> None:
+    """As CNI plugins do."""
+    plugin = tmp_path / "loopback"
+    plugin.write_text("#!/bin/sh\necho 'CNI loopback plugin v1.9.1' >&2\n")
+    plugin.chmod(0o755)
+
+    assert asked_version(plugin, ()) == (1, 9)
 
 
 def test_kubebuilders_assets_come_before_the_path_and_the_path_before_the_cache(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 HOME = "bursar-system"
 GRACE_MS = 600_000
+LOOKS = 6  # at the election, of a replica that takes over as far as it gets
 
 # what becomes of a call that changes something
 FINE, UNSENT, LOST_DONE, LOST_UNDONE, LATE, BROKEN_DONE, BROKEN_UNDONE, BUSY = (
@@ -279,7 +280,7 @@ class Replica:
     def take_over(self) -> None:
         """It believes that it should lead, and goes as far as it gets."""
         self.belief.wanted = True
-        for _ in range(6):
+        for _ in range(LOOKS):
             self.deliver()
             self.step()
 

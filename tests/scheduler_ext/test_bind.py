@@ -4,16 +4,17 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from scheduler_ext.binding import Written, binding, wake_patch
+from scheduler_ext.binding import Written, binding, wake_patch, written_for
 from scheduler_ext.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import asking, mib, node, on, percent, read
 from tests.worlds import card, container, limits_of
-from timekeeper.core.values import Placement
+from timekeeper.core.values import Placement, Slice
 
 Start = Callable[..., Running]
 
@@ -50,6 +51,10 @@ def test_one_binding_carries_uid_version_and_all_annotations(world: Running) -> 
         "visible-devices.bursar.dev/main": "a-GPU-0",
         "visible-devices.bursar.dev/second": "a-GPU-1",
         "visible-devices.bursar.dev/bursar-sidecar": "a-GPU-0,a-GPU-1",
+        "mps-memory.bursar.dev/main": "0=8000M",
+        "mps-threads.bursar.dev/main": "50",
+        "mps-memory.bursar.dev/second": "0=16000M",
+        "mps-threads.bursar.dev/second": "100",
     }
 
 
@@ -68,6 +73,7 @@ def test_a_tencent_pod_gets_what_its_plugin_reads(running: Running) -> None:
     assert written["tencent.com/predicate-node"] == "t"
     assert written["tencent.com/gpu-assigned"] == "false"
     assert before <= int(written["tencent.com/predicate-time"]) <= time.time_ns()
+    assert not [name for name in written if name.startswith("mps-")]  # gpu-manager limits by its own means
 
 
 def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: Running) -> None:
@@ -77,7 +83,8 @@ def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: 
     assert running.bind(raw, "v") == ""
 
     assert running.api.pod("p")["metadata"]["annotations"].keys() == {"bursar.dev/devices"}
-    assert running.free("v") == [0, 1000]
+    there = running.extender.books.snapshot.node("v")
+    assert (running.free("v"), there.unnamed) == ([1000, 1000], 1)
 
 
 def test_a_pod_that_nobody_governed_is_placed_and_booked_all_the_same(world: Running) -> None:
@@ -487,6 +494,53 @@ def test_a_pod_that_went_after_a_lost_answer_is_found_gone(world: Running) -> No
     seat = world.extender.books.snapshot.seat("uid-p")
     assert seat is not None
     assert seat.held == "vanished"
+
+
+LIMITS: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
+    "half a card": ({"gpu_percent": "50"}, (card(0, 16001),), "0=8000M", "50"),
+    "a part in memory and compute": (
+        {"gpu_percent": "7", "gpu_memory": "1024"},
+        (card(0),),
+        "0=1024M",
+        "7",
+    ),
+    "memory alone, whose compute is not limited": ({"gpu_memory": "4096"}, (card(0),), "0=4096M", "100"),
+    "a third of each of three cards": (
+        {"gpu_percent": "99", "gpu_count": "3"},
+        (card(0, 10_000), card(1, 10_000), card(2, 10_000)),
+        "0=3300M,1=3300M,2=3300M",
+        "33",
+    ),
+    "cards of different memory, in the order of their indexes": (
+        {"gpu_percent": "200"},
+        (card(5, 24_000), card(3, 16_000)),
+        "0=16000M,1=24000M",
+        "100",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_container_is_told_its_limits_in_the_words_of_mps(running: Running, case: str) -> None:
+    amounts, cards, memory, threads = LIMITS[case]
+    running.put_node(node("a", *cards))
+    raw = running.put_pod(asking(container("main", **amounts), container("plain")))
+
+    assert running.bind(raw, "a") == ""
+
+    written = running.api.pod("p")["metadata"]["annotations"]
+    limits = {name: value for name, value in written.items() if name.startswith("mps-")}
+    assert limits == {"mps-memory.bursar.dev/main": memory, "mps-threads.bursar.dev/main": threads}
+
+
+def test_limits_follow_the_cards_indexes_in_whatever_order_they_were_chosen() -> None:
+    pod = read(asking(container("main", gpu_count="2")))
+    assert pod.request is not None
+    slices = (Slice("GPU-b", 7, 1000, 24_000), Slice("GPU-a", 2, 1000, 16_000))
+
+    written = written_for(pod, pod.request, Placement((("main", slices),)), "n", 0)
+
+    assert written.annotations["mps-memory.bursar.dev/main"] == "0=16000M,1=24000M"
 
 
 def test_labels_go_with_the_binding_too(world: Running) -> None:

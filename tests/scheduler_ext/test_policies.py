@@ -84,6 +84,18 @@ def test_load_goes_by_what_is_measured_once_there_is_something() -> None:
     assert said == ["there are no measured figures of the cards"]
 
 
+def test_each_time_that_load_has_nothing_to_go_by_that_is_told_once() -> None:
+    said: list[str] = []
+    measured: list[Figures | None] = [None]
+    chosen = Policies("load", Standings, lambda: measured[0], said.append)
+
+    for figures in (None, None, {"GPU-0": 10}, {"GPU-0": 10}, None, None):
+        measured[0] = figures
+        chosen(read(saying("")))
+
+    assert said == ["there are no measured figures of the cards"] * 2
+
+
 def scored(policy: Policy, raw: Json, snapshot: Snapshot, names: list[str]) -> list[int]:
     """What the nodes are ranked by."""
     pod = read(raw)

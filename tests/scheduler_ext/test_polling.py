@@ -71,7 +71,7 @@ def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
     """A poller that trusts that timekeeper."""
     made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
     yield made
-    made.poller._drop()
+    made.poller.close()
 
 
 def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: Timekeeper) -> None:

@@ -1,6 +1,7 @@
 """Nodes with cards and pods on them, as the API server would give them, and snapshots made of these."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import settings
@@ -33,17 +34,26 @@ def ours(cards: int, memory_mib: int) -> Json:
 def node(
     name: str = "n", *cards: Json, capacity: Json | None = None, annotations: Json | None = None
 ) -> Json:
-    """A node with these cards in its inventory; without any, one card of 16000 MiB."""
+    """A node with these cards in its inventory; without any, one card of 16000 MiB. Where NVIDIA's plugin
+    picks the cards, its agent knows who is there: nobody."""
     listed = [*cards] or [card(0)]
     listed = [{**each, "uuid": f"{name}-{each['uuid']}"} if name != "n" else each for each in listed]
     advertised = (
         ours(len(listed), sum(each["memory_mib"] for each in listed)) if capacity is None else capacity
     )
-    metadata = {
-        "name": name,
-        "annotations": {"bursar.dev/inventory": inventory(*listed), **(annotations or {})},
-    }
+    written = {"bursar.dev/inventory": inventory(*listed)}
+    if "nvidia.com/gpu" in advertised:
+        written["bursar.dev/holders"] = holders()
+    metadata = {"name": name, "annotations": {**written, **(annotations or {})}}
     return {"metadata": metadata, "status": {"capacity": advertised, "allocatable": advertised}}
+
+
+def holders(
+    pods: Mapping[str, Sequence[str]] | None = None, *, boot: str = "b1", known: bool = True, closed: str = ""
+) -> str:
+    """What a node's agent writes of who is there: UID -> UUIDs."""
+    there = {uid: list(cards) for uid, cards in (pods or {}).items()}
+    return json.dumps({"version": 1, "boot": boot, "known": known, "pods": there, "closed": closed})
 
 
 def asking(*containers: Json, name: str = "p", init: list[Json] | None = None, **fields: Any) -> Json:

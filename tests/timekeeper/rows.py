@@ -65,6 +65,10 @@ GOOD: dict[str, Row] = {
         **{"session_uid": "u", "hour_ms": 0, "source": "node"},
         **{"covered_ms": 1, "used_milli_ms": 1, "memory_mib_ms": 1},
     },
+    "node_uses": {
+        **{"name": "n", "runs": '{"b":1}', "use_ms": 1, "received_ms": 1},
+        **{"cards": "{}", "overuse": "{}"},
+    },
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "standings": {"id": 1, "revision": "r", "body": "{}"},

@@ -11,7 +11,19 @@ import sqlalchemy
 from sqlalchemy import event
 
 from tests.postgresql import EMPTY, fresh_postgresql, server
-from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
+from tests.timekeeper.worlds import (
+    GPU,
+    MINUTE,
+    SECOND,
+    T0,
+    Town,
+    agent_status,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+    token,
+)
 from timekeeper.settler.run import Settler
 from timekeeper.store import reading
 from timekeeper.store.engine import Store, UnavailableError, open_store
@@ -129,6 +141,21 @@ def test_heartbeats_are_refused_so_that_sidecars_keep_them(town: Town, disk: Dis
     disk.torn = False
     assert town.beat(POD, 1).status_code == 200
     assert town.budget()["pending"] == GPU * MINUTE
+
+
+def test_a_nodes_report_is_refused_so_that_its_agent_keeps_it(town: Town, disk: Disk) -> None:
+    town.begin(("nodes", node()), ("pods", POD))
+    agent = token("agent")
+    town.reviews.tokens[agent] = agent_status()
+    sent = {"version": 1, "boot": "b", "sequence": 1, "uses": [{"age_ms": 0, "pods": [], "cards": []}]}
+
+    disk.torn = True
+    assert town.post("/v1/nodeusage", sent, agent).status_code == 503
+
+    disk.torn = False
+    assert town.get("/v1/nodeusage").get_json()["nodes"] == {}
+    assert town.post("/v1/nodeusage", sent, agent).status_code == 200
+    assert town.get("/v1/nodeusage").get_json()["nodes"] == {"n1": {}}
 
 
 def test_a_grant_that_could_not_be_written_was_not_made(town: Town, disk: Disk) -> None:

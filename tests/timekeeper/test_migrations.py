@@ -43,6 +43,8 @@ BAD = [
     ("ck_folded_amount_is_rate_times_time", "folded", {"amount": 11}),
     ("ck_figures_source_is_known", "figures", {"source": "rumour"}),
     ("ck_figures_is_not_negative", "figures", {"covered_ms": -1}),
+    ("ck_node_uses_is_named", "node_uses", {"name": ""}),
+    ("ck_node_uses_no_use_from_the_future", "node_uses", {"use_ms": 2}),
     ("ck_waiting_rate_is_positive", "waiting", {"rate_milli": 0}),
     ("ck_standings_there_is_one", "standings", {"id": 2}),
     ("ck_pulse_there_is_one", "pulse", {"id": 2}),

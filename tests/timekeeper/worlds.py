@@ -130,6 +130,14 @@ def pod_status(pod: Json) -> Json:
     return {"authenticated": True, "audiences": ["bursar"], "user": user}
 
 
+def agent_status(node: str = "n1") -> Json:
+    """What TokenReview says of the token of the agent's pod on a node."""
+    status = pod_status(gpu_pod(f"agent-{node}", namespace="bursar-system"))
+    status["user"]["username"] = "system:serviceaccount:bursar-system:bursar-node"
+    status["user"]["extra"]["authentication.kubernetes.io/node-name"] = [node]
+    return status
+
+
 def user_status(username: str) -> Json:
     """What TokenReview says of somebody's token."""
     return {"authenticated": True, "audiences": ["bursar"], "user": {"username": username}}

@@ -44,6 +44,8 @@ def bound(raw: Json) -> Json:
         "bursar.dev/devices": '{"containers":{"main":[]},"version":1}',
         "visible-devices.bursar.dev/main": "GPU-1",
         "visible-devices.bursar.dev/bursar-sidecar": "GPU-1",
+        "mps-memory.bursar.dev/main": "0=8000M",
+        "mps-threads.bursar.dev/main": "50",
         "tencent.com/predicate-time": "1",
     }
     return stored
@@ -54,7 +56,11 @@ def words(pod: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
     return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, terms)]
 
 
-@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native sidecar", "plain sidecar"])
+@pytest.mark.parametrize(
+    "terms",
+    [TERMS, PLAIN_SIDECAR, replace(TERMS, mps_pipes="/tmp/nvidia-mps")],
+    ids=["native sidecar", "plain sidecar", "limited by MPS"],
+)
 @pytest.mark.parametrize(
     "raw",
     [

@@ -482,6 +482,8 @@ CHANGES: dict[str, Json] = {
     "a standing": {"annotations": {"bursar.dev/standing": "UNLIMITED"}},
     "a request": {"annotations": {"bursar.dev/request": "{}"}},
     "cards": {"annotations": {"visible-devices.bursar.dev/main": "GPU-0,GPU-1"}},
+    "more memory of its card": {"annotations": {"mps-memory.bursar.dev/main": "0=80000M"}},
+    "more compute of its card": {"annotations": {"mps-threads.bursar.dev/main": "100"}},
     "a placement": {"annotations": {"bursar.dev/devices": "{}"}},
     "what gpu-manager reads": {"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}},
     "devices for the container runtime": {"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}},
@@ -571,6 +573,9 @@ def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registere
 
     for written, path, rule in (
         ({"annotations": {"visible-devices.bursar.dev/main": "GPU-0"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"mps-memory.bursar.dev/main": "0=80000M"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"mps-threads.bursar.dev/main": "100"}}, "annotations", "forged-annotation"),
+        ({"labels": {"mps-threads.bursar.dev/main": "100"}}, "labels", "forged-label"),
         ({"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}}, "annotations", "forged-annotation"),
         ({"annotations": {"tencent.com/gpu-assigned": "true"}}, "annotations", "forged-annotation"),
         ({"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}}, "annotations", "forged-annotation"),

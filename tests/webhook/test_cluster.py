@@ -298,6 +298,7 @@ GPU_PODS = {
     "cards by hand, in an init container": manifest("m4", plain(), initContainers=[plain("i", env=ALL)]),
     "a label": manifest("m5", plain(), labels={"bursar.dev/governed": "true"}),
     "a placement": manifest("m6", plain(), annotations={"visible-devices.bursar.dev/web": "GPU-1"}),
+    "a limit": manifest("m9", plain(), annotations={"mps-memory.bursar.dev/web": "0=80000M"}),
     "gpu-manager's": manifest("m7", plain(), annotations={"tencent.com/predicate-node": "n1"}),
     "a gate": manifest("m8", plain(), schedulingGates=[{"name": "bursar.dev/hold"}]),
 }
@@ -422,6 +423,12 @@ FORBIDDEN: dict[str, Json] = {
     "metadata.annotations[bursar.dev/devices]": {"annotations": {"bursar.dev/devices": "{}"}},
     "metadata.annotations[visible-devices.bursar.dev/main]": {
         "annotations": {"visible-devices.bursar.dev/main": "GPU-0,GPU-1"}
+    },
+    "metadata.annotations[mps-memory.bursar.dev/main]": {
+        "annotations": {"mps-memory.bursar.dev/main": "0=80000M"}
+    },
+    "metadata.annotations[mps-threads.bursar.dev/main]": {
+        "annotations": {"mps-threads.bursar.dev/main": "100"}
     },
     "metadata.annotations[tencent.com/predicate-gpu-idx-0]": {
         "annotations": {"tencent.com/predicate-gpu-idx-0": "0"}

@@ -146,6 +146,14 @@ def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
     )
 
 
+def test_what_is_not_built_yet_of_the_settings_is_told_too() -> None:
+    answer = judge(asked(config_map({"_settings": "overuse: evict\n"}), None))
+
+    assert answer.warnings == (
+        "_settings: overuse: not built yet, evict acts as observe and overuseGrace has no effect",
+    )
+
+
 def test_no_write_keeps_a_worker_for_long() -> None:
     entry = GOOD + "# " + "x" * 8_000
     many = {f"team-{i}": entry for i in range(20)}

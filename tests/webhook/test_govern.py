@@ -604,7 +604,8 @@ def pods(draw: st.DrawFn) -> Json:
 
 WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
 EVERY_SIDECAR = [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR]
-ALL_TERMS = st.sampled_from([*EVERY_SIDECAR, OBSERVING, replace(TERMS, runtime_class="nvidia")])
+LIMITED = replace(TERMS, mps_pipes="/run/nvidia-mps")
+ALL_TERMS = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, replace(LIMITED, runtime_class="nvidia")])
 
 
 def good(raw: Json) -> bool:
@@ -660,7 +661,9 @@ def without_ours(raw: Json) -> Json:
         containers = [each for each in spec.pop(field, []) if each["name"] != "bursar-sidecar"]
         spec |= {field: containers} if containers else {}
         for one in containers:
-            variables = [each for each in one.pop("env", []) if not each["name"].startswith("NVIDIA_")]
+            variables = [
+                each for each in one.pop("env", []) if not each["name"].startswith(("NVIDIA_", "CUDA_MPS_"))
+            ]
             one |= {"env": variables} if variables else {}
     return changed
 
@@ -673,7 +676,7 @@ def of_ours(key: str) -> bool:
 OTHERS = st.lists(st.sampled_from(sorted(CHANGES)), max_size=4)
 
 
-@given(pods().filter(good), WORDS, OTHERS, OTHERS, st.booleans(), st.sampled_from(EVERY_SIDECAR))
+@given(pods().filter(good), WORDS, OTHERS, OTHERS, st.booleans(), st.sampled_from([*EVERY_SIDECAR, LIMITED]))
 def test_other_webhooks_before_and_after_us_called_once_or_again_lead_to_one_good_pod(
     raw: Json, word: Any, before: list[str], after: list[str], again: bool, terms: Terms
 ) -> None:

@@ -115,6 +115,8 @@ def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
         ("bursar.dev/request", True),
         ("bursar.dev/anything-later", True),
         ("visible-devices.bursar.dev/main", True),
+        ("mps-memory.bursar.dev/main", True),
+        ("mps-threads.bursar.dev/main", True),
         ("tencent.com/predicate-gpu-idx-0", True),
         ("tencent.com/vcuda-core-limit", True),
         ("tencent.com/gpu-assigned", False),

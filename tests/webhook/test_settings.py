@@ -103,6 +103,11 @@ WRONG = {
     ("--timekeeper-url", "http://a"): "argument --timekeeper-url: 'http://a' is no https:// URL",
     ("--in-budget-class", "a"): "argument --in-budget-class: 'a' is no NAME=VALUE",
     ("--mode", "strict"): "argument --mode: invalid choice: 'strict' (choose from 'enforce', 'observe')",
+    ("--mps", "yes"): "argument --mps: invalid choice: 'yes' (choose from 'off', 'on')",
+    ("--mps-pipe-directory", "mps"): "argument --mps-pipe-directory: "
+    "'mps' is no absolute path such as /run/nvidia-mps",
+    ("--mps-pipe-directory", "/run/../etc"): "argument --mps-pipe-directory: "
+    "'/run/../etc' is no absolute path such as /run/nvidia-mps",
     ("--sidecar", "yes"): "argument --sidecar: invalid choice: 'yes' "
     "(choose from 'native', 'container', 'off', 'on')",
     ("--nonsense",): "unrecognized arguments: --nonsense",
@@ -128,6 +133,25 @@ def test_a_bad_variable_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         capsys.readouterr().err == "bursar-webhook: argument --workers: 'many' is no whole number from 1 on\n"
     )
+
+
+@pytest.mark.parametrize(("variable", "flag"), [("BURSAR_MPS", "--mps"), ("BURSAR_MODE", "--mode")])
+def test_a_variable_that_is_none_of_the_words_is_told_too(
+    variable: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read([], {variable: "yes"})
+
+    assert ended.value.code == 2
+    assert f"argument {flag}: invalid choice: 'yes' (choose from " in capsys.readouterr().err
+
+
+def test_limits_by_mps_are_off_and_find_its_pipes_where_they_are_told() -> None:
+    assert read([], {}).terms.mps_pipes == ""
+    assert read(["--mps-pipe-directory", "/run/nvidia-mps"], {}).terms.mps_pipes == ""
+    assert read(["--mps", "on"], {}).terms.mps_pipes == "/tmp/nvidia-mps"
+    environment = {"BURSAR_MPS": "on", "BURSAR_MPS_PIPE_DIRECTORY": "/run/nvidia-mps"}
+    assert read([], environment).terms.mps_pipes == "/run/nvidia-mps"
 
 
 def test_help_names_every_flag_with_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from flask import Flask, Response
 
-from timekeeper.app import balances, budgets, grants, sessions, standings, usage
+from timekeeper.app import balances, budgets, grants, nodeusage, sessions, standings, usage
 from timekeeper.app.answers import answer
 from timekeeper.app.openapi import document
 from timekeeper.app.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
@@ -100,6 +100,7 @@ ROUTES = (
     *sessions.ROUTES,
     *usage.ROUTES,
     HEARTBEATS,
+    *nodeusage.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

@@ -74,6 +74,16 @@ class Gate:
         503."""
         return _pod_of(self.caller(authorization))
 
+    def node(self, authorization: str | None) -> str:
+        """The node that this token's pod runs on. Raises a Problem: 401, 403 where the token names none, or
+        503."""
+        named = dict(self.caller(authorization).extra).get(f"{_EXTRA}node-name", ())
+        if len(named) != 1 or not named[0]:
+            raise Problem(
+                403, "the token names no node: it must be bound to a pod, by Kubernetes 1.30 or later"
+            )
+        return named[0]
+
     def known_pod(self, authorization: str | None) -> BoundPod | None:
         """As `pod`, without a question to anyone: None where one would have to be asked."""
         known = self._tokens.known(_digest(self._token(authorization)))

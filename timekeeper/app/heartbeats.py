@@ -84,11 +84,16 @@ class Heartbeats:
         }
         if answered.over:
             answer["over"] = True
-        each = max(1, min(_CA_EACH, _CA_WITHIN_MS // written.interval_ms))
-        ca = self._ca() if post.sequence % each == 1 % each else ""
+        ca = self._ca() if is_told_the_ca(post.sequence, written.interval_ms) else ""
         if ca:
             answer["ca"] = ca
         return orjson.dumps(answer)
+
+
+def is_told_the_ca(sequence: int, interval_ms: int) -> bool:
+    """Whether the answer to a sender's so manieth post carries the CA bundle."""
+    each = max(1, min(_CA_EACH, _CA_WITHIN_MS // interval_ms))
+    return sequence % each == 1 % each
 
 
 def register(app: Flask, services: Services) -> None:

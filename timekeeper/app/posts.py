@@ -12,9 +12,9 @@ from timekeeper.app.problem import bad
 _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _MOST_BEATS = 1_000
 _MOST_DEVICES = 64
-_OLDEST_MS = 30 * 86_400_000
+OLDEST_MS = 30 * 86_400_000
 _MOST_SEQUENCE = 2**53
-_MOST_FIGURE = 2**31
+MOST_FIGURE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,9 @@ def read_heartbeats(body: bytes) -> Beats:
 
     Figures are checked for their form alone; they are the tenant's own word and nothing is charged by them.
     """
-    raw = _object(body)
-    if raw.get("version") != 1:
-        raise bad("version", "it must be 1")
-    boot, sequence, beats = raw.get("boot"), raw.get("sequence"), raw.get("beats")
-    if not isinstance(boot, str) or not _BOOT.fullmatch(boot):
-        raise bad("boot", "it must be 1 to 64 letters, digits or . _ : -")
-    if not _is_natural(sequence, _MOST_SEQUENCE):
-        raise bad("sequence", "it must be a whole number from 0 on")
+    raw = read_object(body, ("version", "boot", "sequence", "beats"))
+    boot, sequence = read_run(raw)
+    beats = raw.get("beats")
     if not isinstance(beats, list) or not 1 <= len(beats) <= _MOST_BEATS:
         raise bad("beats", f"it must be a list of 1 to {_MOST_BEATS} beats")
     read = [_beat(beat, index) for index, beat in enumerate(beats)]
@@ -53,14 +48,27 @@ def read_heartbeats(body: bytes) -> Beats:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def read_run(raw: dict[str, Any]) -> tuple[str, int]:
+    """``boot`` and ``sequence`` of a post of version 1. Raises a Problem."""
+    if raw.get("version") != 1:
+        raise bad("version", "it must be 1")
+    boot, sequence = raw.get("boot"), raw.get("sequence")
+    if not isinstance(boot, str) or not _BOOT.fullmatch(boot):
+        raise bad("boot", "it must be 1 to 64 letters, digits or . _ : -")
+    if not is_natural(sequence, _MOST_SEQUENCE):
+        raise bad("sequence", "it must be a whole number from 0 on")
+    return boot, sequence
+
+
+def read_object(body: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
+    """A body that is a JSON object, these fields of it given once. Raises a Problem."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise bad("", "the body is not JSON") from error
     if not isinstance(raw, dict):
         raise bad("", "the body must be an object")
-    for name in ("version", "boot", "sequence", "beats"):
+    for name in fields:
         if body.count(b'"%b"' % name.encode()) > 1:
             raise bad(name, "it must be given once")
     return raw
@@ -70,8 +78,8 @@ def _beat(beat: object, index: int) -> tuple[int, tuple[Figure, ...]]:
     if not isinstance(beat, dict):
         raise bad(f"beats[{index}]", "it must be an object")
     age, devices = beat.get("age_ms"), beat.get("devices")
-    if not _is_natural(age, _OLDEST_MS):
-        raise bad(f"beats[{index}].age_ms", f"it must be a whole number from 0 to {_OLDEST_MS}")
+    if not is_natural(age, OLDEST_MS):
+        raise bad(f"beats[{index}].age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
     if not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
         raise bad(f"beats[{index}].devices", f"it must be a list of at most {_MOST_DEVICES} cards")
     return age, tuple(_figure(each, f"beats[{index}].devices[{at}]") for at, each in enumerate(devices))
@@ -94,10 +102,11 @@ def _wrong_field(device: object) -> str | None:
     if not isinstance(uuid, str) or not 1 <= len(uuid) <= 128:
         return ".uuid"
     for name in ("utilisation", "memory_mib"):
-        if device.get(name) is not None and not _is_natural(device[name], _MOST_FIGURE):
+        if device.get(name) is not None and not is_natural(device[name], MOST_FIGURE):
             return f".{name}"
     return None if scope in ("exclusive", "shared") else ".scope"
 
 
-def _is_natural(value: object, most: int) -> TypeGuard[int]:
+def is_natural(value: object, most: int) -> TypeGuard[int]:
+    """Whether it is a whole number from 0 to ``most``."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

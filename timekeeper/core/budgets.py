@@ -231,6 +231,8 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),
     "settleAfter": ("settle_after_ms", scalars.duration_ms),
     "pdbGrace": ("pdb_grace_ms", scalars.duration_ms),
+    "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
+    "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "price": ("price", scalars.price),
     "currency": ("currency", scalars.currency),

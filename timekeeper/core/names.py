@@ -31,6 +31,9 @@ STANDING = "bursar.dev/standing"
 # what the Binding writes
 DEVICES = "bursar.dev/devices"
 VISIBLE = "visible-devices.bursar.dev/"
+MPS_MEMORY = "mps-memory.bursar.dev/"
+MPS_THREADS = "mps-threads.bursar.dev/"
+BY_CONTAINER = (VISIBLE, MPS_MEMORY, MPS_THREADS)  # a container's name follows
 
 # the condition on a waiting pod's status by which the extender wakes it
 WAKE_CONDITION = "bursar.dev/CardFreed"

@@ -11,6 +11,7 @@ BUILT_ON_EXHAUSTED = ("reclaim", "deprioritize", "deny")  # the others act as de
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")
+OVERUSE = ("observe", "evict")
 SIDECARS = ("on", "container", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
@@ -59,6 +60,8 @@ class Settings:
     max_grace_period_ms: int = 600_000
     settle_after_ms: int = 3_600_000
     pdb_grace_ms: int = 600_000
+    overuse: str = "observe"
+    overuse_grace_ms: int = 600_000
     unknown_standing: str = "inBudget"
     price: str = ""
     currency: str = "USD"
@@ -67,9 +70,16 @@ class Settings:
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
-def not_built(budget: Budget, key: str = "") -> tuple[str, ...]:
+def not_built(entry: Budget | Settings, key: str = "") -> tuple[str, ...]:
     """A sentence for each thing that the entry under ``key`` asks and that is not done: nothing is accepted
     in silence."""
+    if isinstance(entry, Settings):
+        is_asked = entry.overuse == "evict"
+        return ("overuse: not built yet, evict acts as observe and overuseGrace has no effect",) * is_asked
+    return _not_built_of_budget(entry, key)
+
+
+def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
     asked = {
         "onExhausted": (
             budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,

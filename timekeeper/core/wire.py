@@ -37,9 +37,9 @@ class Holders(TypedDict):
 
     ``boot``: the node's boot ID. ``known``: the agent has seen everything once since it began; before that
     nothing may be concluded from what is not listed. ``pods``: by UID, the pods whose GPU containers are on
-    the node now, in whatever state their objects are, with the UUIDs of the cards that the kubelet's plugin
-    gave them (empty where no plugin chose). ``closed``: why the node gives out no shares, for people; empty
-    where it does.
+    the node now, in whatever state their objects are, with the UUIDs of the cards that they have: those that
+    the kubelet's plugin gave them where one chooses, else those of their placement. ``closed``: why the node
+    gives out no cards, for people; empty where it does.
     """
 
     version: Literal[1]

@@ -51,7 +51,8 @@ def read_entries(
         if told.get(key) != sentence
     ]
     for entry in changed:
-        sentences = not_built(reading.budgets[entry.key], entry.key) if entry.key in reading.budgets else ()
+        value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
+        sentences = not_built(value, entry.key) if value else ()
         notices += [
             Notice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}") for sentence in sentences
         ]

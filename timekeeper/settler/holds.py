@@ -50,6 +50,7 @@ def moved_sessions(world: World, book: Book, settings: Settings, now_ms: int) ->
         _look_at(world, book, settings, now_ms, moved, world.pods[uid], since_ms)
     for gone in world.gone.values():
         _end(world, book, settings, now_ms, moved, gone)
+    _let_go(world, book, moved)
     if world.relisted:
         for session in _missing(world, book):
             known = evidence(session, book.watermarks.get(session.node), book.beats.get(session.uid))
@@ -93,6 +94,23 @@ def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved
     else:
         session = vanish_unseen(session, known)
     moved.sessions[pod.uid] = _at_rest(session, known.watermark_ms)
+
+
+def _let_go(world: World, book: Book, moved: Moved) -> None:
+    """Pods that were deleted by force, and that their nodes have seen gone since: their grace ends then."""
+    presence = world.presence
+    ends = dict(presence.left)
+    for uid, each in book.sessions.items() if presence.looked else ():
+        look = presence.looked.get(each.node)
+        is_older = look and each.vanished_ms is not None and each.vanished_ms <= look.booted_ms
+        if look and is_older and uid not in look.there:
+            ends.setdefault(uid, look.at_ms)
+    for uid, at_ms in ends.items():
+        session = moved.sessions.get(uid) or book.session(uid)
+        if session is None or session.vanished_ms is None or session.settled_ms is not None:
+            continue
+        if 0 <= at_ms - session.vanished_ms < session.grace_ms:
+            moved.sessions[uid] = replace(session, grace_ms=at_ms - session.vanished_ms)
 
 
 def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod, now_ms: int) -> Session:

@@ -11,8 +11,10 @@ from timekeeper.accounts.pods import read_pod
 from timekeeper.api_server import ApiServer
 from timekeeper.core import hold, names
 from timekeeper.core.cards import UndecodableError, decode_inventory
+from timekeeper.core.holders import UNREADABLE, Present, kubelets_boot, present_on
 from timekeeper.core.reflect import Changed, Failed, Listed, reflect
 from timekeeper.core.request import annotations_of, mapping
+from timekeeper.core.values import Card
 from timekeeper.settler.world import All, ConfigMap, Heard, Item, Lease, Node, One, PriorityClass, Quiet
 
 Json = Mapping[str, Any]
@@ -114,14 +116,23 @@ def follow_source(
 
 def read_node(raw: Json) -> Node:
     """A node with the cards of its inventory; none, and why, where that cannot be read."""
-    name = _name(raw)
+    name, present, fault = _name(raw), _present(raw), ""
+    boot = kubelets_boot(raw) or (present.boot if present else "")
     text = annotations_of(raw).get(names.INVENTORY)
-    if not isinstance(text, str):
-        return Node(name, ())
+    cards: tuple[Card, ...] = ()
+    if isinstance(text, str):
+        try:
+            cards = decode_inventory(text)
+        except UndecodableError as error:
+            fault = str(error)
+    return Node(name, cards, fault, present, boot)
+
+
+def _present(raw: Json) -> Present | None:
     try:
-        return Node(name, decode_inventory(text))
-    except UndecodableError as error:
-        return Node(name, (), str(error))
+        return present_on(raw)
+    except UndecodableError:
+        return UNREADABLE
 
 
 def read_lease(raw: Json) -> Lease:

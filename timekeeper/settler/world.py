@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.pods import Pod, Unreadable
+from timekeeper.core.holders import Present
 from timekeeper.core.values import Card
+from timekeeper.settler.presence import Presence
 
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
@@ -18,11 +20,14 @@ MOST_UNREADABLE = 10_000  # pods that could not be reported yet, for the same re
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's cards; ``fault`` tells why its inventory cannot be read."""
+    """A node's cards; ``fault`` tells why its inventory cannot be read. ``present``: who is there by its
+    agent, and ``boot`` its boot ID, both of which are heard of apart from the cards."""
 
     name: str
     cards: tuple[Card, ...]
     fault: str = ""
+    present: Present | None = field(default=None, compare=False)
+    boot: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,8 @@ class Gone:
 @dataclass(slots=True)
 class World:
     """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
-    ``marks``: of those that ended, until when their node had been heard as the end was.
+    ``marks``: of those that ended, until when their node had been heard as the end was; ``presence``: which
+    pods their nodes list no longer.
 
     ``relisted``: all pods were listed anew, so that sessions without a pod have lost theirs unseen.
     ``unreadable``: pods to report, and how many more it had no room for (``unnamed``); ``lost``: ends that
@@ -121,6 +127,7 @@ class World:
     touched: dict[str, int] = field(default_factory=dict)
     gone: dict[str, Gone] = field(default_factory=dict)
     marks: dict[str, int | None] = field(default_factory=dict)
+    presence: Presence = field(default_factory=Presence)
     relisted: bool = False
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
     unnamed: int = 0
@@ -164,6 +171,7 @@ class World:
         self.touched = dict(deferred)
         self.marks = {uid: mark for uid, mark in self.marks.items() if uid in deferred}
         self.gone.clear()
+        self.presence.written()
         self.unreadable.clear()
         self.unnamed = 0
         self.relisted = False
@@ -175,6 +183,8 @@ class World:
         table, names = self._table(source), {item.name for item in items if not isinstance(item, Unreadable)}
         for name in [name for name in table if name not in names]:
             del table[name]
+            if source == "nodes":
+                self.presence.hear(name, None, "", at_ms)
             self._count(source)
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
@@ -203,6 +213,7 @@ class World:
             case Unreadable():
                 self._note(item)
             case Node(name):
+                self.presence.hear(name, None if deleted else item.present, item.boot, at_ms)
                 self._keep("nodes", name, None if deleted else item)
             case Lease(name, renewed_ms):
                 self._keep("leases", name, None if deleted else renewed_ms)

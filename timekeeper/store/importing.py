@@ -30,6 +30,7 @@ from timekeeper.store.schema import (
     DAYS,
     ENTRY_ERRORS,
     FOLDED,
+    NODE_USES,
     PULSE,
     STANDINGS,
     TERMS,
@@ -40,7 +41,7 @@ from timekeeper.store.snapshot import newest_revision, take_time
 _BATCH = 500
 
 # What a timekeeper writes before there is anything to charge, and makes anew whenever it starts.
-_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE)
+_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES)
 
 _INT64 = 2**63
 

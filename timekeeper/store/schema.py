@@ -252,6 +252,21 @@ FIGURES = Table(
     comment="measured use of a session's cards in a UTC hour: by the node agent, or its tenant's word",
 )
 
+NODE_USES = Table(
+    "node_uses",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("runs", Text, nullable=False),
+    Column("use_ms", BigInteger, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    Column("cards", Text, nullable=False),
+    Column("overuse", Text, nullable=False),
+    CheckConstraint("name <> ''", name="is_named"),
+    CheckConstraint("use_ms >= 0 AND use_ms <= received_ms", name="no_use_from_the_future"),
+    Index(None, "received_ms"),
+    comment="what each node's agent reported last: its runs, its cards, the pods over their memory",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

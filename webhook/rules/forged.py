@@ -12,7 +12,7 @@ from webhook import govern, injected
 from webhook.review import CONTAINER_LISTS, sequence_of
 from webhook.terms import WORDS
 
-OURS = (f"{names.DOMAIN}/", names.VISIBLE)
+OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(owned for dialect in DIALECTS for owned in dialect.owned)
 _OWNED = frozenset(each for each in OWNED if each[-1] not in "-/")
 _OWNED_STEMS = tuple(each for each in OWNED if each[-1] in "-/")

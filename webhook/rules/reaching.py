@@ -7,7 +7,7 @@ from timekeeper.core.dialects import DIALECTS, UNSPOKEN
 from timekeeper.core.request import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook import ephemeral, visible
+from webhook import ephemeral, mps, visible
 from webhook.forbidden import (
     DEVICE_ANNOTATIONS,
     may_steer,
@@ -127,8 +127,9 @@ def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> 
 def _steering(path: str, container: Json) -> Iterator[Violation]:
     if not asks(container) and container["name"] != names.SIDECAR:  # which sees the pod's cards too
         return
+    ours = mps.written(container) if container["name"] != names.SIDECAR else ()
     for place, variable in enumerate(sequence_of(container.get("env"))):
-        if steers_isolation(variable["name"]):
+        if steers_isolation(variable["name"]) and variable not in ours:
             yield Violation(
                 "isolation-variable",
                 f"{path}.env[{place}]",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from timekeeper.core.wire import StandingWord
-from webhook.settings import Parser, path_or_none, priority_class, template_paths
+from webhook.flag_values import path_or_none, priority_class, template_paths
+from webhook.settings import Parser
 from webhook.templates import TemplatePath
 from webhook.terms import Mode
 

@@ -29,7 +29,8 @@ class Dialect:
     ``read`` turns a container's limits into an ask or violations; ``at_admission`` and ``at_binding`` give
     the annotations that the node plugin expects, ``labels_at_binding`` the labels; ``owned`` names the
     annotations (a name, or a prefix that ends in ``-`` or ``/``) that no user may write; ``plugin_chooses``
-    tells that the node plugin picks the cards and sets the container's variables itself.
+    tells that the node plugin picks the cards and sets the container's variables itself, ``plugin_limits``
+    that it holds each container to its share by its own means.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Dialect:
     plugin_chooses: bool = False
     labels_at_binding: Callable[[GPURequest, Placement], dict[str, str]] = lambda _request, _placement: {}
     ignored_by_scheduler: tuple[str, ...] = ()
+    plugin_limits: bool = False
+
+    @property
+    def limited_by_mps(self) -> bool:
+        """True where no node plugin has a say in what containers use of their cards, so MPS may limit it."""
+        return not (self.plugin_chooses or self.plugin_limits)
 
 
 def nothing_at_admission(_request: GPURequest) -> dict[str, str]:

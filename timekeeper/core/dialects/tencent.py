@@ -88,4 +88,5 @@ DIALECT = Dialect(
     at_admission=_at_admission,
     at_binding=_at_binding,
     owned=("tencent.com/predicate-", "tencent.com/gpu-assigned", CORE_LIMIT),
+    plugin_limits=True,
 )

@@ -1,0 +1,165 @@
+"""What the agent writes on its node: inventory, holders and capacity, as one change of what is there.
+
+Capacity never shrinks while pods hold cards there: the kubelet would refuse at its next start what it runs
+now. A node that another plugin serves gets the inventory and no capacity of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from sidecar.node.values import Card, NodeSeen
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from timekeeper.core.wire import CardWire, Inventory
+
+INVENTORY = "bursar.dev/inventory"
+HOLDERS = "bursar.dev/holders"
+GPU_PERCENT = "bursar.dev/gpu-percent"
+GPU_MEMORY = "bursar.dev/gpu-memory"
+OURS = (GPU_PERCENT, GPU_MEMORY)
+PERCENT_OF_A_CARD = 100
+# what the GPU plugins of others call their resources; as in timekeeper.core.dialects
+OF_OTHERS = re.compile(
+    r"^(nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
+    r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
+)
+_QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
+
+
+@value
+class Wanted:
+    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is."""
+
+    cards: tuple[Card, ...] | None
+    holders: str | None
+    held: bool
+
+
+def inventory(cards: tuple[Card, ...]) -> str:
+    """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
+    whole: Inventory = {"version": 1, "cards": [_wire(card) for card in cards]}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"))
+
+
+def read_inventory(text: str | None) -> tuple[Card, ...]:
+    """The cards that an annotation of ours told of; none where it is not readable, or none of ours."""
+    try:
+        whole = json.loads(text or "")
+        cards = tuple(_card(raw) for raw in whole["cards"]) if whole["version"] == 1 else ()
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ()
+    return cards if len({c.uuid for c in cards}) == len({c.index for c in cards}) == len(cards) else ()
+
+
+def boot_in(holders: str | None) -> str:
+    """The boot in which the holders were written; empty where that cannot be read."""
+    try:
+        boot = json.loads(holders or "")["boot"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return boot if isinstance(boot, str) else ""
+
+
+def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
+    """The merge patch of the node's status that makes it what it shall be; empty where it is."""
+    annotations = {
+        name: text
+        for name, text, now in (
+            (INVENTORY, None if wanted.cards is None else inventory(wanted.cards), node.inventory),
+            (HOLDERS, wanted.holders, node.holders),
+        )
+        if text is not None and text != now
+    }
+    amounts = _amounts(node, wanted)
+    capacity = _changed(node.capacity, amounts)
+    allocatable = _changed(node.allocatable, amounts)
+    patch: dict[str, Any] = {}
+    if annotations:
+        patch["metadata"] = {"annotations": annotations}
+    if capacity or allocatable:
+        patch["status"] = {"capacity": capacity, "allocatable": allocatable}
+    return patch
+
+
+def is_served_by_another(node: NodeSeen) -> bool:
+    """Whether a plugin's resource stands on the node; also with 0 of it, which is what the kubelet leaves of
+    a plugin that is away."""
+    return any(OF_OTHERS.match(name) for name, _ in node.capacity)
+
+
+def _amounts(node: NodeSeen, wanted: Wanted) -> dict[str, int | None]:
+    """What is to be advertised by resource, None: nothing."""
+    if wanted.cards is None:
+        return {}
+    if is_served_by_another(node):
+        return {} if wanted.held else dict.fromkeys(OURS)
+    if not wanted.cards:
+        return {}
+    told = {
+        GPU_PERCENT: PERCENT_OF_A_CARD * len(wanted.cards),
+        GPU_MEMORY: sum(card.memory_mib for card in wanted.cards),
+    }
+    if not wanted.held:
+        return dict(told)
+    now = {name: amount(text) or 0 for name, text in node.capacity}
+    return {name: max(number, now.get(name, 0)) for name, number in told.items()}
+
+
+def _changed(now: tuple[tuple[str, str], ...], amounts: Mapping[str, int | None]) -> dict[str, str | None]:
+    stands = dict(now)
+    return {
+        name: None if number is None else str(number)
+        for name, number in amounts.items()
+        if (name in stands if number is None else amount(stands.get(name, "")) != number)
+    }
+
+
+def amount(text: str) -> int | None:
+    """A whole quantity as Kubernetes writes it; None where it is none."""
+    match = _QUANTITY.fullmatch(text)
+    return int(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _wire(card: Card) -> CardWire:
+    wire: CardWire = {
+        "uuid": card.uuid,
+        "index": card.index,
+        "model": card.model,
+        "memory_mib": card.memory_mib,
+        "healthy": card.healthy,
+        "numa": card.numa,
+        "links": None if card.links is None else list(card.links),
+        "mig": card.mig,
+    }
+    if card.fault:
+        wire["fault"] = card.fault
+    return wire
+
+
+def _card(raw: Any) -> Card:
+    links = raw.get("links")
+    return Card(
+        _of(str, raw["uuid"]),
+        _of(int, raw["index"]),
+        _of(str, raw["model"]),
+        _of(int, raw["memory_mib"]),
+        _of(bool, raw["healthy"]),
+        _of(str, raw.get("fault", "")),
+        None if raw.get("numa") is None else _of(int, raw["numa"]),
+        None if links is None else tuple(_of(str, each) for each in links),
+        None if raw.get("mig") is None else _of(str, raw["mig"]),
+    )
+
+
+def _of(kind: type, raw: Any) -> Any:
+    if type(raw) is not kind:
+        raise TypeError(f"not {kind.__name__}")
+    return raw

@@ -1,0 +1,87 @@
+"""What a card is used for at this moment, by NVML: its load, and its processes."""
+
+from __future__ import annotations
+
+from sidecar.node.values import Load, Process
+from sidecar.nvml import MIB
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+
+@value
+class Measured:
+    """One card's figures; ``mps``: processes compute on it through MPS."""
+
+    load: Load
+    processes: tuple[Process, ...]
+    mps: bool
+
+
+class Meter:
+    """Remembers for each card up to when the driver's samples have been read."""
+
+    def __init__(self) -> None:
+        self._seen_us: dict[str, int] = {}
+
+    def read(self, nvml: Any, uuid: str, handle: Any) -> Measured:
+        """The card's figures now; None in place of what it does not tell. Raises NVML's error where the card
+        does not answer at all."""
+        used = unless_unsupported(nvml, lambda: memory(nvml, handle).used // MIB)
+        rate = unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        running = unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        through_mps = unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+        shares = self._shares(nvml, uuid, handle)
+        by_pid = {each.pid: each.usedGpuMemory for each in [*(through_mps or ()), *(running or ())]}
+        processes = tuple(
+            Process(pid, uuid, None if taken is None else int(taken) // MIB, _share_of(pid, shares))
+            for pid, taken in sorted(by_pid.items())
+        )
+        return Measured(Load(uuid, rate, used), processes, bool(through_mps))
+
+    def _shares(self, nvml: Any, uuid: str, handle: Any) -> dict[int, int] | None:
+        """Percent of the card's time by process, over the samples since the last look; None where the card
+        takes none."""
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us.get(uuid, 0))
+        except _unsupported(nvml):
+            return None
+        except nvml.NVMLError as error:
+            # No sample since then. pynvml raises also the success of a driver that has nothing to tell.
+            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                return {}
+            raise
+        self._seen_us[uuid] = max((each.timeStamp for each in samples), default=0)
+        by_pid: dict[int, list[int]] = {}
+        for each in samples:
+            by_pid.setdefault(each.pid, []).append(min(each.smUtil, 100))  # drivers have told more
+        return {pid: sum(told) // len(told) for pid, told in by_pid.items()}
+
+
+def memory(nvml: Any, handle: Any) -> Any:
+    """Bytes in all and in use, these without what the driver keeps for itself where NVML tells the two
+    apart."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotSupported):
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def unless_unsupported(nvml: Any, ask: Callable[[], T]) -> T | None:
+    """The answer, or None where card, driver or rights do not allow the question: not a fault."""
+    try:
+        return ask()
+    except _unsupported(nvml):
+        return None
+
+
+def _unsupported(nvml: Any) -> tuple[type[Exception], ...]:
+    return (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound)
+
+
+def _share_of(pid: int, shares: dict[int, int] | None) -> int | None:
+    return None if shares is None else shares.get(pid, 0)

@@ -1,0 +1,84 @@
+"""Follows a list of the API server: read whole, then by a watch; begun anew where that breaks."""
+
+from __future__ import annotations
+
+import time
+
+from sidecar.node.api import Unreached
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from sidecar.node.api import Api
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+LISTS = "List"
+
+
+def follow(
+    api: Api,
+    path: str,
+    accept: str,
+    heard: Callable[[dict[str, Any]], None],
+    failed: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """For ever: give ``heard`` all objects by UID each time that one of them changes. ``path`` has a query
+    already; ``accept`` a ``{}`` in the place of "List". ``failed`` is told each failure."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            _once(api, path, accept, heard, pause)
+            pause_s = FIRST_PAUSE_S
+        except Unreached as error:
+            failed(str(error))
+            pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _once(
+    api: Api,
+    path: str,
+    accept: str,
+    heard: Callable[[dict[str, Any]], None],
+    pause: Callable[[float], None],
+) -> None:
+    """One reading of the list, and watches from there until one is told to begin anew."""
+    answer = api.call("GET", path, accept=accept.format(LISTS))
+    if answer.status != 200:
+        raise Unreached(f"{answer.status} {answer.said}".strip())
+    objects = {each["metadata"]["uid"]: each for each in answer.body.get("items") or ()}
+    version = answer.body["metadata"]["resourceVersion"]
+    heard(dict(objects))
+    while version:
+        version = _watched(api, path, accept, version, objects, heard)
+        pause(FIRST_PAUSE_S)  # a server that ends each watch at once is not asked without a breath
+
+
+def _watched(
+    api: Api,
+    path: str,
+    accept: str,
+    version: str,
+    objects: dict[str, Any],
+    heard: Callable[[dict[str, Any]], None],
+) -> str:
+    """Watch from ``version``; from where to go on, or empty where the list must be read again."""
+    query = f"&watch=true&allowWatchBookmarks=true&timeoutSeconds=290&resourceVersion={version}"
+    for event in api.watch(path + query, accept.format("")):
+        kind, about = event.get("type"), event.get("object") or {}
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            return ""  # as a rule: the version is too old
+        version = about["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            continue
+        uid = about["metadata"]["uid"]
+        if kind == "DELETED":
+            objects.pop(uid, None)
+        else:
+            objects[uid] = about
+        heard(dict(objects))
+    return version

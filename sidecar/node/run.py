@@ -1,0 +1,207 @@
+"""The agent's loop: joins its parts to clock, threads, NVML, the API server and the timekeeper.
+
+One thread looks at the cards, for NVML may hang; two follow node and pods; one sends Events; one errand at a
+time reports use. What they bring lies in the inbox, and the main thread does the rest: it alone changes what
+the agent knows, and writes the node.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from sidecar.courier import Courier, Delivered, Failed
+from sidecar.disk import Disk, node_boot
+from sidecar.errand import errand
+from sidecar.inbox import End, Inbox
+from sidecar.log import say
+from sidecar.node import api, metrics, pods, reports
+from sidecar.node.agent import Agent, Ports
+from sidecar.node.cards import Reader
+from sidecar.node.duties import Duties
+from sidecar.node.events import Events
+from sidecar.node.following import follow
+from sidecar.node.values import Broke, Look, NodeSeen
+from sidecar.run import boot_ms, fraction
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sidecar.node.pods import Listed
+    from sidecar.node.settings import Settings
+
+BREATH_MS = 200  # after an event of the driver, so that a storm of them is no storm of looks
+AFTER_A_FAULT_MS = 5_000
+TICK_MS = 1_000
+
+
+@value
+class Looked:
+    """NVML was read."""
+
+    look: Look
+
+
+@value
+class NodeHeard:
+    """The node as it stands; None: there is none of this name."""
+
+    node: NodeSeen | None
+
+
+@value
+class PodsHeard:
+    """All pods of the node that have not ended."""
+
+    pods: Listed
+
+
+@value
+class Posted:
+    """The courier came back."""
+
+    outcome: Delivered | Failed
+
+
+UNTRIED = Posted(Failed("no thread could be started, or the agent has a fault"))
+
+
+def until_the_end(settings: Settings, inbox: Inbox) -> None:
+    """Be the node's agent until SIGTERM is in the inbox. Raises OSError where the metrics' port is taken."""
+    server = api.Api(settings.api_url, settings.api_ca, settings.api_token_file)
+    events = Events(server, settings.node_name)
+    board = metrics.Board(boot_ms)
+    metrics.serve(board, settings.host, settings.port)
+    boot = node_boot()
+    agent = Agent(_ports(server, events, settings.node_name), boot, settings.look_every_ms, boot_ms())
+    told = _reports(settings, inbox)
+    duties = Duties(settings, agent, told, events, boot)
+    say("started", node=settings.node_name, api=settings.api_url, reports=bool(told))
+    _start(
+        "cards", lambda: watch_cards(Reader(boot_ms, settings.ignored_xids), inbox, settings.look_every_ms)
+    )
+    _start("node", lambda: _follow_node(server, settings.node_name, inbox))
+    _start("pods", lambda: _follow_pods(server, settings.node_name, inbox))
+    _start("events", events.run)
+    _loop(inbox, agent, duties, board)
+
+
+def watch_cards(reader: Reader, inbox: Inbox, every_ms: int) -> None:
+    """For ever: look, then wait for an event of the driver, or for the next look."""
+    while True:
+        inbox.put(Looked(reader.look()))
+        until = boot_ms() + every_ms
+        while (left := until - boot_ms()) > 0:
+            if not reader.waits:
+                time.sleep(left / 1000)
+                break
+            if broke := reader.wait(left):
+                inbox.put(broke)
+                time.sleep(BREATH_MS / 1000)
+                break
+
+
+def _loop(inbox: Inbox, agent: Agent, duties: Duties, board: metrics.Board) -> None:
+    faults: set[str] = set()
+    wait_ms = 0
+    while not duties.ended(boot_ms()):
+        try:
+            event = inbox.wait(wait_ms)
+            while event is not None:  # all that came, or what waits behind others would seem not to have come
+                _take(event, agent, duties)
+                event = inbox.wait(0)
+            now = boot_ms()
+            agent.tick(now)
+            duties.tick(now)
+            agent.write_if_due(now)
+            board.show(_page(agent, duties), agent.written_ms is not None)
+            due = duties.due_ms()
+            wait_ms = TICK_MS if due is None else max(0, min(TICK_MS, due - boot_ms()))
+        except Exception as error:
+            # A fault of our own must not take the agent down: it would only be started again, for ever.
+            wait_ms = AFTER_A_FAULT_MS
+            if str(error) not in faults:
+                faults.add(str(error))
+                say("fault", where="loop", reason=f"{type(error).__name__}: {error}")
+
+
+def _take(event: object, agent: Agent, duties: Duties) -> None:
+    now = boot_ms()
+    match event:
+        case Looked():
+            agent.looked(event.look, now)
+            duties.looked(event.look, now)
+        case Broke():
+            agent.broke(event, now)
+        case NodeHeard():
+            agent.saw_node(event.node, now)
+            duties.saw_node(agent.node)
+        case PodsHeard():
+            agent.pods = event.pods.pods
+            duties.saw_pods(event.pods)
+        case Posted():
+            duties.posted(event.outcome, now)
+        case End():
+            duties.end(now)
+
+
+def _page(agent: Agent, duties: Duties) -> str:
+    wall = time.time_ns() // 1_000_000 - boot_ms()
+    return metrics.of_agent(agent, wall, duties.events.results) + duties.page()
+
+
+def _ports(server: api.Api, events: Events, node: str) -> Ports:
+    path = f"/api/v1/nodes/{node}/status"
+    return Ports(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, say)
+
+
+def _reports(settings: Settings, inbox: Inbox) -> reports.Reports | None:
+    if settings.timekeeper is None:
+        return None
+    disk = Disk(settings.timekeeper.spool, node_boot())
+    courier = Courier(
+        settings.timekeeper,
+        boot_ms,
+        disk.followed(),
+        disk.follow,
+        path=reports.PATH,
+        document=reports.document,
+    )
+    ports = reports.Ports(
+        post=lambda post: errand(inbox, lambda: Posted(courier.deliver(post)), UNTRIED),
+        fraction=fraction,
+        say=say,
+    )
+    return reports.Reports(ports, os.urandom(8).hex(), boot_ms())
+
+
+def _follow_node(server: api.Api, name: str, inbox: Inbox) -> None:
+    def heard(objects: dict[str, Any]) -> None:
+        inbox.put(NodeHeard(next(map(pods.read_node, objects.values()), None)))
+
+    follow(server, pods.node_path(name), api.JSON, heard, _Once("node"))
+
+
+def _follow_pods(server: api.Api, name: str, inbox: Inbox) -> None:
+    def heard(objects: dict[str, Any]) -> None:
+        inbox.put(PodsHeard(pods.read_all(objects.values())))
+
+    follow(server, pods.pods_path(name), api.METADATA, heard, _Once("pods"))
+
+
+class _Once:
+    """Says each new reason once."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._last = what, ""
+
+    def __call__(self, reason: str) -> None:
+        if reason != self._last:
+            self._last = reason
+            say("not-followed", what=self._what, reason=reason)
+
+
+def _start(name: str, work: Any) -> None:
+    threading.Thread(target=work, name=name, daemon=True).start()

@@ -1,0 +1,96 @@
+"""The node agent as its manifest deploys it, on the real node, with a fake NVML that tests write to."""
+
+import json
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.leftovers import FOLDER
+from tests.deploy.reading import the
+from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
+from tests.nvml.build import DESCRIPTION, describe
+
+DAEMONSETS = "/apis/apps/v1/namespaces/bursar-system/daemonsets"
+_SEEN_AT = "/fake-nvml"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The agent; ``description`` is what its NVML tells."""
+
+    world: World
+    description: Path
+
+    def tell(self, lines: Iterable[str] = (), cards: Iterable[str] = CARDS) -> None:
+        """Have NVML tell of these cards, and what the lines say beside."""
+        listed = [f"card {uuid} 40 1000 {MEMORY_MIB}\nmodel {uuid} {MODEL}" for uuid in cards]
+        describe(self.description, "\n".join([*listed, *lines, ""]))
+
+    def inventory(self) -> dict[str, Json]:
+        """The cards on the node by UUID; none where there is no inventory."""
+        told = json.loads(self.annotation("inventory") or '{"cards": []}')
+        return {each["uuid"]: each for each in told["cards"]}
+
+    def holders(self) -> Json:
+        """Who is really there."""
+        told: Json = json.loads(self.annotation("holders") or "{}")
+        return told
+
+    def annotation(self, name: str) -> str | None:
+        """One of the agent's annotations on the node."""
+        text: str | None = node(self.world)["metadata"]["annotations"].get(f"bursar.dev/{name}")
+        return text
+
+    def is_healthy(self, uuid: str) -> bool:
+        """Whether the inventory says so of a card that is in it."""
+        return bool(self.inventory()[uuid]["healthy"])
+
+
+def node(world: World) -> Json:
+    """The node as it is now."""
+    told: Json = world.stack.cp.api.call("GET", f"/api/v1/nodes/{NODE}")
+    return told
+
+
+def strip(world: World) -> None:
+    """Take from the node what an agent would have written."""
+    merge = "application/merge-patch+json"
+    path = f"/api/v1/nodes/{NODE}"
+    nothing = {f"bursar.dev/{name}": None for name in ("inventory", "holders")}
+    world.stack.cp.api.call("PATCH", path, {"metadata": {"annotations": nothing}}, content_type=merge)
+    amounts = {f"bursar.dev/{name}": None for name in ("gpu-percent", "gpu-memory")}
+    body = {"status": {"capacity": amounts, "allocatable": amounts}}
+    world.stack.cp.api.call("PATCH", f"{path}/status", body, content_type=merge)
+
+
+def deploy(world: World, folder: Path) -> Agent:
+    """Create the manifest's DaemonSet, and label the node for it."""
+    agent = Agent(world, folder / "cards")
+    agent.tell()
+    body = daemon_set(world, folder)
+    world.stack.cp.api.call("POST", DAEMONSETS, body)
+    label = {"metadata": {"labels": body["spec"]["template"]["spec"]["nodeSelector"]}}
+    merge = "application/merge-patch+json"
+    world.stack.cp.api.call("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=merge)
+    return agent
+
+
+def daemon_set(world: World, folder: Path) -> Json:
+    """As in the manifests, but where API server, timekeeper and kubelet are, and which NVML it reads."""
+    body = deepcopy(the("DaemonSet", "bursar-node"))
+    spec = body["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    told = [arg for arg in container["args"] if not arg.startswith("--timekeeper-url=")]
+    container["args"] = [
+        *told,
+        f"--timekeeper-url={world.stack.timekeeper_url}",
+        f"--api-url={world.stack.cp.url}",
+        "--look-every=1s",
+    ]
+    container["env"].append({"name": DESCRIPTION, "value": f"{_SEEN_AT}/cards"})
+    container["volumeMounts"].append({"name": "fake-nvml", "mountPath": _SEEN_AT, "readOnly": True})
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    volumes["pod-resources"]["hostPath"]["path"] = f"{FOLDER}/kubelet/pod-resources"
+    spec["volumes"].append({"name": "fake-nvml", "hostPath": {"path": str(folder)}})
+    return body

@@ -1,0 +1,111 @@
+"""The images that the pods of these tests run, made without a registry: the root file system is this
+machine's own Python with its libraries, NVML's binding, the package ``sidecar`` as the Dockerfile lays it
+out, and a fake NVML library."""
+
+import compileall
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+from deploy.local.images import Image, archive, layer
+from deploy.local.node import PAUSE
+from tests.deploy.dockerfile import last, lineage
+from tests.deploy.reading import ROOT
+from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
+
+SIDECAR = "docker.io/bursar/sidecar:0.1.0"
+# As images made for CUDA are: whoever runs one sees every card, unless told otherwise.
+CUDA = "docker.io/example/cuda:1"
+DESCRIBED_AT = "/etc/fake-nvml/cards"
+
+# What of the standard library neither the sidecar nor a test's pod wants.
+_LEFT_OUT = frozenset(
+    ("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "pydoc_data", "site-packages")
+)
+_LOADED = re.compile(r"(/\S+) \(0x")
+
+
+def write(folder: Path, cards: str) -> Path:
+    """An archive of the sidecar's image, which is the agent's too, of a workload's, and of the sandboxes'.
+
+    ``cards`` is what the fake NVML in them tells.
+    """
+    interpreter = Path(sys.executable).resolve()
+    files = {
+        **_python(interpreter),
+        **_sidecar(folder),
+        **_fake_nvml(folder, cards),
+        "/pause": _compiled(folder / "pause", "-static"),
+    }
+    root = folder / "layer.tar"
+    layer(root, files, {"/usr/local/bin/python": str(interpreter)}, ["/tmp"])
+    env = _environment()
+    images = [
+        Image(SIDECAR, tuple(last("sidecar", "ENTRYPOINT").words()), env, last("sidecar", "USER").text),
+        Image(CUDA, (), {**env, "NVIDIA_VISIBLE_DEVICES": "all"}),
+        Image(PAUSE, ("/pause",)),
+    ]
+    archive(folder / "images.tar", root, images)
+    return folder / "images.tar"
+
+
+def _environment() -> dict[str, str]:
+    """The Dockerfile's, and where the fake NVML finds its description."""
+    words = [word for stage in lineage("sidecar") for each in stage.of("ENV") for word in each.words()]
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    return path | dict(word.split("=", 1) for word in words) | {DESCRIPTION: DESCRIBED_AT}
+
+
+def _python(interpreter: Path) -> dict[str, Path]:
+    """The interpreter, its library and theirs, at the paths that they have here: so it finds them there."""
+    library = Path(sysconfig.get_paths()["stdlib"]).resolve()
+    own = [interpreter, *_standard_library(library)]
+    programs = [interpreter, *(file for file in own if file.suffix == ".so")]
+    return {str(file): file for file in own} | {str(file): file for file in _linked(programs)}
+
+
+def _standard_library(library: Path) -> Iterator[Path]:
+    for folder, within, names in os.walk(library):
+        within[:] = [name for name in within if name not in _LEFT_OUT and not name.startswith("config-")]
+        yield from (
+            Path(folder, name) for name in names if not name.endswith((".opt-1.pyc", ".opt-2.pyc", ".a"))
+        )
+
+
+def _linked(programs: Sequence[Path]) -> Iterator[Path]:
+    """The shared libraries that programs are linked with, at the paths where the loader looks for them."""
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    yield from {Path(path) for path in _LOADED.findall(told)}
+
+
+def _sidecar(folder: Path) -> dict[str, Path]:
+    """What the Dockerfile's stage copies, and NVML's binding, compiled as there."""
+    place = folder / "bursar"
+    shutil.copytree(ROOT / "sidecar", place / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
+    (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
+    shutil.copy(str(binding.locate()), place)
+    compileall.compile_dir(place, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    files = (file for file in place.rglob("*") if file.is_file())
+    return {f"/opt/bursar/{file.relative_to(place)}": file for file in files}
+
+
+def _fake_nvml(folder: Path, cards: str) -> dict[str, Path]:
+    """The library where the loader finds it, as NVIDIA's runtime would have mounted the real one."""
+    library = folder / "libnvidia-ml.so.1"
+    compile_library(SOURCE, library)
+    described = folder / "cards"
+    described.write_text(cards)
+    return {"/usr/lib/libnvidia-ml.so.1": library, DESCRIBED_AT: described}
+
+
+def _compiled(program: Path, *options: str) -> Path:
+    source = Path(__file__).with_name(f"{program.name}.c")
+    subprocess.run(["cc", "-Os", *options, "-o", program, source], check=True)
+    return program

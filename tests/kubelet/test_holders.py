@@ -1,0 +1,108 @@
+"""Who holds which card where a device plugin picks the cards: by the real kubelet's books and the real
+kernel's cgroups, beside the real plugin protocol."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.leftovers import FOLDER
+from sidecar.node import cgroups, podresources
+from sidecar.node.podresources import Given
+from sidecar.node.values import Look, NodeSeen, PodSeen
+from sidecar.node.whereabouts import Places, Whereabouts
+from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
+from tests.node.podresources_server import program
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+RESOURCE = "test.bursar.dev/card"  # not NVIDIA's name: the node stays one of ours for all other tests
+PLUGIN = "bursar-test.sock"
+SOCKET = f"{FOLDER}/kubelet/pod-resources/kubelet.sock"
+NVIDIAS = (("nvidia.com/gpu", "2"),)
+ENDS_LATE = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked')); print('begun');"
+    " time.sleep(8)"
+)
+
+
+@pytest.fixture(scope="module")
+def plugin(world: World) -> Iterator[None]:
+    """A device plugin that gives out the node's cards under a name of its own, as replicas of them."""
+    devices = ",".join(f"{uuid}::0" for uuid in CARDS)
+    command = [
+        str(program("plugin")),
+        f"-name={PLUGIN}",
+        f"-resource={RESOURCE}",
+        f"-devices={devices}",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        world.until("the plugin's devices", lambda: allocatable(world.stack).get(RESOURCE) == str(len(CARDS)))
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+        Path("/var/lib/kubelet/device-plugins", PLUGIN).unlink(
+            missing_ok=True
+        )  # a kubelet that starts empties it
+
+
+class Agent:
+    """The agent's part that tells who is there, by this machine's kernel and kubelet."""
+
+    def __init__(self, annotation: str | None = None) -> None:
+        places = Places("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
+        self._parts = Whereabouts(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
+        self._parts.saw_node(NodeSeen("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
+        self._now_ms = 0
+
+    def tells(self, *pods: dict[str, Any]) -> dict[str, Any]:
+        """The annotation after a look, where the API server tells of these pods."""
+        self._now_ms += 60_000
+        seen = tuple(_seen(pod["metadata"]) for pod in pods)
+        look = Look((), (), (), (), (), (), (), "")
+        told: dict[str, Any] = json.loads(
+            self._parts.looked(look, {}, seen, frozenset(CARDS), self._now_ms) or "null"
+        )
+        return told
+
+
+def _say(event: str, **pairs: object) -> None:
+    print(event, pairs)
+
+
+def _seen(metadata: dict[str, Any]) -> PodSeen:
+    return PodSeen(metadata["uid"], metadata["namespace"], metadata["name"], (), False, ())
+
+
+def test_a_pod_that_the_plugin_gave_a_card_holds_it_until_its_last_process_has_ended(
+    world: World, plugin: None
+) -> None:
+    main = container("main", ENDS_LATE)
+    main["resources"]["limits"] = {RESOURCE: "1"}
+    world.create(gpu_pod("old", main, terminationGracePeriodSeconds=60))
+    pod = world.running("old")
+    world.said(pod, "main", "begun")
+    uid = pod["metadata"]["uid"]
+    (given,) = podresources.listed(SOCKET)
+    (device,) = [device for _, device in given.devices]
+    card = device.removesuffix("::0")
+
+    while_it_runs = Agent().tells(pod)
+    world.stack.cp.api.call("DELETE", f"{PODS}/old", {"gracePeriodSeconds": 0})
+    world.said(pod, "main", "asked")
+    world.until("the kubelet to forget the pod", lambda: podresources.listed(SOCKET) == ())
+    forced = Agent(json.dumps(while_it_runs))
+    after_a_restart = forced.tells()
+    world.until("its last process to end", lambda: forced.tells()["pods"] == {})
+
+    assert given == Given(NAMESPACE, "old", ((RESOURCE, f"{card}::0"),))
+    assert (while_it_runs["known"], while_it_runs["pods"]) == (True, {uid: [card]})
+    assert (after_a_restart["known"], after_a_restart["pods"]) == (True, {uid: [card]})
+    assert not cgroups.populated(Path("/sys/fs/cgroup")).get(uid, False)

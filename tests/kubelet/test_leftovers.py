@@ -1,0 +1,15 @@
+"""A node whose owner was killed leaves containers, mounts, a network; the next to come takes them away."""
+
+import pytest
+
+from tests.kubelet.left import Begun, Left
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def test_what_a_killed_node_left_is_gone_when_the_next_begins(killed_before: Left, begun: Begun) -> None:
+    everything = {"container", "mounts", "bridge", "control groups", "folder", "kernel setting"}
+
+    assert killed_before.parts == everything, "else nothing was left that could be taken away"
+    assert not begun.container
+    assert begun.panic == killed_before.panic

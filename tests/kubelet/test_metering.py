@@ -1,0 +1,211 @@
+"""Beats, charges and cards on a real node, whatever happens to sidecar, network, timekeeper and kubelet."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kubelet.worlds import (
+    NODE,
+    PODS,
+    SIDECAR,
+    Json,
+    World,
+    allocatable,
+    container,
+    gpu_pod,
+    milliseconds,
+    ran_ms,
+    runs_for,
+    state,
+    status_of,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+ON_ITS_WAY_MS = 1_000  # a beat that was sent before the cut may still be written
+HALF = 500  # milli-GPU: half a T4, whose weight is 1
+JOBS = "/apis/batch/v1/namespaces/gpus/jobs"
+
+
+def half_a_card(name: str, program: str, **spec: object) -> Json:
+    """A pod whose only container of the user's has half a card."""
+    return gpu_pod(name, container("main", program, gpu_percent="50"), **spec)
+
+
+def pid_of(world: World, pod: Json, name: str) -> int:
+    """The first process of a running container."""
+    return world.node.pids(status_of(pod, name)["containerID"])[0]
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs, and is not only not waited for."""
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_sidecars_beats_arrive_as_its_pods(world: World) -> None:
+    world.create(half_a_card("beating", runs_for(5)))
+
+    pod = world.running("beating")
+    beats = world.beaten(pod)
+    more = world.beaten(pod, since=beats)
+
+    assert len({beat.boot for beat in more}) == 1
+    assert more[-1].sequence > beats[-1].sequence
+    ended = world.ended("beating")
+    assert state(ended, SIDECAR)["terminated"]["exitCode"] == 0
+    assert world.charged(ended) == ran_ms(ended) * HALF
+
+
+def test_a_job_completes_although_the_sidecar_is_there(world: World) -> None:
+    template = {"spec": half_a_card("", runs_for(2))["spec"]}
+    body = {"metadata": {"name": "short"}, "spec": {"template": template, "backoffLimit": 0}}
+    world.stack.cp.api.call("POST", JOBS, body)
+
+    def completed() -> bool:
+        conditions = world.stack.cp.api.call("GET", f"{JOBS}/short")["status"].get("conditions", [])
+        return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
+
+    world.until("the Job to complete", completed)
+
+    (pod,) = world.stack.cp.api.call("GET", f"{PODS}?labelSelector=job-name%3Dshort")["items"]
+    assert "terminated" in state(pod, SIDECAR)
+    assert world.charged(pod) == ran_ms(pod) * HALF
+
+
+def test_a_killed_sidecar_makes_no_time_free_and_stops_nothing(world: World) -> None:
+    world.create(half_a_card("killed", runs_for(9)))
+    pod = world.running("killed")
+    before = world.beaten(pod)
+
+    os.kill(pid_of(world, pod, SIDECAR), signal.SIGKILL)
+    world.until("the sidecar again", lambda: status_of(world.pod("killed"), SIDECAR)["restartCount"] == 1)
+    after = world.beaten(pod, since=before)
+
+    ended = world.ended("killed")
+    assert len({beat.boot for beat in after}) <= 2
+    assert status_of(ended, "main")["restartCount"] == 0
+    assert ran_ms(ended) >= 9_000
+    assert world.charged(ended) == ran_ms(ended) * HALF
+
+
+def test_a_pod_cut_off_from_the_network_is_charged_all_the_same(world: World) -> None:
+    world.create(half_a_card("cut", runs_for(9)))
+    pod = world.running("cut")
+    world.beaten(pod)
+
+    subprocess.run(["ip", "link", "set", veth(pid_of(world, pod, "main")), "down"], check=True)
+    cut_ms = int(time.time() * 1000)
+
+    ended = world.ended("cut")
+    late = [beat for beat in world.beats(ended) if beat.received_ms > cut_ms + ON_ITS_WAY_MS]
+    assert late == [], "beats came through, so the cut was none"
+    assert status_of(ended, SIDECAR)["restartCount"] == 0
+    assert ran_ms(ended) >= 9_000
+    assert world.charged(ended) == ran_ms(ended) * HALF
+
+
+def veth(pid: int) -> str:
+    """The host's end of the link of the network that a process is in."""
+    peer = Path("/proc", str(pid), "root/sys/class/net/eth0/iflink").read_text()
+    links = Path("/sys/class/net").iterdir()
+    return next(link.name for link in links if (link / "ifindex").read_text() == peer)
+
+
+def test_a_minute_without_the_timekeeper_is_charged_to_the_second(world: World) -> None:
+    world.create(half_a_card("minute", runs_for(63)))
+    pod = world.running("minute")
+    before = world.beaten(pod)
+
+    world.stack.stop("timekeeper")
+    try:
+        world.create(half_a_card("born-and-gone", runs_for(3)))
+        gone = world.ended("born-and-gone")
+        ended = world.ended("minute")
+    finally:
+        world.stack.start("timekeeper")
+
+    world.until("the timekeeper", lambda: world.stack.is_ready(world.stack.timekeeper_url))
+    assert ran_ms(ended) >= 63_000
+    assert world.charged(ended) == ran_ms(ended) * HALF
+    assert world.charged(gone) == ran_ms(gone) * HALF
+    assert before
+
+
+def test_a_restarted_kubelet_changes_nothing(world: World) -> None:
+    world.create(half_a_card("through", runs_for(15)))
+    pod = world.running("through")
+    before = world.beaten(pod)
+    pid = pid_of(world, pod, "main")
+
+    world.node.stop_kubelet()
+    world.node.start_kubelet()
+    told = renewed(world)
+    world.until("the node's Lease to be renewed", lambda: renewed(world) != told)
+
+    assert lives(pid)
+    world.beaten(pod, since=before)
+    assert allocatable(world.stack)["bursar.dev/gpu-percent"] == "200"
+    ended = world.ended("through")
+    assert status_of(ended, "main")["restartCount"] == 0
+    assert world.charged(ended) == ran_ms(ended) * HALF
+
+
+def renewed(world: World) -> str:
+    """When the kubelet was last heard."""
+    lease = world.stack.cp.api.call(
+        "GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE}"
+    )
+    return str(lease["spec"]["renewTime"])
+
+
+# Fails the first time, after some seconds; what it leaves in the pod's own volume tells it which time it is.
+FAILS_ONCE = (
+    "import pathlib, sys, time; mark = pathlib.Path('/shared/mark'); again = mark.exists(); mark.touch(); "
+    "time.sleep(3); sys.exit(0 if again else 1)"
+)
+
+
+def test_a_restarted_container_goes_on_in_one_session_without_a_gap(world: World) -> None:
+    main = container("main", FAILS_ONCE, gpu_percent="50")
+    main["volumeMounts"] = [{"name": "shared", "mountPath": "/shared"}]
+    spec = {"restartPolicy": "OnFailure", "volumes": [{"name": "shared", "emptyDir": {}}]}
+    world.create(gpu_pod("again", main, **spec))
+
+    pod = world.ended("again")
+
+    first, second = status_of(pod, "main")["lastState"]["terminated"], state(pod, "main")["terminated"]
+    held = milliseconds(second["finishedAt"]) - milliseconds(first["startedAt"])
+    assert first["exitCode"] == 1
+    assert world.charged(pod) == held * HALF
+
+
+TRAPS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked')); print('begun')\n"
+GRACE_S = 15
+
+
+def test_a_force_deleted_pod_keeps_its_cards_and_is_charged_while_the_kubelet_runs_it(world: World) -> None:
+    """It does not obey SIGTERM, and its grace period is long: the API server has forgotten it long before."""
+    stubborn = TRAPS + "while True: time.sleep(1)"
+    both = container("main", stubborn, gpu_count="2")
+    world.create(gpu_pod("stubborn", both, terminationGracePeriodSeconds=GRACE_S))
+    pod = world.running("stubborn")
+    world.said(pod, "main", "begun")
+    pid = pid_of(world, pod, "main")
+
+    world.stack.cp.api.call("DELETE", f"{PODS}/stubborn", {"gracePeriodSeconds": 0})
+    world.create(gpu_pod("heir", container("main", runs_for(1), gpu_count="2")))
+    world.said(pod, "main", "asked")
+    assert not world.stack.exists(f"{PODS}/stubborn")
+    assert lives(pid)
+    world.until("the heir to be bound", lambda: "nodeName" in world.pod("heir")["spec"])
+
+    assert not lives(pid), "two pods had the same cards"
+    world.ended("heir")
+    session = world.session(pod)
+    assert session is not None
+    assert session["vanished"] is not None

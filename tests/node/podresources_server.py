@@ -1,0 +1,94 @@
+"""A real gRPC server with the kubelet's PodResources service, in Go as the kubelet is: the same library
+writes the same frames."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from deploy.local.golang import Workshop, find_go, install_go
+from deploy.local.tools import cache_folder
+
+SOURCE = Path(__file__).parent / "go"
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """What answers at ``socket``."""
+
+    socket: str
+    _answer: Path
+
+    def answer(self, whole: Mapping[str, Any]) -> None:
+        """From now on: a ListPodResourcesResponse as protobuf's JSON, or what main.go offers beside."""
+        self._answer.write_text(json.dumps(whole))
+
+    def has(self, *pods: tuple[str, str, dict[str, list[str]]]) -> None:
+        """From now on these pods: namespace, name, and the IDs of its devices by resource."""
+        self.answer({"podResources": [pod_json(*pod) for pod in pods]})
+
+
+def pod_json(namespace: str, name: str, devices: dict[str, list[str]]) -> dict[str, Any]:
+    """A pod with one container, which has CPUs and memory of its own too."""
+    container = {
+        "name": "main",
+        "devices": [
+            {"resourceName": resource, "deviceIds": ids, "topology": {"nodes": [{"ID": "1"}]}}
+            for resource, ids in devices.items()
+        ],
+        "cpuIds": ["0", "1", "300"],
+        "memory": [{"memoryType": "memory", "size": "1073741824"}],
+    }
+    return {"namespace": namespace, "name": name, "containers": [container]}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Kubelet]:
+    """The server, with no pods."""
+    socket, answer = folder / "kubelet.sock", folder / "answer.json"
+    kubelet = Kubelet(str(socket), answer)
+    kubelet.has()
+    command = [str(program("podresources")), "-socket", str(socket), "-answer", str(answer)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield kubelet
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def program(name: str) -> Path:
+    """One of the Go programs beside: built once for each state of their source, and kept in the cache."""
+    whole = b"".join(path.read_bytes() for path in sorted(SOURCE.rglob("*")) if path.is_file())
+    folder = cache_folder() / "bin" / f"tests-node-{hashlib.sha256(whole).hexdigest()[:12]}"
+    if not (folder / name).exists():
+        _build(folder)
+    return folder / name
+
+
+def _build(folder: Path) -> None:
+    workshop = Workshop(cache_folder() / "go")
+    workshop.scratch.mkdir(parents=True, exist_ok=True)
+    if find_go(workshop, os.environ) is None:
+        install_go(workshop, os.environ, lambda _output, _seconds: None)
+    go = find_go(workshop, os.environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = Path(mkdtemp(dir=folder))
+    source = shutil.copytree(SOURCE, fresh / "source")
+    command = [str(go), "build", "-trimpath", "-o", f"{fresh}/built/", "./..."]
+    done = subprocess.run(
+        command, cwd=source, env=workshop.environment(os.environ), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for built in (fresh / "built").iterdir():
+        built.replace(folder / built.name)  # whoever builds at the same time builds the same
+    shutil.rmtree(fresh)

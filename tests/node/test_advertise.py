@@ -1,0 +1,216 @@
+"""What is written on the node, as one change of what stands there."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.node import advertise
+from sidecar.node.advertise import Wanted, change
+from sidecar.node.values import Card, NodeSeen
+from tests.node.worlds import MEMORY_MIB, card, node
+from timekeeper.core import names
+from timekeeper.core.cards import decode_inventory
+from timekeeper.core.dialects import GPU_RESOURCE
+
+A, B = card("GPU-a"), card("GPU-b", index=1)
+TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+
+
+def wanted(*cards: Card, held: bool = False, holders: str | None = None) -> Wanted:
+    return Wanted(cards, holders, held)
+
+
+def capacity(patch: dict[str, Any]) -> Any:
+    """Of a change; allocatable must be the same."""
+    status = patch.get("status", {"capacity": {}, "allocatable": {}})
+    assert status["capacity"] == status["allocatable"]
+    return status["capacity"]
+
+
+def test_a_bare_node_gets_inventory_and_capacity_in_one_change_allocatable_with_it() -> None:
+    patch = change(node(), wanted(A, B, holders="{}"))
+
+    assert patch == {
+        "metadata": {
+            "annotations": {
+                "bursar.dev/inventory": advertise.inventory((A, B)),
+                "bursar.dev/holders": "{}",
+            }
+        },
+        "status": {"capacity": TWO_CARDS, "allocatable": TWO_CARDS},
+    }
+
+
+def test_what_stands_already_is_not_written_again() -> None:
+    stands = node(advertise.inventory((A, B)), "{}", TWO_CARDS)
+
+    assert change(stands, wanted(A, B, holders="{}")) == {}
+
+
+def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
+    stands = node(
+        advertise.inventory((A, B)), None, {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "160Ki"}
+    )
+
+    assert change(stands, wanted(A, B)) == {}
+
+
+def test_what_somebody_removed_is_written_again_and_nothing_else() -> None:
+    text = advertise.inventory((A, B))
+    half = {"bursar.dev/gpu-percent": "200"}
+    memory = {"bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+
+    assert change(node(None, None, TWO_CARDS), wanted(A, B)) == {
+        "metadata": {"annotations": {"bursar.dev/inventory": text}}
+    }
+    assert change(node(text, None, half), wanted(A, B)) == {
+        "status": {"capacity": memory, "allocatable": memory}
+    }
+    assert change(node(text, None, TWO_CARDS, half), wanted(A, B)) == {
+        "status": {"capacity": {}, "allocatable": memory}
+    }
+
+
+def test_zeroes_that_a_kubelet_wrote_at_its_start_are_made_good() -> None:
+    zeroes = dict.fromkeys(TWO_CARDS, "0")
+
+    assert capacity(change(node(None, None, zeroes), wanted(A, B, held=True))) == TWO_CARDS
+
+
+def test_an_unhealthy_card_counts_in_the_capacity() -> None:
+    ill = A.but(healthy=False, fault="XID 79")
+
+    assert capacity(change(node(), wanted(ill, B))) == TWO_CARDS
+
+
+def test_capacity_does_not_shrink_under_pods_and_does_when_they_are_gone() -> None:
+    stands = node(None, None, TWO_CARDS)
+
+    assert capacity(change(stands, wanted(A, held=True))) == {}
+    assert capacity(change(stands, wanted(A))) == {
+        "bursar.dev/gpu-percent": "100",
+        "bursar.dev/gpu-memory": str(MEMORY_MIB),
+    }
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tencent.com/vcuda-core"])
+@pytest.mark.parametrize("amount", ["8", "0"])
+def test_a_node_of_another_plugin_gets_the_inventory_and_no_capacity_of_ours(
+    resource: str, amount: str
+) -> None:
+    patch = change(node(None, None, {resource: amount}), wanted(A, B))
+
+    assert patch == {"metadata": {"annotations": {"bursar.dev/inventory": advertise.inventory((A, B))}}}
+
+
+def test_where_another_plugin_came_to_a_node_of_ours_our_capacity_goes_with_the_last_pod() -> None:
+    stands = node(None, None, TWO_CARDS | {"nvidia.com/gpu": "2"})
+
+    assert capacity(change(stands, wanted(A, B, held=True))) == {}
+    assert capacity(change(stands, wanted(A, B))) == dict.fromkeys(TWO_CARDS)
+
+
+def test_other_peoples_resources_are_never_in_a_change() -> None:
+    stands = node(None, None, {"nvidia.com/gpu": "8"})
+
+    assert "nvidia.com/gpu" not in json.dumps(change(stands, wanted(A)))
+
+
+def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
+    assert change(node(), Wanted(None, None, True)) == {}
+
+
+def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
+    assert GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(") == advertise.OF_OTHERS.pattern
+    assert (advertise.INVENTORY, advertise.HOLDERS) == (names.INVENTORY, names.HOLDERS)
+    assert advertise.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("0", 0), ("8", 8), ("8k", 8000), ("160Ki", 163_840), ("1Gi", 1 << 30), ("2M", 2_000_000)],
+)
+def test_quantities_are_read_as_kubernetes_writes_them(text: str, amount: int) -> None:
+    assert advertise.amount(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0.5", "1e3", "1_0", "\u0661", "100m", "k"])
+def test_what_is_no_whole_quantity_is_none(text: str) -> None:
+    assert advertise.amount(text) is None
+
+
+words = st.text(st.characters(codec="utf-8"), max_size=20)
+some_cards = st.lists(
+    st.builds(
+        Card,
+        st.uuids().map(lambda each: f"GPU-{each}"),
+        st.integers(0, 10_000),
+        words,
+        st.integers(1, 2**30),
+        st.booleans(),
+        words,
+        st.none() | st.integers(0, 63),
+        st.none() | st.lists(words, max_size=3).map(tuple),
+        st.none() | words,
+    ),
+    max_size=5,
+    unique_by=(lambda each: each.uuid, lambda each: each.index),
+).map(tuple)
+
+
+@given(some_cards)
+def test_an_inventory_is_read_back_by_us_and_by_the_core_as_it_was_written(cards: tuple[Card, ...]) -> None:
+    text = advertise.inventory(cards)
+    ordered = sorted(cards, key=lambda each: each.index)
+
+    assert advertise.read_inventory(text) == cards
+    assert [
+        (each.uuid, each.index, each.model, each.memory_mib, each.healthy, each.numa, each.links)
+        for each in decode_inventory(text)
+    ] == [(c.uuid, c.index, c.model, c.memory_mib, c.healthy, c.numa, c.links) for c in ordered]
+
+
+some_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | words,
+    lambda each: (
+        st.lists(each)
+        | st.dictionaries(st.sampled_from(["version", "cards", "uuid", "index", "model", "boot"]), each)
+    ),
+).map(json.dumps)
+
+
+@given(st.none() | words | some_json)
+def test_an_annotation_that_is_none_of_ours_tells_of_no_card_and_raises_nothing(text: str | None) -> None:
+    assert advertise.read_inventory(text) == ()
+    assert isinstance(advertise.boot_in(text), str)
+
+
+@given(some_cards, some_cards, st.booleans())
+def test_after_a_change_nothing_is_left_to_write_and_nothing_shrank_under_pods(
+    before: tuple[Card, ...], after: tuple[Card, ...], held: bool
+) -> None:
+    stands = applied(node(), change(node(), wanted(*before)))
+    changed = applied(stands, change(stands, wanted(*after, held=held)))
+
+    assert change(changed, wanted(*after, held=held)) == {}
+    for name, text in stands.capacity if held else ():
+        assert int(dict(changed.capacity)[name]) >= int(text)
+
+
+def applied(stands: NodeSeen, patch: dict[str, Any]) -> NodeSeen:
+    """The node after a merge patch."""
+    annotations = patch.get("metadata", {}).get("annotations", {})
+    status = patch.get("status", {})
+    return node(
+        annotations.get("bursar.dev/inventory", stands.inventory),
+        annotations.get("bursar.dev/holders", stands.holders),
+        merged(stands.capacity, status.get("capacity", {})),
+        merged(stands.allocatable, status.get("allocatable", {})),
+    )
+
+
+def merged(amounts: tuple[tuple[str, str], ...], patch: dict[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in {**dict(amounts), **patch}.items() if text is not None}

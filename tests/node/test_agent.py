@@ -1,0 +1,222 @@
+"""The agent's decisions: what it writes when, and whom it tells."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sidecar.node import advertise
+from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, Ports
+from sidecar.node.api import Answer, Unreached
+from sidecar.node.health import PATIENCE_MS
+from sidecar.node.values import Broke, NodeSeen
+from sidecar.node.watchdog import Notice
+from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
+
+A, B = card("GPU-a"), card("GPU-b", index=1)
+LOOK_MS = 5_000
+
+
+class World:
+    """An API server with one node, and ears for what is said and told."""
+
+    def __init__(self, stands: NodeSeen | None = None) -> None:
+        self.patches: list[dict[str, Any]] = []
+        self.notices: list[Notice] = []
+        self.said: list[tuple[str, dict[str, object]]] = []
+        self.answer: Callable[[dict[str, Any]], Answer] = self.well
+        ports = Ports(
+            self._write, self.notices.append, lambda event, **pairs: self.said.append((event, pairs))
+        )
+        self.agent = Agent(ports, "boot-1", LOOK_MS, 0)
+        self.version = 1
+        self.agent.saw_node(stands or node(), 0)
+
+    def _write(self, patch: dict[str, Any]) -> Answer:
+        self.patches.append(patch)
+        return self.answer(patch)
+
+    def well(self, patch: dict[str, Any]) -> Answer:
+        """The node as it is after the patch."""
+        self.version += 1
+        annotations = patch.get("metadata", {}).get("annotations", {})
+        status = patch.get("status", {})
+        metadata = {"uid": "n1", "resourceVersion": str(self.version), "annotations": annotations}
+        return Answer(200, {"metadata": metadata, "status": status}, "")
+
+    def words(self) -> list[str]:
+        return [event for event, _ in self.said]
+
+
+def test_a_look_is_written_once_and_only_what_changes_later() -> None:
+    world = World()
+
+    for at in range(5):
+        world.agent.looked(look(A, B), at * LOOK_MS)
+        world.agent.write_if_due(at * LOOK_MS)
+
+    assert len(world.patches) == 1
+
+
+def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> None:
+    world = World()
+    world.agent.saw_node(None, 0)
+    world.agent.looked(look(A), 1)
+    world.agent.write_if_due(1)
+    assert world.patches == []
+
+    world.agent.saw_node(node(uid="n2", version="9"), 2)
+    world.agent.write_if_due(2)
+    assert len(world.patches) == 1
+
+
+def test_looks_from_before_the_node_was_heard_count_when_it_is() -> None:
+    world = World()
+    agent = Agent(Ports(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
+    agent.looked(look(A), 0)
+    agent.saw_node(node(), 1)
+
+    assert agent.cards == (A,)
+
+
+def test_a_node_that_was_deleted_and_made_again_gets_everything_again() -> None:
+    world = World()
+    world.agent.looked(look(A), 0)
+    world.agent.write_if_due(0)
+    world.agent.saw_node(None, GAP_MS)
+    world.agent.saw_node(node(uid="n2", version="50"), GAP_MS)
+    world.agent.write_if_due(GAP_MS)
+
+    assert world.patches[1] == world.patches[0]
+
+
+def test_what_somebody_removed_is_written_again_but_not_without_a_breath() -> None:
+    world = World()
+    world.agent.looked(look(A), 0)
+    world.agent.write_if_due(0)
+
+    for at in range(1, 2 * GAP_MS):
+        world.agent.saw_node(node(version=str(100 + at)), at)
+        world.agent.write_if_due(at)
+
+    assert len(world.patches) == 2
+
+
+def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> None:
+    world = World()
+    world.version = 10
+    world.agent.looked(look(A), 0)
+    world.agent.write_if_due(0)
+    world.agent.saw_node(node(version="9"), GAP_MS)
+    world.agent.write_if_due(GAP_MS)
+
+    assert len(world.patches) == 1
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
+def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: int) -> None:
+    world = World()
+    world.answer = lambda _: Answer(status, None, "no")
+    world.agent.looked(look(A), 0)
+    for at in range(0, 10 * LONGEST_PAUSE_MS, 500):
+        world.agent.write_if_due(at)
+
+    assert world.words() == ["not-written"]
+    assert 10 <= len(world.patches) <= 16
+    world.answer = world.well
+    world.agent.write_if_due(11 * LONGEST_PAUSE_MS)
+    assert world.agent.writes == {"written": 1, "refused": len(world.patches) - 1, "failed": 0}
+
+
+def test_an_api_server_that_is_away_costs_nothing_but_time() -> None:
+    world = World()
+
+    def away(_: dict[str, Any]) -> Answer:
+        raise Unreached("Connection refused")
+
+    world.answer = away
+    world.agent.looked(look(A), 0)
+    world.agent.write_if_due(0)
+    world.answer = world.well
+    world.agent.write_if_due(GAP_MS)
+
+    assert world.agent.writes == {"written": 1, "refused": 0, "failed": 1}
+
+
+def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_well() -> None:
+    world = World()
+    on_both, on_b = pod("both", "GPU-a", "GPU-b"), pod("b", "GPU-b")
+    world.agent.pods = (on_both, on_b, pod("none"))
+    world.agent.looked(look(A, B), 0)
+    world.agent.looked(look(B, silent=(lost("GPU-a"),)), 5_000)
+    world.agent.looked(look(B, silent=(lost("GPU-a"),)), 10_000)
+    world.agent.looked(look(A, B), 15_000)
+
+    assert [(each.name, each.kind, each.note) for each in world.notices] == [
+        ("both", "Warning", "its GPU GPU-a is not healthy: GPU is lost"),
+        ("both", "Normal", "its GPU GPU-a is healthy again"),
+    ]
+    assert world.words() == ["card-unhealthy", "card-healthy-again"]
+
+
+def test_an_xid_is_written_at_once() -> None:
+    world = World()
+    world.agent.looked(look(A), 0)
+    world.agent.write_if_due(0)
+    world.agent.broke(Broke(("GPU-a",), "XID 79"), GAP_MS)
+    world.agent.write_if_due(GAP_MS)
+
+    (told,) = advertise.read_inventory(world.patches[1]["metadata"]["annotations"]["bursar.dev/inventory"])
+    assert (told.healthy, told.fault) == (False, "XID 79")
+    assert "status" not in world.patches[1]
+
+
+def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_are_well_after() -> None:
+    world = World()
+    world.agent.looked(look(A), 0)
+    for at in range(0, 30_000, 1_000):
+        world.agent.tick(at)
+    assert not world.agent.cards[0].healthy
+    assert not world.agent.nvml_answers
+
+    world.agent.looked(look(A), 40_000)
+    assert world.agent.cards == (A,)
+    assert world.words() == ["nvml-silent", "card-unhealthy", "nvml-back", "card-healthy-again"]
+    assert LOOK_MS + HUNG_MS + PATIENCE_MS <= 30_000
+
+
+def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_line() -> None:
+    stands = node(
+        advertise.inventory((A,)),
+        None,
+        {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": str(MEMORY_MIB)},
+    )
+    world = World(stands)
+    for at in range(3):
+        world.agent.looked(look(error="Driver Not Loaded"), at * 1_000)
+        world.agent.write_if_due(at * 1_000)
+
+    assert world.patches == []
+    assert world.words() == ["nvml-silent"]
+
+
+def test_a_node_without_a_driver_and_without_an_inventory_gets_none() -> None:
+    world = World()
+    for at in range(0, 100_000, LOOK_MS):
+        world.agent.looked(look(error="no library"), at)
+        world.agent.write_if_due(at)
+
+    assert world.patches == []
+
+
+def test_after_a_reboot_cards_that_are_gone_go_once_it_is_known_that_nobody_holds_them() -> None:
+    stands = node(
+        advertise.inventory((A, B)), '{"version":1,"boot":"boot-0","known":true,"pods":{},"closed":""}'
+    )
+    world = World(stands)
+    world.agent.looked(look(B.but(index=0)), 0)
+    assert len(world.agent.cards) == 2
+
+    world.agent.pods = ()
+    world.agent.looked(look(B.but(index=0)), 5_000)
+    assert [(each.uuid, each.index) for each in world.agent.cards] == [("GPU-b", 0)]

@@ -1,0 +1,211 @@
+"""The API server, Events and the port for metrics, where they go wrong."""
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.identity import Authority, new_authority
+from sidecar.node import metrics
+from sidecar.node.api import Answer, Api, Unreached
+from sidecar.node.events import MOST_QUEUED, TRIES, Events, event
+from sidecar.node.watchdog import Notice
+from tests.local.worlds import eventually
+
+NOTICE = Notice("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")
+AT_NS = 1_700_000_000_123_456_000
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return new_authority("api")
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> Path:
+    (tmp_path / "ca").write_bytes(authority.pem)
+    (tmp_path / "token").write_text("secret-token\n")
+    return tmp_path
+
+
+def unreached(api: Api) -> str:
+    with pytest.raises(Unreached) as raised:
+        api.call("GET", "/api")
+    with pytest.raises(Unreached):
+        next(api.watch("/api"))
+    return str(raised.value)
+
+
+def test_an_api_server_that_nobody_is_at_is_unreached(files: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"https://127.0.0.1:{held.getsockname()[1]}"
+
+        assert unreached(Api(url, str(files / "ca"), str(files / "token"))) == "Connection refused"
+
+
+@pytest.mark.parametrize("missing", ["ca", "token"])
+def test_files_that_are_missing_are_named_or_told(files: Path, missing: str) -> None:
+    (files / missing).unlink()
+    said = unreached(Api("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
+
+    assert "No such file" in said
+
+
+def test_what_is_said_of_a_failure_never_holds_the_token(files: Path) -> None:
+    (files / "token").write_text("first\nsecret\n")  # http.client quotes a header that it refuses
+    said = unreached(Api("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
+
+    assert said == "ValueError"
+
+
+class Server:
+    """Takes Events as it is told."""
+
+    def __init__(self, *answers: Answer | str) -> None:
+        self.answers = list(answers)
+        self.bodies: list[dict[str, Any]] = []
+
+    def call(self, _method: str, path: str, body: dict[str, Any]) -> Answer:
+        assert path.endswith(f"/namespaces/{body['metadata']['namespace']}/events")
+        self.bodies.append(body)
+        told = self.answers.pop(0)
+        if isinstance(told, str):
+            raise Unreached(told)
+        return told
+
+
+def sent(server: Server, *notices: Notice) -> Events:
+    """The Events once all were tried."""
+    events = Events(server, "n1", lambda _: None)  # type: ignore[arg-type]
+    for each in notices:
+        events.post(each)
+    threading.Thread(target=events.run, daemon=True).start()
+    eventually(lambda: sum(events.results.values()) == len(notices))
+    return events
+
+
+WELL = Answer(201, {}, "")
+
+
+def test_an_event_is_about_its_pod() -> None:
+    body = event(NOTICE, "n1", AT_NS)
+
+    assert body["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team-a",
+        "name": "p",
+        "uid": "uid-1",
+    }
+    assert (body["type"], body["reason"], body["note"]) == ("Warning", NOTICE.reason, NOTICE.note)
+    assert body["eventTime"] == "2023-11-14T22:13:20.123456Z"
+    assert body["metadata"]["namespace"] == "team-a"
+
+
+def test_an_event_without_a_namespace_is_about_the_node() -> None:
+    body = event(Notice("", "", "", "Warning", "GPUStranger", "x"), "n1", AT_NS)
+
+    assert body["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    assert body["metadata"]["namespace"] == "default"
+
+
+def test_a_long_name_and_a_long_note_are_cut_to_what_the_api_server_takes() -> None:
+    body = event(Notice("u", "team-a", "p" * 253, "Warning", "R", "\u00e9" * 2000), "n1", AT_NS)
+
+    assert len(body["metadata"]["name"]) <= 253
+    assert len(body["note"].encode()) <= 1024
+
+
+def test_an_event_is_tried_again_while_the_api_server_is_away() -> None:
+    server = Server("away", Answer(503, None, "later"), WELL)
+
+    assert sent(server, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 0}
+    assert len({body["metadata"]["name"] for body in server.bodies}) == 1
+
+
+def test_an_event_that_is_there_already_counts_as_posted() -> None:
+    assert sent(Server(Answer(409, None, "exists")), NOTICE).results["posted"] == 1
+
+
+@pytest.mark.parametrize("answers", [(Answer(403, None, "no"),), ("away",) * TRIES])
+def test_an_event_that_is_refused_or_cannot_be_sent_is_counted_and_holds_up_no_other(
+    answers: tuple[Answer | str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert sent(Server(*answers, WELL), NOTICE, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 1}
+    assert capfd.readouterr().err.count("event=event-failed") == 1
+
+
+def test_more_events_than_can_wait_are_dropped_and_said(capfd: pytest.CaptureFixture[str]) -> None:
+    events = Events(Server(), "n1")  # type: ignore[arg-type]
+    for _ in range(MOST_QUEUED + 2):
+        events.post(NOTICE)
+
+    assert events.results["dropped"] == 2
+    assert capfd.readouterr().err.count("event=event-dropped") == 2
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[metrics.Board, str, list[int]]]:
+    """A board, its URL, and the clock."""
+    now = [0]
+    board = metrics.Board(lambda: now[0])
+    try:
+        server = metrics.serve(board, request.param, 0)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    host = f"[{request.param}]" if ":" in request.param else request.param
+    yield board, f"http://{host}:{server.server_address[1]}", now
+    server.shutdown()
+    server.server_close()
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_port_tells_metrics_readiness_and_a_loop_that_stands_still(
+    served: tuple[metrics.Board, str, list[int]],
+) -> None:
+    board, url, now = served
+    assert get(f"{url}/readyz")[0] == 503
+    assert get(f"{url}/livez") == (200, "ok\n")
+
+    board.show("bursar_x 1\n", True)
+    assert get(f"{url}/metrics?x=y") == (200, "bursar_x 1\n")
+    assert get(f"{url}/readyz") == (200, "ok\n")
+    now[0] = metrics.STUCK_MS + 1
+    assert get(f"{url}/livez")[0] == 503
+    assert get(f"{url}/")[0] == 404
+
+
+def test_whoever_hangs_up_costs_one_line(
+    served: tuple[metrics.Board, str, list[int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    board, url, _ = served
+    board.show("x" * (8 << 20), True)
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port))) as hasty:
+        hasty.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        hasty.recv(10)
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    said: list[str] = []
+
+    def told() -> bool:
+        said.append(capfd.readouterr().err)
+        return "scrape-failed" in "".join(said)
+
+    eventually(told)
+    assert "Traceback" not in "".join(said)
+    assert json.dumps(get(f"{url}/livez")) == '[200, "ok\\n"]'

@@ -1,0 +1,90 @@
+"""The figures for Prometheus, read back by its own client."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.node.exporter import MIB, of_cards, of_pods, of_reports
+from sidecar.node.reports import Ports, Reports
+from sidecar.node.use import Measured, PodLoad
+from sidecar.node.values import Card, Load, PodSeen
+from sidecar.node.watchdog import Episode, Excess
+
+WHOLE = Card("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
+PART = Card("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb")
+POD = PodSeen("u", "team", "p", ("GPU-0",), False, (("main", ("GPU-0",)),))
+SEEN = Measured(
+    (PodLoad("u", (Load("GPU-0", 30, 9_000),)),), (Load("GPU-0", 40, 10_000), Load("MIG-1", None, 64))
+)
+
+Found = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def read(text: str) -> Found:
+    return {
+        family.name: [(sample.labels, sample.value) for sample in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def test_cards_have_the_names_units_and_labels_of_dcgm_exporter() -> None:
+    found = read(of_cards((WHOLE, PART), SEEN, "n1"))
+
+    whole = {
+        "gpu": "0",
+        "UUID": "GPU-0",
+        "device": "nvidia0",
+        "modelName": 'NVIDIA "A100"\\n',
+        "Hostname": "n1",
+    }
+    part = {
+        "gpu": "100",
+        "UUID": "MIG-1",
+        "device": "nvidia100",
+        "modelName": "NVIDIA A100",
+        "Hostname": "n1",
+        "GPU_I_PROFILE": "1g.5gb",
+    }
+    assert found == {
+        "DCGM_FI_DEV_GPU_UTIL": [(whole, 40)],
+        "DCGM_FI_DEV_FB_USED": [(whole, 10_000), (part, 64)],
+        "DCGM_FI_DEV_FB_FREE": [(whole, 30_960), (part, 4_800)],
+    }
+
+
+def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
+    episodes = {"u": Episode(1, None, (Excess("GPU-0", 9_000, 8_000),))}
+
+    found = read(of_pods((POD,), SEEN, {"u": {"GPU-0": 8_000}}, episodes))
+
+    labels = {"namespace": "team", "pod": "p", "uid": "u", "UUID": "GPU-0"}
+    assert found == {
+        "bursar_pod_gpu_utilization_percent": [(labels, 30)],
+        "bursar_pod_gpu_memory_used_bytes": [(labels, 9_000 * MIB)],
+        "bursar_pod_gpu_memory_share_bytes": [(labels, 8_000 * MIB)],
+        "bursar_pod_gpu_memory_over_bytes": [(labels, 1_000 * MIB)],
+    }
+
+
+def test_what_nobody_told_has_no_sample() -> None:
+    untold = Measured((PodLoad("u", (Load("GPU-0", None, None),)),), (Load("GPU-0", None, None),))
+
+    assert of_cards((WHOLE,), untold, "n1") == of_pods((POD,), untold, {}, {}) == ""
+
+
+def test_a_pod_or_card_that_is_gone_has_no_sample() -> None:
+    assert of_cards((), SEEN, "n1") == of_pods((), SEEN, {}, {}) == ""
+
+
+def _say_nothing(event: str, **pairs: object) -> None:
+    """No log."""
+
+
+def test_how_the_reports_go_is_told() -> None:
+    world = Reports(Ports(lambda _: None, lambda: 0.5, _say_nothing), "run", 0)
+    world.look(SEEN)
+    world.tick(20_000)
+
+    assert read(of_reports(world)) == {
+        "bursar_node_reports": [({"outcome": "delivered"}, 0), ({"outcome": "failed"}, 0)],
+        "bursar_node_intervals_waiting": [({}, 1)],
+        "bursar_node_intervals_lost": [({}, 0)],
+    }

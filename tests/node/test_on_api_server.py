@@ -1,0 +1,386 @@
+"""The agent as a process against a real API server, with its own account's token: what it writes, what it may
+write, and what it puts right. The cards are those of the fake library."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.api import Api, ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.nodes import kwok_node
+from deploy.local.stack import free_port
+from tests.deploy.reading import MANIFESTS, NAMESPACE
+from tests.local.worlds import eventually
+from tests.nvml import describe, fake_nvml
+from tests.sidecar.worlds import ROOT
+from timekeeper.core.cards import decode_inventory
+
+pytestmark = pytest.mark.cluster
+
+MERGE = "application/merge-patch+json"
+ACCOUNT = "bursar-node"
+TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
+LOST = TWO + "fail nvmlDeviceGetMemoryInfo_v2 GPU_IS_LOST GPU-a\n"
+CAPACITY = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "163840"}
+WRITTEN = 'bursar_node_writes_total{result="written"}'
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A control plane with the agent's rights and its policy, and who asks as what."""
+
+    cp: ControlPlane
+
+    def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Any:
+        return self.cp.api.call(method, path, body, content)
+
+    def node(self, name: str) -> Any:
+        return self.call("GET", f"/api/v1/nodes/{name}")
+
+    def status(self, name: str, patch: dict[str, Any]) -> None:
+        """Change a node's status as an administrator."""
+        self.call("PATCH", f"/api/v1/nodes/{name}/status", patch, MERGE)
+
+    def make_node(self, name: str, **given: Any) -> None:
+        self.call("POST", "/api/v1/nodes", kwok_node(name, **given))
+
+    def token(self, node: str | None) -> str:
+        """A token of the agent's account: of a pod on this node, or of no pod."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if node is not None:
+            spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **self._agents_pod(node)}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+        return str(self.call("POST", path, {"spec": spec})["status"]["token"])
+
+    def as_agent(self, node: str | None) -> Api:
+        return Api(self.cp.url, self.cp.ca_file, self.token(node))
+
+    def _agents_pod(self, node: str) -> dict[str, str]:
+        containers = [{"name": "agent", "image": "example"}]
+        spec = {"nodeName": node, "serviceAccountName": ACCOUNT, "containers": containers}
+        pod = {"metadata": {"generateName": "bursar-node-"}, "spec": spec}
+        made = self.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)["metadata"]
+        return {"name": made["name"], "uid": made["uid"]}
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane) -> World:
+    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
+    assert done.returncode == 0, done.stderr
+    world = World(control_plane)
+    world.make_node("own")
+    world.make_node("other", cards=1)
+    eventually(lambda: refusal(world.as_agent("own"), "other", {"metadata": {"labels": {"a": "b"}}}))
+    return world
+
+
+def refusal(api: Api, node: str, patch: dict[str, Any], sub: str = "/status") -> str:
+    """Why the API server refuses a merge patch of a node; empty where it does not."""
+    try:
+        api.call("PATCH", f"/api/v1/nodes/{node}{sub}", patch, MERGE)
+    except ApiError as error:
+        if error.status not in (400, 403, 422):
+            raise
+        return str(error)
+    return ""
+
+
+MAY = {
+    "metadata": {"annotations": {"bursar.dev/inventory": "{}", "bursar.dev/holders": "{}"}},
+    "status": {"capacity": CAPACITY, "allocatable": CAPACITY},
+}
+
+
+def test_an_agent_writes_annotations_and_capacity_of_its_own_node_in_one_write(world: World) -> None:
+    assert refusal(world.as_agent("own"), "own", MAY) == ""
+
+    written = world.node("own")
+    assert written["metadata"]["annotations"]["bursar.dev/inventory"] == "{}"
+    assert CAPACITY.items() <= written["status"]["capacity"].items()
+    assert CAPACITY.items() <= written["status"]["allocatable"].items()
+    gone = dict.fromkeys(CAPACITY)
+    assert refusal(world.as_agent("own"), "own", {"status": {"capacity": gone, "allocatable": gone}}) == ""
+
+
+def test_an_agent_may_not_write_another_node_nor_any_with_a_token_of_no_pod(world: World) -> None:
+    assert "the node that its own pod runs on" in refusal(world.as_agent("own"), "other", MAY)
+    assert "the node that its own pod runs on" in refusal(world.as_agent(None), "own", MAY)
+
+
+def test_the_node_in_the_token_counts_whatever_the_body_says(world: World) -> None:
+    forged = {**MAY, "metadata": {**MAY["metadata"], "name": "own"}}
+
+    assert refusal(world.as_agent("own"), "other", forged)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"metadata": {"labels": {"bursar.dev/gpu-node": "true"}}},
+        {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
+        {"metadata": {"annotations": {"example.com/mine": "1"}}},
+        {"metadata": {"annotations": {"local.bursar.dev/node": None}}},
+        {"metadata": {"annotations": {"bursar.dev/cordoned-cards": "GPU-a"}}},
+        {"metadata": {"finalizers": ["example.com/mine"]}},
+        {"status": {"capacity": {"cpu": "1"}}},
+        {"status": {"capacity": {"nvidia.com/gpu": "8"}}},
+        {"status": {"capacity": {"pods": None}}},
+        {"status": {"allocatable": {"memory": "1Gi"}}},
+        {"status": {"allocatable": {"bursar.dev/gpu-count": "1"}}},
+        {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "x", "message": "y"}]}},
+        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}},
+        {"status": {"nodeInfo": {"bootID": "forged"}}},
+        {"status": {"phase": "Terminated"}},
+        {"status": {"images": [{"names": ["example"]}]}},
+    ],
+    ids=json.dumps,
+)
+def test_an_agent_may_write_nothing_else_of_its_own_node(world: World, patch: dict[str, Any]) -> None:
+    before = world.node("own")
+    mixed = {
+        "metadata": {**MAY["metadata"], **patch.get("metadata", {})},
+        "status": {**MAY["status"], **patch.get("status", {})},
+    }
+
+    assert refusal(world.as_agent("own"), "own", patch)
+    assert refusal(world.as_agent("own"), "own", mixed)
+    now = world.node("own")
+    assert (now["metadata"].get("labels"), now["status"]["capacity"]) == (
+        before["metadata"].get("labels"),
+        before["status"]["capacity"],
+    )
+
+
+def test_an_agent_may_not_touch_the_nodes_spec_nor_make_or_delete_nodes(world: World) -> None:
+    agent = world.as_agent("own")
+
+    assert refusal(agent, "own", {"spec": {"unschedulable": True}}, sub="")
+    for method, path, body in (
+        ("POST", "/api/v1/nodes", {"metadata": {"name": "own2"}}),
+        ("DELETE", "/api/v1/nodes/own", None),
+    ):
+        with pytest.raises(ApiError) as refused:
+            agent.call(method, path, body)
+        assert refused.value.status == 403
+
+
+def test_the_policy_holds_also_for_an_agent_that_was_given_more_rights_than_ours(world: World) -> None:
+    binding = {
+        "metadata": {"name": "too-much"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+    }
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    world.call("POST", bindings, binding)
+    agent = world.as_agent("own")
+    try:
+        eventually(lambda: "spec: a node" in refusal(agent, "own", {"spec": {"unschedulable": True}}, ""))
+        assert "the node that its own pod runs on" in refusal(agent, "other", {"spec": {}}, "")
+        for method, path, body in (
+            ("POST", "/api/v1/nodes", {"metadata": {"name": "own2"}}),
+            ("DELETE", "/api/v1/nodes/own", None),
+        ):
+            with pytest.raises(ApiError, match="creates and deletes no nodes"):
+                agent.call(method, path, body)
+    finally:
+        world.call("DELETE", f"{bindings}/too-much")
+
+
+def test_others_write_nodes_as_they_like(world: World) -> None:
+    world.call("PATCH", "/api/v1/nodes/other", {"metadata": {"labels": {"example.com/a": "b"}}}, MERGE)
+
+    assert world.node("other")["metadata"]["labels"]["example.com/a"] == "b"
+
+
+class Agent:
+    """``python -m sidecar.node`` for one node."""
+
+    def __init__(self, world: World, folder: Path, node: str, cards: str) -> None:
+        self.world, self.name = world, node
+        environ = fake_nvml(folder, cards)
+        self.description = Path(environ["BURSAR_FAKE_NVML"])
+        self.port = free_port()
+        (folder / "token").write_text(world.token(node))
+        kept = {name: text for name, text in os.environ.items() if name.startswith("COVERAGE_")}
+        self.log = folder / "log"
+        (folder / "cgroup").mkdir()
+        flags = {
+            "node-name": node,
+            "api-url": world.cp.url,
+            "api-ca": world.cp.ca_file,
+            "api-token-file": folder / "token",
+            "listen": f"127.0.0.1:{self.port}",
+            "look-every": "1s",
+            "cgroups": folder / "cgroup",
+        }
+        self.command = [sys.executable, "-m", "sidecar.node", *(f"--{k}={v}" for k, v in flags.items())]
+        self.environ = {"PATH": os.environ.get("PATH", os.defpath), **kept, **environ}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, cwd=ROOT, env=self.environ, stderr=log)
+
+    def stop(self) -> int:
+        assert self.process
+        self.process.terminate()
+        code, self.process = self.process.wait(timeout=20), None
+        return code
+
+    def cards(self, text: str) -> None:
+        describe(self.description, text)
+
+    def healthy(self) -> dict[str, bool]:
+        """By card, as the annotation tells it."""
+        annotations = self.world.node(self.name)["metadata"]["annotations"]
+        text = annotations.get("bursar.dev/inventory", '{"version":1,"cards":[]}')
+        return {card.uuid: card.healthy for card in decode_inventory(text)}
+
+    def capacity(self) -> dict[str, str]:
+        """Ours, where allocatable is the same."""
+        status = self.world.node(self.name)["status"]
+        ours = {name: text for name, text in status["capacity"].items() if name in CAPACITY}
+        return ours if all(status["allocatable"].get(name) == text for name, text in ours.items()) else {}
+
+    def metrics(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def figure(self, metric: str) -> int:
+        """A metric's number; -1 where it is not there."""
+        found = [line for line in self.metrics().splitlines() if line.startswith(f"{metric} ")]
+        return int(found[0].rpartition(" ")[2]) if found else -1
+
+    def is_whole(self) -> bool:
+        return self.healthy() == {"GPU-a": True, "GPU-b": True} and self.capacity() == CAPACITY
+
+
+@contextmanager
+def running(world: World, folder: Path, node: str, cards: str = TWO) -> Iterator[Agent]:
+    agent = Agent(world, folder, node, cards)
+    agent.start()
+    try:
+        yield agent
+    finally:
+        if agent.process:
+            agent.process.kill()
+            agent.process.wait()
+
+
+def test_cards_appear_fail_and_recover_and_capacity_stays_all_the_while(world: World, tmp_path: Path) -> None:
+    world.make_node("n1")
+    with running(world, tmp_path, "n1") as agent:
+        eventually(agent.is_whole)
+
+        agent.cards(LOST)
+        eventually(lambda: agent.healthy() == {"GPU-a": False, "GPU-b": True})
+        assert agent.capacity() == CAPACITY
+        agent.cards(TWO)
+        eventually(agent.is_whole, within_s=40)  # NVML is opened anew every 20 s
+        assert agent.stop() == 0
+
+    lines = [line.split()[0] for line in agent.log.read_text().splitlines()]
+    assert lines.count("event=card-unhealthy") == lines.count("event=card-healthy-again") == 1
+
+
+def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp_path: Path) -> None:
+    world.make_node("n2")
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    devices = {"main": [{"uuid": "GPU-b", "index": 1, "share_milli": 500, "memory_mib": 1}]}
+    annotations = {"bursar.dev/devices": json.dumps({"version": 1, "containers": devices})}
+    spec = {"nodeName": "n2", "containers": [{"name": "main", "image": "example"}]}
+    world.call("POST", pods, {"metadata": {"name": "user", "annotations": annotations}, "spec": spec})
+    with running(world, tmp_path, "n2") as agent:
+        eventually(agent.is_whole)
+        agent.cards(TWO + "event 1 GPU-b 8 79\n")
+        eventually(lambda: agent.healthy() == {"GPU-a": True, "GPU-b": False})
+
+        def told() -> list[str]:
+            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+            return [each["note"] for each in events if each["regarding"]["name"] == "user"]
+
+        eventually(told)
+        assert told() == ["its GPU GPU-b is not healthy: XID 79"]
+        assert 'bursar_node_card_healthy{uuid="GPU-b"' in agent.metrics()
+        assert "bursar_node_cards_healthy 1\n" in agent.metrics()
+
+
+def test_what_is_removed_comes_back_and_so_does_a_node_that_was_made_anew(
+    world: World, tmp_path: Path
+) -> None:
+    world.make_node("n3")
+    with running(world, tmp_path, "n3") as agent:
+        eventually(agent.is_whole)
+
+        gone = dict.fromkeys(CAPACITY)
+        world.status("n3", {"status": {"capacity": gone, "allocatable": gone}})
+        eventually(agent.is_whole)
+        world.status("n3", {"metadata": {"annotations": {"bursar.dev/inventory": None}}})
+        eventually(agent.is_whole)
+        zeroes = dict.fromkeys(CAPACITY, "0")  # as a kubelet does that starts without its checkpoint
+        world.status("n3", {"status": {"capacity": zeroes, "allocatable": zeroes}})
+        eventually(agent.is_whole)
+
+        world.call("DELETE", "/api/v1/nodes/n3")
+        world.make_node("n3")
+        eventually(agent.is_whole)
+
+
+def test_a_node_at_rest_is_not_written(world: World, tmp_path: Path) -> None:
+    world.make_node("n4")
+    with running(world, tmp_path, "n4") as agent:
+        eventually(agent.is_whole)
+        eventually(lambda: "bursar.dev/holders" in world.node("n4")["metadata"]["annotations"])
+        eventually(lambda: agent.metrics("/readyz") == "ok\n")
+        looks, written = agent.figure("bursar_node_looks_total"), agent.figure(WRITTEN)
+        eventually(lambda: agent.figure("bursar_node_looks_total") >= looks + 3)
+
+        assert agent.figure(WRITTEN) == written
+
+
+def test_without_nvml_the_agent_goes_on_and_leaves_what_stands(world: World, tmp_path: Path) -> None:
+    world.make_node("n5")
+    with running(world, tmp_path, "n5") as agent:
+        eventually(agent.is_whole)
+        assert agent.stop() == 0
+
+        agent.cards(TWO + "fail nvmlInitWithFlags DRIVER_NOT_LOADED\n")
+        agent.start()
+        eventually(lambda: set(agent.healthy().values()) == {False}, within_s=30)
+        assert agent.capacity() == CAPACITY
+        assert "bursar_node_nvml_up 0\n" in agent.metrics()
+        agent.cards(TWO)
+        eventually(agent.is_whole)
+
+    assert agent.log.read_text().count("event=nvml-silent") == 1
+
+
+def test_a_node_of_another_plugin_gets_its_inventory_and_no_capacity_of_ours(
+    world: World, tmp_path: Path
+) -> None:
+    world.make_node("n6")
+    amount = {"nvidia.com/gpu": "2"}
+    world.status("n6", {"status": {"capacity": amount, "allocatable": amount}})
+    with running(world, tmp_path, "n6") as agent:
+        eventually(lambda: len(agent.healthy()) == 2)
+
+        assert agent.capacity() == {}
+        assert world.node("n6")["status"]["capacity"]["nvidia.com/gpu"] == "2"
+
+
+def test_the_agent_ends_at_once_also_while_nvml_hangs(world: World, tmp_path: Path) -> None:
+    world.make_node("n7")
+    with running(world, tmp_path, "n7") as agent:
+        eventually(agent.is_whole)
+        agent.cards(TWO + "hang nvmlDeviceGetMemoryInfo_v2\n")
+        eventually(lambda: set(agent.healthy().values()) == {False}, within_s=40)
+        assert agent.stop() == 0

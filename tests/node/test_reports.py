@@ -1,0 +1,306 @@
+"""What the agent tells the timekeeper: each interval once, through outages, within bounds; and the real
+timekeeper takes it."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local.identity import Authority, new_authority
+from sidecar import settings
+from sidecar.beats import Answer
+from sidecar.courier import Courier, Delivered, Failed
+from sidecar.node import reports
+from sidecar.node.reports import (
+    DEFAULT_INTERVAL_MS,
+    ENDING_MS,
+    MOST_IN_A_POST,
+    MOST_WAITING,
+    Ports,
+    Post,
+    Reports,
+    Use,
+    document,
+    figures_in,
+    fold,
+)
+from sidecar.node.use import Measured, PodLoad
+from sidecar.node.values import Load
+from sidecar.run import boot_ms
+from tests.sidecar.worlds import SILENCE, Timekeeper, variables
+from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
+from timekeeper.store import figures
+
+STEP = 5_000
+
+
+def seen(utilisation: int = 50, pods: int = 1, uid: str = "uid-p") -> Measured:
+    """A look at a node of one card and some pods on it."""
+    named = (uid if number == 0 else f"{uid}-{number}" for number in range(pods))
+    cards = (Load("GPU-0", utilisation, 8_000),)
+    return Measured(tuple(PodLoad(each, cards) for each in named), cards)
+
+
+class World:
+    """Reports with a clock turned by hand, and what went out."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.posts: list[Post] = []
+        self.said: list[str] = []
+        self.reports = Reports(Ports(self.posts.append, lambda: 0.5, self._say), "run", self.now_ms)
+
+    def _say(self, event: str, **pairs: object) -> None:
+        self.said.append(event)
+
+    def turn(self, ms: int, *, look: Measured | None = None, answer: Any = None) -> None:
+        """So much time, with a look each 5 s; every post is answered so at once."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms += STEP
+            if look is not None:
+                self.reports.look(look)
+            self.reports.tick(self.now_ms)
+            if answer is not None and len(self.posts) > self.answered:
+                self.answered = len(self.posts)
+                self.reports.posted(answer, self.now_ms)
+                self.reports.tick(self.now_ms)
+
+    answered = 0
+
+    def kept(self) -> list[int]:
+        """The moments of the uses that were acknowledged, given that all posts were, in order."""
+        first: dict[int, Post] = {}
+        for post in self.posts:
+            assert first.setdefault(post.sequence, post) == post, "a repeat must be the same post"
+        return [each.at_ms for post in first.values() for each in post.uses]
+
+
+FINE = Delivered(Answer(15_000, None, None, False))
+AWAY = Failed("no answer within 10 s")
+
+
+def test_an_intervals_looks_go_out_as_one_mean() -> None:
+    world = World()
+    for utilisation in (10, 20, 60):
+        world.turn(STEP, look=seen(utilisation))
+
+    (post,) = world.posts
+    assert (post.boot, post.sequence) == ("run", 1)
+    assert post.uses == (Use(world.now_ms, seen(30)),)
+
+
+def test_intervals_of_an_outage_all_arrive_once_it_is_over() -> None:
+    world = World()
+
+    world.turn(3_600_000, look=seen(), answer=AWAY)
+    waiting = world.reports.waiting
+    world.turn(120_000, look=seen(), answer=FINE)
+
+    assert waiting == 240
+    assert world.reports.waiting == world.reports.dropped == 0
+    kept = world.kept()
+    gaps = [later - sooner for sooner, later in itertools.pairwise(kept)]
+    assert gaps == [15_000] * (len(kept) - 1)
+    assert world.said == ["timekeeper-away", "timekeeper-back"]
+
+
+def test_a_post_without_an_answer_is_sent_again_as_it_was() -> None:
+    world = World()
+    world.turn(15_000, look=seen())
+    world.reports.posted(AWAY, world.now_ms)
+    world.turn(60_000, look=seen())
+
+    assert len(world.posts) >= 2
+    assert {post.sequence for post in world.posts} == {1}
+    assert len({post.uses for post in world.posts}) == 1
+
+
+def test_it_backs_off_while_the_timekeeper_is_away() -> None:
+    world = World()
+
+    world.turn(3_600_000, look=seen(), answer=AWAY)
+
+    assert len(world.posts) < 3_600_000 / 30_000
+
+
+def test_one_post_at_a_time_is_under_way() -> None:
+    world = World()
+
+    world.turn(600_000, look=seen())
+
+    assert len(world.posts) == 1
+
+
+def test_the_interval_is_the_one_that_the_timekeeper_asks_for() -> None:
+    world = World()
+    slower = Delivered(Answer(60_000, None, None, False))
+
+    world.turn(615_000, look=seen(), answer=slower)
+
+    assert len(world.posts) == 11
+
+
+def test_no_post_is_larger_than_the_timekeeper_takes() -> None:
+    world = World()
+    busy = seen(pods=110, uid="12345678-1234-1234-1234-123456789012")
+    world.turn(3_600_000, look=busy, answer=AWAY)
+    world.turn(600_000, answer=FINE)
+
+    assert world.reports.waiting == 0
+    for post in world.posts:
+        assert sum(map(figures_in, post.uses)) <= MOST_IN_A_POST
+        assert len(json.dumps(document(post, world.now_ms))) < 256 * 1024
+
+
+def test_what_cannot_be_kept_is_counted_and_said_once() -> None:
+    world = World()
+    busy, hours = seen(pods=100), 2
+    world.turn(hours * 3_600_000, look=busy, answer=AWAY)
+
+    assert world.reports.dropped > 200
+    assert world.reports.waiting * figures_in(Use(0, busy)) <= MOST_WAITING + MOST_IN_A_POST
+    assert world.reports.waiting + world.reports.dropped == hours * 240
+    assert world.said.count("use-lost") == 1
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=40, unique=True).map(sorted), st.integers(8, 100))
+def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: list[int], most: int) -> None:
+    uses = tuple(Use(at_ms, seen()) for at_ms in moments)
+
+    kept = fold(uses, most)
+
+    assert sum(map(figures_in, kept)) <= most
+    assert set(kept) <= set(uses)
+    assert not uses or (kept[0], kept[-1]) == (uses[0], uses[-1])
+
+
+@pytest.mark.parametrize("status", [400, 413])
+def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(status: int) -> None:
+    world = World()
+    world.turn(15_000, look=seen())
+    world.reports.posted(Failed(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
+    world.turn(30_000, look=seen(), answer=FINE)
+
+    assert world.posts[-1].sequence > 1
+    assert (world.reports.dropped, world.said) == (1, ["use-lost"])
+
+
+def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer_a_little() -> None:
+    world = World()
+    world.turn(STEP, look=seen())
+
+    world.reports.end(world.now_ms)
+    world.reports.tick(world.now_ms)
+
+    assert [each.at_ms for each in world.posts[0].uses] == [world.now_ms]
+    assert not world.reports.ended(world.now_ms + ENDING_MS - 1)
+    assert world.reports.ended(world.now_ms + ENDING_MS)
+    world.reports.posted(FINE, world.now_ms + 10)
+    assert world.reports.ended(world.now_ms + 10)
+
+
+def test_what_the_end_loses_is_said() -> None:
+    world = World()
+    world.turn(60_000, look=seen(), answer=AWAY)
+
+    world.reports.end(world.now_ms)
+    world.reports.tick(world.now_ms)
+    world.reports.posted(AWAY, world.now_ms)
+    world.reports.lose()
+
+    assert world.reports.ended(world.now_ms)
+    assert world.said[-1] == "use-lost"
+    assert world.reports.dropped == world.reports.waiting
+
+
+def test_without_a_look_nothing_is_sent() -> None:
+    world = World()
+
+    world.turn(600_000)
+
+    assert world.posts == []
+    assert DEFAULT_INTERVAL_MS == 15_000
+
+
+# Over the wire.
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return new_authority("bursar")
+
+
+@pytest.fixture
+def timekeeper(tmp_path: Path, authority: Authority) -> Iterator[Timekeeper]:
+    keeper = Timekeeper(tmp_path, authority)
+    keeper.start()
+    yield keeper
+    keeper.stop()
+
+
+def courier(folder: Path, keeper: Timekeeper, authority: Authority, timeout_s: float = 10) -> Courier:
+    read = settings.read([], variables(folder, keeper.url, authority))
+    return Courier(read, boot_ms, None, lambda *_: None, timeout_s, reports.PATH, reports.document)
+
+
+def test_the_courier_carries_reports_over_verified_tls(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 20_000})
+    post = Post("run", 7, (Use(boot_ms() - 1_000, seen()),))
+
+    with closing(courier(tmp_path, timekeeper, authority)) as way:
+        assert way.deliver(post) == Delivered(Answer(20_000, None, None, False))
+
+    (arrival,) = timekeeper.arrivals
+    assert (arrival.path, arrival.token, arrival.key) == ("/v1/nodeusage", "first-token", ("run", 7))
+    (use,) = arrival.document["uses"]
+    assert 1_000 <= use.pop("age_ms") < 60_000
+    card = {"uuid": "GPU-0", "utilisation": 50, "memory_mib": 8_000}
+    assert use == {"pods": [{"uid": "uid-p", "cards": [card]}], "cards": [card]}
+
+
+def test_a_timekeeper_of_another_authority_is_told_nothing(tmp_path: Path, timekeeper: Timekeeper) -> None:
+    with closing(courier(tmp_path, timekeeper, new_authority("another"))) as way:
+        outcome = way.deliver(Post("run", 1, (Use(0, seen()),)))
+
+    assert isinstance(outcome, Failed)
+    assert "certificate is not accepted" in outcome.reason
+    assert timekeeper.arrivals == []
+
+
+def test_a_timekeeper_that_never_answers_costs_the_timeout(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    timekeeper.answer = lambda _: SILENCE
+
+    with closing(courier(tmp_path, timekeeper, authority, 0.2)) as way:
+        assert way.deliver(Post("run", 1, (Use(0, seen()),))) == Failed("no answer within 0.2 s")
+
+
+def test_the_real_timekeeper_takes_what_the_agent_writes(tmp_path: Path) -> None:
+    town = Town(tmp_path)
+    town.begin(("nodes", node()), ("pods", gpu_pod(started_ms=T0)))
+    agent = token("agent")
+    town.reviews.tokens[agent] = agent_status()
+    world = World()
+
+    for number in range(1, 4):
+        town.clock.turn(15_000)
+        world.turn(15_000, look=seen())
+        sent = document(world.posts[-1], world.now_ms)
+        answer = town.post("/v1/nodeusage", sent, agent)
+        assert (answer.status_code, sent["sequence"]) == (200, number)
+        world.reports.posted(FINE, world.now_ms)
+
+    with town.store.reading() as connection:
+        (found,) = figures.hours(connection, "uid-p", "node").values()
+    assert (found.covered_ms, found.milli_ms) == (30_000, 500 * 30_000)
+    town.close()

@@ -1,0 +1,118 @@
+"""A pod over its memory share: when it is told of, how often, and when no more."""
+
+import json
+
+import pytest
+
+from sidecar.node.use import Measured, PodLoad
+from sidecar.node.values import Load, PodSeen
+from sidecar.node.watchdog import OVER, OVER_FOR_MS, TELL_AGAIN_MS, WITHIN, Episode, Notice, shares, watch
+
+POD = PodSeen("u", "team", "p", ("G0",), False, (("main", ("G0",)),))
+GIVEN = {"u": {"G0": 8_000}}
+STEP = 5_000
+
+
+class Watch:
+    """A watchdog and a clock that goes on a step with each look."""
+
+    def __init__(self) -> None:
+        self.episodes: dict[str, Episode] = {}
+        self.now_ms = 0
+        self.told: list[tuple[int, str]] = []
+
+    def look(self, memory_mib: int | None, times: int = 1, step_ms: int = STEP) -> tuple[Notice, ...]:
+        """So many looks at the pod that use so much; the notices of the last."""
+        notices: tuple[Notice, ...] = ()
+        for _ in range(times):
+            self.now_ms += step_ms
+            seen = Measured((PodLoad("u", (Load("G0", 0, memory_mib), Load("G9", 0, 9_999_999))),), ())
+            self.episodes, notices = watch(self.episodes, seen, (POD,), GIVEN, self.now_ms)
+            self.told += [(self.now_ms, each.reason) for each in notices]
+        return notices
+
+
+def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> None:
+    looks = Watch()
+
+    looks.look(8_001, times=100)
+
+    assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
+    assert Watch().look(9_000, times=4) == (
+        Notice("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 and was given 8000 MiB"),
+    )
+
+
+def test_all_of_its_share_is_not_over_it() -> None:
+    looks = Watch()
+
+    looks.look(8_000, times=100)
+
+    assert (looks.told, looks.episodes) == ([], {})
+
+
+def test_a_short_peak_is_no_alarm() -> None:
+    looks = Watch()
+    for _ in range(10):
+        looks.look(20_000, times=3)
+        looks.look(1)
+
+    assert looks.told == []
+
+
+def test_it_is_told_again_each_hour_while_it_lasts() -> None:
+    looks = Watch()
+
+    looks.look(9_000, times=2 * TELL_AGAIN_MS // STEP + 10)
+
+    first = STEP + OVER_FOR_MS
+    assert looks.told == [(first + hour * TELL_AGAIN_MS, OVER) for hour in range(3)]
+
+
+def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told() -> None:
+    looks = Watch()
+    looks.look(9_000, times=5)
+    looks.look(7_000, times=5)
+
+    assert [reason for _, reason in looks.told] == [OVER, WITHIN]
+    assert looks.episodes == {}
+
+
+def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
+    looks = Watch()
+    looks.look(None, times=10)
+    assert looks.episodes == {}
+
+    looks.look(9_000)
+    looks.look(None, times=3)
+
+    assert looks.told == [(11 * STEP + OVER_FOR_MS, OVER)]
+
+
+def test_a_pod_that_is_gone_is_forgotten() -> None:
+    looks = Watch()
+    looks.look(9_000, times=5)
+
+    assert watch(looks.episodes, Measured((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())
+
+
+def test_a_pod_without_a_known_share_is_never_over_it() -> None:
+    seen = Measured((PodLoad("u", (Load("G0", 0, 9_000),)),), ())
+
+    assert watch({}, seen, (POD,), {}, 1) == ({}, ())
+
+
+def test_shares_are_the_annotations_memory_by_card_all_containers_together() -> None:
+    def slice_(uuid: str, memory_mib: int) -> dict[str, object]:
+        return {"uuid": uuid, "index": 0, "share_milli": 100, "memory_mib": memory_mib}
+
+    text = json.dumps(
+        {"version": 1, "containers": {"a": [slice_("G0", 5), slice_("G1", 7)], "b": [slice_("G0", 2)]}}
+    )
+
+    assert shares(text) == (("G0", 7), ("G1", 7))
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"containers": 1}', '{"containers": {"a": [{}]}}'])
+def test_an_annotation_that_nobody_can_read_gives_no_shares(text: str) -> None:
+    assert shares(text) == ()

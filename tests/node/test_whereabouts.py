@@ -1,0 +1,296 @@
+"""Who really holds what, on a node made of folders: its /proc, its cgroups, its kubelet's socket."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.node import cgroups
+from sidecar.node.values import Look, NodeSeen, PodSeen, Process
+from sidecar.node.watchdog import Notice
+from sidecar.node.whereabouts import KUBELET_AGAIN_MS, RUNTIME_AGAIN_MS, Places, Whereabouts
+from tests.node.podresources_server import Kubelet, serving
+
+BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
+TRAIN, WEB = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8", "b4e8e0dc-caf3-4a43-bf50-f84ef5ef7a8f"
+ID = "c8b38413c88eefe063b8cd3f01c16be5e3bda9693a19a68a88807baca9feb937"
+CARDS = frozenset({"GPU-1", "GPU-2"})
+GPU = "nvidia.com/gpu"
+CONTAINERD = """
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = 'nvidia'
+"""
+
+
+@dataclass
+class World:
+    """A node with two pods, train (which has GPU-1) and web, and its agent."""
+
+    folder: Path
+    resources: tuple[tuple[str, str], ...] = ()
+    socket: str = ""
+    closes: bool = True
+    pods: tuple[PodSeen, ...] | None = None
+    processes: tuple[Process, ...] = ()
+    error: str = ""
+    said: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    events: list[Notice] = field(default_factory=list)
+    now_ms: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        self.pods = (pod(TRAIN, "train", "GPU-1"), pod(WEB, "web"))
+        for number, uid in enumerate((TRAIN, WEB), 1):
+            self.runs(uid, number)
+        self.agent = self.starts(None)
+
+    def runs(self, uid: str, pid: int) -> None:
+        """The process runs in the pod; 0: none does."""
+        place = self.folder / "cgroup" / "cpu" / "kubepods" / f"pod{uid}" / ID
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cgroup.procs").write_text(f"{pid}\n" if pid else "")
+        self._process(pid, f"0::/kubepods/pod{uid}/{ID}\n", "python3")
+
+    def runs_beside(self, pid: int, program: str) -> None:
+        """The process runs in no pod."""
+        self._process(pid, "0::/system.slice/ssh.service\n", program)
+
+    def starts(self, annotation: str | None, boot: str = BOOT) -> Whereabouts:
+        """The agent starts, with this annotation on the node."""
+        places = Places(
+            str(self.folder / "proc"),
+            str(self.folder / "cgroup"),
+            self.socket,
+            (str(self.folder / "config.toml"),),
+            self.closes,
+            frozenset({"kube-system"}),
+        )
+        self.agent = Whereabouts(
+            places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
+        )
+        self.agent.saw_node(NodeSeen("n", "1", boot, None, annotation, self.resources, self.resources))
+        return self.agent
+
+    def tell(self, notice: Notice) -> None:
+        self.events.append(notice)
+
+    def look(self, after_ms: int = 5_000) -> dict[str, Any]:
+        """What is told after the next look."""
+        self.now_ms += after_ms
+        seats = cgroups.seats(self.folder / "proc", [each.pid for each in self.processes])
+        look = Look((), (), (), (), self.processes, (), (), self.error)
+        told: dict[str, Any] = json.loads(
+            self.agent.looked(look, seats, self.pods, CARDS, self.now_ms) or "null"
+        )
+        return told
+
+    def _process(self, pid: int, cgroup: str, program: str) -> None:
+        if pid:
+            place = self.folder / "proc" / str(pid)
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "cgroup").write_text(cgroup)
+            (place / "comm").write_text(f"{program}\n")
+
+
+def pod(uid: str, name: str, *cards: str) -> PodSeen:
+    return PodSeen(uid, "team-a", name, cards, False, (("main", cards),) if cards else ())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    (tmp_path / "config.toml").write_text("version = 3\n")
+    return World(tmp_path)
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+def test_the_pods_on_the_cards_are_told(world: World) -> None:
+    assert world.look() == {
+        "version": 1,
+        "boot": BOOT,
+        "known": True,
+        "pods": {TRAIN: ["GPU-1"]},
+        "closed": "",
+    }
+    assert world.said == []
+
+
+def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
+    places = Places("", "", "", (), True, frozenset())
+    agent = Whereabouts(places, BOOT, lambda event, **pairs: None, world.tell)
+
+    assert agent.looked(Look((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
+    assert "bursar_node_holders_known 0" in agent.page()
+
+
+def test_a_pod_deleted_by_force_is_told_until_its_last_process_has_ended(world: World) -> None:
+    world.look()
+    world.pods = (pod(WEB, "web"),)
+    forced = world.look()
+    world.starts(json.dumps(forced))
+    after_a_restart = world.look()
+    world.runs(TRAIN, 0)
+
+    assert forced["pods"] == after_a_restart["pods"] == {TRAIN: ["GPU-1"]}
+    assert world.look()["pods"] == {}
+
+
+def test_cgroups_that_cannot_be_read_are_said_once_and_take_nobody_off(world: World) -> None:
+    world.look()
+    (world.folder / "cgroup").rename(world.folder / "away")
+    told = [world.look(), world.look()]
+    (world.folder / "away").rename(world.folder / "cgroup")
+    world.look()
+
+    assert [each["pods"] for each in told] == [{TRAIN: ["GPU-1"]}] * 2
+    assert [(event, pairs["what"]) for event, pairs in world.said] == [
+        ("not-seen", "cgroups"),
+        ("seen-again", "cgroups"),
+    ]
+
+
+@pytest.mark.cluster
+def test_where_a_plugin_picks_the_cards_the_kubelet_is_asked(tmp_path: Path, kubelet: Kubelet) -> None:
+    (tmp_path / "config.toml").touch()
+    world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
+    kubelet.has(("team-a", "web", {GPU: ["GPU-2"]}), ("team-a", "train", {GPU: ["GPU-1"]}))
+
+    assert world.look()["pods"] == {TRAIN: ["GPU-1"], WEB: ["GPU-2"]}
+
+
+@pytest.mark.cluster
+def test_until_the_kubelet_has_answered_nothing_is_known(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    world = World(tmp_path, ((GPU, "2"),), str(tmp_path / "kubelet.sock"))
+    before = world.look()
+    with serving(tmp_path) as kubelet:
+        kubelet.has(("team-a", "web", {GPU: ["GPU-2"]}))
+        at_once = world.look(after_ms=KUBELET_AGAIN_MS - 1)
+        later = world.look(after_ms=1)
+    away = world.look()
+
+    assert (before["known"], before["pods"]) == (False, {})
+    assert not at_once["known"], "it is left alone for a while"
+    assert (later["known"], later["pods"]) == (True, {WEB: ["GPU-2"]})
+    assert (away["known"], away["pods"]) == (True, {WEB: ["GPU-2"]})
+    assert [event for event, _ in world.said] == ["not-seen", "seen-again", "not-seen"]
+
+
+@pytest.mark.cluster
+def test_a_device_that_is_no_card_of_the_inventory_is_said(tmp_path: Path, kubelet: Kubelet) -> None:
+    (tmp_path / "config.toml").touch()
+    world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
+    kubelet.has(("team-a", "web", {GPU: ["GPU-9"]}))
+    world.look()
+    kubelet.has()
+    world.look()
+
+    assert [pairs for _, pairs in world.said] == [
+        {"what": "devices", "reason": "not in the inventory: team-a/web has GPU-9"},
+        {"what": "devices"},
+    ]
+
+
+def test_a_stranger_closes_the_node_is_told_to_its_pod_and_counted(world: World) -> None:
+    world.processes = (Process(1, "GPU-1", 100, 5), Process(2, "GPU-1", 100, 5))
+    first, second, third = world.look(), world.look(), world.look()
+
+    why = "pod team-a/web uses card GPU-1, which it was not given"
+    assert [each["closed"] for each in (first, second, third)] == ["", why, why]
+    assert world.events == [Notice(WEB, "team-a", "web", "Warning", "GPUStranger", why)]
+    assert [event for event, _ in world.said] == ["stranger"]
+    labels = f'uuid="GPU-1",namespace="team-a",pod="web",uid="{WEB}"'
+    assert f"bursar_node_stranger{{{labels}}} 1" in world.agent.page()
+    assert "bursar_node_closed 1" in world.agent.page()
+
+
+def test_the_node_opens_a_minute_after_the_stranger_was_seen_last(world: World) -> None:
+    world.runs_beside(9, "python3")
+    world.processes = (Process(9, "GPU-2", 100, 5),)
+    world.look()
+    closed = world.look()
+    world.processes = ()
+
+    assert closed["closed"] == "a process of no pod (python3) uses card GPU-2"
+    assert world.look(after_ms=59_999)["closed"]
+    assert world.look(after_ms=1)["closed"] == ""
+
+
+def test_where_strangers_do_not_close_the_node_they_are_told_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONTAINERD)
+    world = World(tmp_path, closes=False)
+    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.look()
+
+    assert world.look()["closed"] == ""
+    assert [notice.reason for notice in world.events] == ["GPURuntimeOpen", "GPUStranger"]
+    assert "bursar_node_closed 0" in world.agent.page()
+
+
+def test_while_nvml_is_silent_nobody_is_judged_and_the_node_stays_as_it_is(world: World) -> None:
+    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.look()
+    closed = world.look()["closed"]
+    world.error = "the driver is gone"
+    world.processes = ()
+
+    assert world.look(after_ms=3_600_000)["closed"] == closed != ""
+
+
+def test_processes_whose_names_cannot_be_read_are_not_judged(world: World) -> None:
+    world.runs_beside(9, "python3")
+    (world.folder / "proc" / "9" / "comm").unlink()
+    (world.folder / "proc" / "9" / "comm").mkdir()
+    world.processes = (Process(9, "GPU-2", 100, 5),)
+    world.look()
+
+    assert world.look()["closed"] == ""
+    assert world.said == [
+        ("not-seen", {"what": "processes", "reason": f"{world.folder}/proc: Is a directory"})
+    ]
+
+
+def test_an_agent_that_starts_anew_opens_no_node_that_has_a_stranger(world: World) -> None:
+    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.look()
+    closed = world.look()
+    world.error = "NVML starts"
+    world.starts(json.dumps(closed))
+    blind = world.look()
+    world.error = ""
+
+    assert blind["closed"] == closed["closed"]
+    assert world.look()["closed"] == closed["closed"]
+
+
+def test_an_agent_that_starts_anew_opens_a_node_whose_stranger_has_gone(world: World) -> None:
+    world.starts(json.dumps({"version": 1, "boot": BOOT, "known": True, "pods": {}, "closed": "someone"}))
+
+    assert world.look()["closed"] == ""
+
+
+def test_a_runtime_that_hands_out_all_cards_closes_the_node_until_it_is_mended(world: World) -> None:
+    (world.folder / "config.toml").write_text(CONTAINERD)
+    closed = world.look()["closed"]
+    world.look(after_ms=RUNTIME_AGAIN_MS)
+    (world.folder / "config.toml").write_text("version = 3\n")
+    still = world.look(after_ms=RUNTIME_AGAIN_MS - 1)["closed"]
+
+    assert closed == still
+    assert "containerd (nvidia)" in closed
+    assert world.look(after_ms=1)["closed"] == ""
+    assert world.events == [Notice("", "", "", "Warning", "GPURuntimeOpen", closed)]
+
+
+def test_a_configuration_that_cannot_be_read_is_said(world: World) -> None:
+    (world.folder / "config.toml").unlink()
+    world.look()
+
+    assert world.said[0][1]["what"] == "runtime-configs"
+    assert world.look()["closed"] == ""

@@ -1,0 +1,62 @@
+"""Builders of what the agent is told."""
+
+from typing import Any
+
+from sidecar.node.values import Card, Load, Look, NodeSeen, PodSeen, Process, Silent
+
+MEMORY_MIB = 81_920
+
+
+def card(uuid: str = "GPU-a", **fields: Any) -> Card:
+    """A healthy whole card."""
+    plain = Card(uuid, 0, "NVIDIA H100", MEMORY_MIB, True, "", 0, (), None)
+    return plain.but(**fields)
+
+
+def look(*cards: Card, **fields: Any) -> Look:
+    """A look at these cards; with ``silent``, ``divided``, ``at_rest``, ``processes``, ``loads``, ``mps`` or
+    ``error`` as keywords."""
+    silent: tuple[Silent, ...] = fields.get("silent", ())
+    processes: tuple[Process, ...] = fields.get("processes", ())
+    loads: tuple[Load, ...] = fields.get("loads", ())
+    return Look(
+        cards,
+        silent,
+        fields.get("divided", ()),
+        fields.get("at_rest", ()),
+        processes,
+        loads,
+        fields.get("mps", ()),
+        fields.get("error", ""),
+    )
+
+
+def lost(uuid: str, index: int = 0) -> Silent:
+    """A card that NVML says is lost."""
+    return Silent(index, uuid, "GPU is lost", True)
+
+
+def pod(name: str = "p", *cards: str, namespace: str = "team-a") -> PodSeen:
+    """A pod with these cards in its container ``main``."""
+    return PodSeen(f"uid-{name}", namespace, name, cards, False, (("main", cards),) if cards else ())
+
+
+def node(
+    inventory: str | None = None,
+    holders: str | None = None,
+    capacity: dict[str, str] | None = None,
+    allocatable: dict[str, str] | None = None,
+    **fields: str,
+) -> NodeSeen:
+    """The agent's node; allocatable is as its capacity where it is not given."""
+    stands = tuple(sorted((capacity or {}).items()))
+    given = stands if allocatable is None else tuple(sorted(allocatable.items()))
+    return NodeSeen(
+        fields.get("uid", "n1"),
+        fields.get("version", "1"),
+        fields.get("boot", "boot-1"),
+        inventory,
+        holders,
+        stands,
+        given,
+    )

@@ -1,0 +1,201 @@
+"""How busy the cards are, asked of the timekeeper for the policy `load`: when, what of it counts, and for how
+long."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from scheduler_ext.measuring import (
+    POLL_EVERY_MS,
+    STALE_MS,
+    WANTED_MS,
+    Measuring,
+    UndecodableUsageError,
+    decode,
+)
+from scheduler_ext.settings import Timekeeper as Asked
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.worlds import Json, node, percent
+from tests.webhook.servers import Timekeeper, Tls
+
+
+def usage(revision: str = "1", **nodes: dict[str, int | None]) -> Json:
+    """A document with each card's utilisation."""
+    told = {
+        name: {uuid: {"uuid": uuid, "utilisation": busy, "memory_mib": 0} for uuid, busy in cards.items()}
+        for name, cards in nodes.items()
+    }
+    return {"version": 1, "revision": revision, "nodes": told}
+
+
+class World:
+    """One that asks, with a clock that is turned by hand, and what it logs and counts."""
+
+    def __init__(self, folder: Path, url: str, ca: str, always: bool = False) -> None:
+        self.lines: list[str] = []
+        self.polls: list[tuple[str, float]] = []
+        self.now_ms = 1_000
+        (folder / "token").write_text("t")
+        (folder / "ca.crt").write_text(ca)
+        self.measuring = Measuring(
+            Asked(url, folder / "ca.crt", folder / "token", 30_000),
+            lambda: self.now_ms,
+            lambda event, **fields: self.lines.append(f"{event} {fields['error']}"),
+            lambda outcome, age_s: self.polls.append((outcome, age_s)),
+            always,
+        )
+
+    def told(self, now_ms: int) -> Any:
+        """The figures at this moment."""
+        self.now_ms = now_ms
+        return self.measuring.figures()
+
+    def polled(self, now_ms: int) -> Any:
+        """The figures after a poll at this moment."""
+        self.now_ms = now_ms
+        self.measuring.poll()
+        return self.measuring.figures()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    """Certificates for loopback."""
+    return Tls(tmp_path / "tls")
+
+
+@pytest.fixture
+def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+    """A timekeeper that knows of two nodes."""
+    running = Timekeeper(tls)
+    running.document = usage(a={"GPU-0": 70, "GPU-1": None}, b={"GPU-2": 0})
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
+    """One that trusts that timekeeper."""
+    made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
+    yield made
+    made.measuring.close()
+
+
+def test_the_figures_are_thousandths_by_card(world: World, timekeeper: Timekeeper) -> None:
+    assert world.told(0) is None
+
+    assert world.polled(0) == {"GPU-0": 700, "GPU-2": 0}
+    assert timekeeper.asked[0]["path"] == "/v1/nodeusage"
+    assert (world.polls, world.lines) == ([("heard", 0.0)], ["usage-heard none"])
+
+
+def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: Timekeeper) -> None:
+    first = world.polled(0)
+    assert world.polled(10_000) is first
+    assert timekeeper.answered == [200, 304]
+
+    timekeeper.document = usage("2", a={"GPU-0": 70}, b={"GPU-2": 0})
+    assert world.polled(20_000) is first
+    timekeeper.document = usage("3", a={"GPU-0": 71}, b={"GPU-2": 0})
+    assert world.polled(30_000) == {"GPU-0": 710, "GPU-2": 0}
+
+
+def test_nobody_is_asked_while_nobody_goes_by_it(world: World) -> None:
+    assert not world.measuring.due()
+
+    world.told(5_000)
+    assert world.measuring.due()
+    world.polled(5_000)
+    assert not world.measuring.due()
+    world.now_ms = 5_000 + POLL_EVERY_MS
+    assert world.measuring.due()
+
+    world.now_ms = 5_000 + WANTED_MS + 1
+    assert not world.measuring.due()
+
+
+def test_where_load_is_everybodys_it_is_asked_from_the_start_and_for_ever(tmp_path: Path, tls: Tls) -> None:
+    world = World(tmp_path, "https://127.0.0.1:1", tls.ca.bundle.decode(), always=True)
+
+    assert world.measuring.due()
+    world.measuring.poll()
+    assert world.polls == [("failed", -1.0)]
+    world.now_ms += 10 * WANTED_MS
+    assert world.measuring.due()
+
+
+def test_figures_outlive_failures_until_they_are_too_old_and_that_is_told_once(
+    world: World, timekeeper: Timekeeper
+) -> None:
+    good, timekeeper_says = timekeeper.document, {"GPU-0": 700, "GPU-2": 0}
+    world.polled(0)
+    timekeeper.document = None
+
+    assert world.polled(10_000) == timekeeper_says
+    assert world.polled(STALE_MS) == timekeeper_says
+    assert world.told(STALE_MS + 1) is None
+    timekeeper.document = good
+    assert world.polled(STALE_MS + 2) == timekeeper_says
+    unheard = "usage-unheard UnheardError: the timekeeper answered 503"
+    assert world.lines == ["usage-heard none", unheard, "usage-heard none"]
+    assert [age_s for _, age_s in world.polls] == [0.0, 10.0, 120.0, 0.0]
+
+
+def test_a_timekeeper_that_knows_of_no_card_is_as_one_that_says_nothing(
+    world: World, timekeeper: Timekeeper
+) -> None:
+    timekeeper.document = usage()
+
+    assert world.polled(0) is None
+
+
+def test_a_card_that_two_nodes_claim_is_measured_by_neither() -> None:
+    body = orjson.dumps(usage(a={"GPU-0": 1, "GPU-1": 2}, b={"GPU-0": 9}, c={"GPU-0": 5}))
+
+    assert decode(body) == {"GPU-1": 20}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"version":2,"nodes":{}}',
+        b'{"version":1,"nodes":[]}',
+        b'{"version":1,"nodes":{"a":[]}}',
+        b'{"version":1,"nodes":{"a":{"GPU-0":{}}}}',
+        b'{"version":1,"nodes":{"a":{"GPU-0":{"utilisation":"7"}}}}',
+        b'{"version":1,"nodes":{"a":{"GPU-0":{"utilisation":true}}}}',
+        b'{"version":1,"nodes":{"a":{"GPU-0":{"utilisation":101}}}}',
+        b'{"version":1,"nodes":{"a":{"GPU-0":{"utilisation":-1}}}}',
+    ],
+)
+def test_what_is_no_use_of_cards_is_refused(body: bytes) -> None:
+    with pytest.raises(UndecodableUsageError):
+        decode(body)
+
+
+def test_the_running_extender_places_by_what_is_measured(
+    start: Callable[..., Running], timekeeper: Timekeeper, tls: Tls, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("t")
+    timekeeper.document = usage(a={"a-GPU-0": 5}, b={"b-GPU-0": 90})
+    flags = (f"--timekeeper-url={timekeeper.url}", f"--timekeeper-ca={tls.file('ca.crt')}")
+    world = start(*flags, f"--token-file={tmp_path / 'token'}")
+    for name in ("a", "b"):
+        world.put_node(node(name))
+    quiet = percent(10, annotations={"bursar.dev/policy": "load"})
+    asked = [each["path"] for each in timekeeper.asked]
+    assert "/v1/nodeusage" not in asked
+
+    eventually(lambda: world.prioritize(quiet, "a", "b") == {"a": 10, "b": 9})
+    timekeeper.document = usage("2", a={"a-GPU-0": 95}, b={"b-GPU-0": 90})
+    measuring = world.extender._measuring
+    assert measuring is not None
+    measuring.poll()
+    assert world.prioritize(quiet, "a", "b") == {"a": 9, "b": 10}
+    told = world.client.get("/metrics").text
+    assert 'bursar_extender_usage_polls_total{outcome="heard"}' in told
+    assert "bursar_extender_usage_age_seconds 0" in told

@@ -1,0 +1,534 @@
+"""The door for nodes' agents: whose word it is, what is written, what is not taken, what others read."""
+
+import json
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
+from sqlalchemy import select
+
+from tests.timekeeper.worlds import (
+    CA,
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Json,
+    Town,
+    agent_status,
+    gpu_pod,
+    node,
+    pod_status,
+    token,
+)
+from timekeeper.accounts.figures import Figure, Used
+from timekeeper.accounts.measured import Held, Look, in_order, used
+from timekeeper.accounts.pace import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
+from timekeeper.store import figures, node_uses
+from timekeeper.store.schema import NODE_USES
+
+POD = gpu_pod(started_ms=T0)
+HALF = gpu_pod("half", percent=50, started_ms=T0, card=1)
+ELSEWHERE = gpu_pod("elsewhere", node="n2", started_ms=T0)
+AGENT = token("agent-n1")
+STEP = 15 * SECOND
+
+
+@pytest.fixture
+def running(town: Town) -> Town:
+    town.begin(("nodes", node()), ("nodes", node("n2")), ("pods", POD), ("pods", HALF), ("pods", ELSEWHERE))
+    town.reviews.tokens[AGENT] = agent_status()
+    return town
+
+
+def card(uuid: str = "GPU-0", utilisation: int | None = 50, memory_mib: int | None = 8_000) -> Json:
+    return {"uuid": uuid, "utilisation": utilisation, "memory_mib": memory_mib}
+
+
+def use(age_ms: int = 0, *, cards: list[Json] | None = None, **pods: list[Json]) -> Json:
+    listed = [{"uid": f"uid-{name}", "cards": each} for name, each in pods.items()]
+    return {"age_ms": age_ms, "pods": listed, "cards": cards if cards is not None else [card()]}
+
+
+def body(sequence: int, *uses: Json, boot: str = "run-1") -> Json:
+    return {"version": 1, "boot": boot, "sequence": sequence, "uses": list(uses)}
+
+
+def report(town: Town, sequence: int, *uses: Json, boot: str = "run-1", bearer: str = AGENT) -> Json:
+    answer = town.post("/v1/nodeusage", body(sequence, *uses, boot=boot), bearer)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    found: Json = answer.get_json()
+    return found
+
+
+def by_node(town: Town, uid: str = "uid-p") -> dict[int, Used]:
+    with town.store.reading() as connection:
+        return figures.hours(connection, uid, "node")
+
+
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0
+
+
+def begun(town: Town) -> None:
+    """The agent has reported once, and a step has gone by since."""
+    report(town, 1, use(p=[card()]))
+    town.clock.turn(STEP)
+
+
+# What counts.
+
+
+def test_a_figure_stands_for_the_time_since_the_report_before(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(p=[card(utilisation=40)], half=[card("GPU-1", 20, 4_000)]))
+
+    assert by_node(running) == {T0: Used(STEP, 400 * STEP, 8_000 * STEP)}
+    assert by_node(running, "uid-half") == {T0: Used(STEP, 200 * STEP, 4_000 * STEP)}
+
+
+def test_a_first_report_covers_no_time(running: Town) -> None:
+    running.clock.turn(STEP)
+    report(running, 1, use(p=[card()]))
+
+    assert by_node(running) == {}
+
+
+def test_a_report_sent_again_counts_once(running: Town) -> None:
+    begun(running)
+    before = counted("bursar_nodeusage_reports_total", outcome="repeated")
+    for _ in range(3):
+        report(running, 2, use(p=[card()]))
+        running.clock.turn(SECOND)
+    report(running, 1, use(p=[card()]))
+
+    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert counted("bursar_nodeusage_reports_total", outcome="repeated") == before + 3
+
+
+def test_a_repeat_of_a_run_that_another_has_followed_counts_once(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(p=[card()]))
+    running.clock.turn(STEP)
+    report(running, 1, use(p=[card()]), boot="run-2")
+    running.clock.turn(STEP)
+    report(running, 2, use(p=[card(utilisation=100)]))
+
+    assert by_node(running) == {T0: Used(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP)}
+
+
+def test_looks_that_waited_count_for_when_they_were_taken(running: Town) -> None:
+    begun(running)
+    running.clock.turn(HOUR - STEP)
+    report(
+        running,
+        2,
+        use(0, p=[card(utilisation=100)]),
+        use(2 * STEP, p=[card(utilisation=10)]),
+        use(STEP, p=[card(utilisation=20)]),
+    )
+
+    # the oldest stands for two intervals, the others for the time since the one before
+    assert by_node(running) == {
+        T0: Used(4 * STEP, (2 * 100 + 200 + 1_000) * STEP, 4 * 8_000 * STEP),
+    }
+
+
+def test_looks_of_an_hour_before_fall_into_that_hour(running: Town) -> None:
+    report(running, 1, use(p=[card()]))
+    running.clock.turn(HOUR + STEP)
+    report(running, 2, use(STEP, p=[card()]), use(0, p=[card()]))
+
+    assert by_node(running) == {
+        T0: Used(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP),
+        T0 + HOUR: Used(STEP, 500 * STEP, 8_000 * STEP),
+    }
+
+
+def test_a_pod_that_was_not_seen_in_between_is_covered_only_from_the_look_before(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(STEP // 3, p=[]), use(0, p=[card()]))
+
+    assert by_node(running) == {T0: Used(STEP // 3, 500 * STEP // 3, 8_000 * STEP // 3)}
+
+
+def test_an_idle_pod_was_watched_and_used_nothing(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(p=[card(utilisation=0, memory_mib=0)]))
+
+    assert by_node(running) == {T0: Used(STEP, 0, 0)}
+
+
+def test_cards_that_do_not_tell_cover_nothing(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(p=[card(utilisation=None)]))
+
+    assert by_node(running) == {}
+
+
+def test_only_the_time_in_which_the_pod_held_its_cards_counts(running: Town) -> None:
+    late = gpu_pod("late", started_ms=T0 + 5 * SECOND, card=0)
+    report(running, 1, use())
+    running.hear("pods", late)
+    running.tick()
+    running.clock.turn(10 * SECOND)
+    report(running, 2, use(late=[card()]))
+    running.hear("pods", gpu_pod("late", started_ms=T0 + 5 * SECOND, ended_ms=T0 + 12 * SECOND, card=0))
+    running.tick()
+    running.clock.turn(10 * SECOND)
+    report(running, 3, use(late=[card()]))
+    report(running, 4, use(late=[card()]))
+
+    assert by_node(running, "uid-late") == {T0: Used(7 * SECOND, 500 * 7 * SECOND, 8_000 * 7 * SECOND)}
+
+
+def test_a_look_that_was_overtaken_does_not_open_its_time_again(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    begun(running)
+    report(running, 2, use(STEP + 2 * SECOND, p=[card()]), use(0, p=[card()]))
+
+    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+
+
+def test_a_look_after_a_long_silence_tells_nothing_of_a_pod_that_had_ended_in_it(running: Town) -> None:
+    begun(running)
+    running.hear("pods", gpu_pod(started_ms=T0, ended_ms=running.clock()))
+    running.tick()
+    running.clock.turn(HOUR)
+    report(running, 2, use(p=[card()]))
+
+    assert by_node(running) == {}
+
+
+def test_a_card_that_the_pod_was_not_given_is_none_of_its_use(running: Town) -> None:
+    begun(running)
+    report(running, 2, use(p=[card(), card("GPU-1", 100, 1), card("GPU-9", 100, 1)]))
+
+    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+
+
+def test_reports_on_use_prefer_the_agents_word_to_the_sidecars(running: Town) -> None:
+    mine = token("uid-p")
+    running.reviews.tokens[mine] = pod_status(POD)
+    begun(running)
+    report(running, 2, use(p=[card(utilisation=10)]))
+    for sequence in (1, 2):
+        device = {**card(utilisation=100), "scope": "exclusive"}
+        beats = [{"age_ms": 0, "devices": [device]}]
+        sent = {"version": 1, "boot": "b", "sequence": sequence, "beats": beats}
+        assert running.post("/v1/heartbeats", sent, mine).status_code == 200
+        running.clock.turn(SECOND)
+
+    answer = running.get(f"/v1/usage?use=true&group=pod&from={T0}&to={T0 + HOUR}").get_json()
+
+    (row,) = [each for each in answer["rows"] if each["uid"] == "uid-p"]
+    assert (row["usedBy"], row["measured"], row["used"]) == ("node", 1_000 * STEP, 100 * STEP)
+
+
+@given(
+    ages=st.lists(st.integers(0, 3 * HOUR), min_size=1, max_size=12),
+    before_ms=st.sampled_from((0, T0, T0 + HOUR)),
+    since_ms=st.integers(T0 - HOUR, T0 + 2 * HOUR),
+    length_ms=st.none() | st.integers(0, HOUR),
+)
+def test_no_time_is_covered_twice_nor_outside_the_session(
+    ages: list[int], before_ms: int, since_ms: int, length_ms: int | None
+) -> None:
+    now_ms = T0 + 3 * HOUR
+    looks = in_order((Look(age, (("u", (Figure("G", 50, 1, True),)),), ()) for age in ages), now_ms)
+    ended_ms = None if length_ms is None else since_ms + length_ms
+    held = {"u": Held("u", since_ms, ended_ms, "", 1_000)}
+
+    found = list(used(looks, held, before_ms, STEP))
+
+    first = max(since_ms, before_ms or looks[0][0])
+    last = now_ms if ended_ms is None else min(now_ms, ended_ms)
+    covered = sum(each.covered_ms for _, _, each in found)
+    assert covered <= max(0, last - first)
+    assert covered <= STEP * len(ages)
+    assert all(hour % HOUR == 0 and 0 < each.covered_ms <= HOUR for _, hour, each in found)
+
+
+# Whose word it is.
+
+
+def test_an_agent_speaks_for_no_pod_of_another_node(running: Town) -> None:
+    begun(running)
+    before = counted("bursar_nodeusage_strays_total", reason="on another node")
+    unknown = counted("bursar_nodeusage_strays_total", reason="no session")
+    report(running, 2, use(p=[card()], elsewhere=[card()], nobody=[card()]))
+
+    assert by_node(running, "uid-elsewhere") == {}
+    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert counted("bursar_nodeusage_strays_total", reason="on another node") == before + 1
+    assert counted("bursar_nodeusage_strays_total", reason="no session") == unknown + 1
+
+
+def test_which_node_it_is_stands_in_the_token_whatever_the_body_says(running: Town) -> None:
+    claims = {"node": "n2", "name": "n2"}
+
+    assert running.post("/v1/nodeusage", {**body(1, use()), **claims}, AGENT).status_code == 200
+    assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
+
+
+def test_the_right_is_asked_for_the_tokens_node_by_name(running: Town) -> None:
+    who = "system:serviceaccount:bursar-system:bursar-node"
+    running.reviews.denied.add((who, "create", "nodeusage", "n1"))
+
+    answer = running.post("/v1/nodeusage", body(1, use()), AGENT)
+
+    assert (answer.status_code, answer.content_type) == (403, "application/problem+json")
+    assert "may not create nodeusage.bursar.dev n1" in answer.get_json()["detail"]
+
+
+def test_a_token_that_names_no_node_is_refused_and_told_why(running: Town) -> None:
+    mine = token("uid-p")
+    running.reviews.tokens[mine] = pod_status(POD)
+
+    answer = running.post("/v1/nodeusage", body(1, use()), mine)
+
+    assert answer.status_code == 403
+    assert "names no node" in answer.get_json()["detail"]
+
+
+def test_who_may_not_get_nodeusage_reads_nothing(running: Town) -> None:
+    running.reviews.denied.add(("admin", "get", "nodeusage", ""))
+
+    assert running.get("/v1/nodeusage").status_code == 403
+
+
+# What is not taken.
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ({**body(1, use()), "version": 2}, "version"),
+        ({**body(1, use()), "boot": "a b"}, "boot"),
+        ({**body(1, use()), "boot": ""}, "boot"),
+        ({**body(1, use()), "sequence": -1}, "sequence"),
+        ({**body(1, use()), "sequence": True}, "sequence"),
+        ({**body(1, use()), "sequence": 2**64}, "sequence"),
+        (body(1), "uses"),
+        (body(1, *[use(cards=[])] * 1_001), "uses"),
+        ({**body(1), "uses": {}}, "uses"),
+        ({**body(1), "uses": [1]}, "uses[0]"),
+        (body(1, use(-1)), "uses[0].age_ms"),
+        (body(1, use(31 * DAY)), "uses[0].age_ms"),
+        (body(1, {**use(), "pods": None}), "uses[0].pods"),
+        (body(1, {**use(), "pods": [[]]}), "uses[0].pods[0]"),
+        (body(1, {**use(), "pods": [{"uid": "a\u0000", "cards": []}]}), "uses[0].pods[0].uid"),
+        (body(1, {**use(), "pods": [{"uid": "a", "cards": []}] * 2}), "uses[0].pods"),
+        (body(1, use(p=[card()] * 2)), "uses[0].pods[0].cards"),
+        (body(1, use(p=[card("\u0000")])), "uses[0].pods[0].cards[0].uuid"),
+        (body(1, use(p=[card("x" * 129)])), "uses[0].pods[0].cards[0].uuid"),
+        (body(1, use(p=[card(utilisation=101)])), "uses[0].pods[0].cards[0].utilisation"),
+        (body(1, use(p=[card(memory_mib=-1)])), "uses[0].pods[0].cards[0].memory_mib"),
+        (body(1, use(cards=[card(memory_mib=2**40)])), "uses[0].cards[0].memory_mib"),
+        ([], ""),
+    ],
+)
+def test_what_is_no_report_is_a_problem_that_names_the_field(running: Town, sent: Any, field: str) -> None:
+    answer = running.post("/v1/nodeusage", sent, AGENT)
+
+    assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
+    assert answer.get_json().get("field", "") == field
+    assert running.get("/v1/nodeusage").get_json()["nodes"] == {}
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["age_ms", "pods", "cards", "uid", "uuid", "utilisation", "memory_mib"]), inner
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    town = Town(tmp_path_factory.mktemp("one"))
+    town.reviews.tokens[AGENT] = agent_status()
+    yield town
+    town.close()
+
+
+@given(uses=JSON_VALUES, sequence=st.integers())
+def test_whatever_a_body_holds_it_is_taken_or_refused_and_never_a_fault(
+    one: Town, uses: Any, sequence: int
+) -> None:
+    sent = json.dumps({**body(sequence), "uses": uses}).encode()
+
+    assert one.post("/v1/nodeusage", sent, AGENT).status_code in (200, 400)
+
+
+def test_a_body_above_256_kib_is_refused(running: Town) -> None:
+    answer = running.post("/v1/nodeusage", b" " * (256 * 1024 + 1), AGENT)
+
+    assert answer.status_code == 413
+
+
+# What others read.
+
+
+def test_the_cards_of_the_last_look_are_read_by_node(running: Town) -> None:
+    second = token("agent-n2")
+    running.reviews.tokens[second] = agent_status("n2")
+    report(running, 1, use(0, cards=[card("GPU-0", 70, 9_000), card("GPU-1", None, 0)]), use(9_000, cards=[]))
+    report(running, 1, use(cards=[card("GPU-5", 1, 2)]), bearer=second)
+
+    assert running.get("/v1/nodeusage").get_json() == {
+        "version": 1,
+        "nodes": {
+            "n1": {"GPU-0": card("GPU-0", 70, 9_000), "GPU-1": card("GPU-1", None, 0)},
+            "n2": {"GPU-5": card("GPU-5", 1, 2)},
+        },
+    }
+
+
+def test_another_process_reads_what_one_was_told(running: Town) -> None:
+    report(running, 1, use(cards=[card()]))
+
+    running.serve()
+
+    assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
+
+
+def test_what_is_older_than_two_minutes_is_read_by_nobody(running: Town) -> None:
+    report(running, 1, use(30_000, cards=[card()]))
+    running.clock.turn(89 * SECOND)
+    assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
+
+    running.clock.turn(SECOND)
+    assert running.get("/v1/nodeusage").get_json()["nodes"] == {}
+
+
+def test_looks_that_come_late_do_not_take_the_place_of_newer_ones(running: Town) -> None:
+    report(running, 1, use(cards=[card(utilisation=1)]))
+    report(running, 2, use(MINUTE, cards=[card(utilisation=99)]))
+
+    assert running.get("/v1/nodeusage").get_json()["nodes"]["n1"]["GPU-0"]["utilisation"] == 1
+
+
+def test_a_clock_set_back_shows_nobody_figures_of_the_future(running: Town) -> None:
+    report(running, 1, use(cards=[card()]))
+    running.clock.turn(-HOUR)
+    report(running, 2, use(cards=[card()]))
+
+    assert running.get("/v1/nodeusage").get_json()["nodes"] == {}
+
+
+def test_whoever_has_the_figures_already_is_spared_them(running: Town) -> None:
+    report(running, 1, use())
+    tag = running.get("/v1/nodeusage").headers["ETag"]
+
+    assert running.get("/v1/nodeusage", **{"If-None-Match": tag}).status_code == 304
+
+
+def test_a_pod_over_its_memory_share_is_told_with_since_when(running: Town) -> None:
+    report(running, 1, use(p=[card(memory_mib=16_000)], half=[card("GPU-1", 0, 8_001)]))
+    since_ms = running.clock()
+    running.clock.turn(STEP)
+    report(running, 2, use(half=[card("GPU-1", 0, 9_000)]))
+
+    (told,) = running.get("/v1/overuse?namespace=team-a").get_json()["pods"]
+
+    assert told == {
+        "uid": "uid-half",
+        "namespace": "team-a",
+        "pod": "half",
+        "node": "n1",
+        "since": since_ms,
+        "cards": [{"uuid": "GPU-1", "memory_mib": 9_000, "share_mib": 8_000}],
+    }
+    assert running.get("/v1/overuse?namespace=team-b").get_json()["pods"] == []
+
+
+def test_a_pod_within_its_share_again_or_gone_is_told_no_more(running: Town) -> None:
+    report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
+    running.clock.turn(STEP)
+    report(running, 3, use(half=[card("GPU-1", 0, 8_000)]))
+    assert running.get("/v1/overuse").get_json()["pods"] == []
+
+    running.clock.turn(STEP)
+    report(running, 4, use(half=[card("GPU-1", 0, 9_000)]))
+    running.hear("pods", gpu_pod("half", percent=50, card=1, started_ms=T0, ended_ms=running.clock()))
+    running.tick()
+    assert running.get("/v1/overuse").get_json()["pods"] == []
+
+
+# When the next one is due.
+
+
+def test_an_agent_is_told_the_ca_at_its_first_report_and_now_and_then(running: Town) -> None:
+    answers = [report(running, sequence, use(cards=[])) for sequence in range(1, 23)]
+
+    assert [number for number, each in enumerate(answers, 1) if each.get("ca") == CA] == [1, 21]
+
+
+def test_few_agents_report_every_15_s_and_many_each_minute_at_most(running: Town) -> None:
+    assert report(running, 1, use())["interval_ms"] == LEAST_REPORT_MS == 15 * SECOND
+    assert [report_interval_ms(nodes) for nodes in (0, 1_500, 2_000, 5_000, 10**6)] == [
+        15 * SECOND,
+        15 * SECOND,
+        20 * SECOND,
+        50 * SECOND,
+        MOST_REPORT_MS,
+    ]
+
+
+def test_nodes_that_were_silent_for_a_month_are_forgotten_when_another_is_new(running: Town) -> None:
+    report(running, 1, use())
+    running.clock.turn(31 * DAY)
+    second = token("agent-n2", expiry_ms=T0 + 400 * DAY)
+    running.reviews.tokens[second] = agent_status("n2")
+    report(running, 1, use(), bearer=second)
+
+    with running.store.reading() as connection:
+        kept = connection.execute(select(NODE_USES.c.name)).scalars().all()
+    assert kept == ["n2"]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_of_two_workers_with_a_nodes_first_report_one_counts(running: Town) -> None:
+    begin, heard = Barrier(2), []
+    sent = node_uses.Report("n1", "b", 1, running.clock(), (Look(0, (), ()),))
+
+    def record() -> None:
+        begin.wait()
+        with running.store.writing() as connection:
+            heard.append(node_uses.record(connection, sent, STEP).taken.value)
+
+    threads = [Thread(target=record) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(heard) == ["new", "repeated"]
+
+
+def test_a_report_that_could_not_be_written_left_nothing_and_counts_when_it_comes_again(
+    running: Town,
+) -> None:
+    begun(running)
+    look = Look(0, (("uid-p", (Figure("GPU-0", 50, 8_000, True),)),), ())
+    sent = node_uses.Report("n1", "run-1", 2, running.clock(), (look,))
+
+    def write_and_fail() -> None:
+        with running.store.writing() as connection:
+            node_uses.record(connection, sent, STEP)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_and_fail()
+    assert by_node(running) == {}
+    report(running, 2, use(p=[card()]))
+    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
