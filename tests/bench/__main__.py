@@ -23,6 +23,7 @@ BENCHMARKS = {
     "reports": ["reports.py"],
     "ledger": ["ledger.py"],
     "sidecar": ["sidecar.py"],
+    "agent": ["agent.py"],
 }
 
 

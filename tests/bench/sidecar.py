@@ -65,11 +65,11 @@ def measured(way: str, more: dict[str, str], beats: int, interval_ms: int, folde
         timekeeper.wait(lambda: timekeeper.arrivals, WITHIN_S)
         first_s = time.monotonic() - began_s
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= SETTLED, WITHIN_S)
-        before_s = _cpu_s(pid)
+        before_s = cpu_s(pid)
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= beats, WITHIN_S)
         count = len(timekeeper.arrivals)
-        cpu_ms = 1000 * (_cpu_s(pid) - before_s) / (count - SETTLED)
-        memory = _memory_mib(pid)
+        cpu_ms = 1000 * (cpu_s(pid) - before_s) / (count - SETTLED)
+        memory = memory_mib(pid)
     timekeeper.stop()
     return {
         "way": way,
@@ -102,12 +102,14 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
         process.wait()
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory_mib(pid: int) -> dict[str, float]:
+def memory_mib(pid: int) -> dict[str, float]:
+    """What a process holds, by the kernel's words for it (Rss, Pss)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     words = (line.split() for line in lines)
     return {name.rstrip(":"): round(int(kib) / 1024, 1) for name, kib, _ in words}
