@@ -76,8 +76,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
 
 def live(stack: Stack) -> Json:
     """A budget that another ConfigMap has set already, which no review of one object can see; a pod that gets
-    half a card, one that waits for the card and gets it; a report; and certificates renewed. Gives the sample
-    pod as it was bound."""
+    half a card, one that waits for the card by policy `load` and gets it; a report; and certificates renewed.
+    Gives the sample pod as it was bound."""
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
     apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
@@ -96,6 +96,7 @@ def live(stack: Stack) -> Json:
         "the second to wait",
         lambda: "no card has" in stack.cp.kubectl("get", "events", "-n", "team-a").stdout,
     )
+    stack.wait("the cards' use to be asked for", lambda: "usage-heard" in stack.log("extender"))
     free_the_card(stack)
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
     bind_a_pod_that_is_not_there(stack)
@@ -116,7 +117,7 @@ def waiter() -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "waiter", "namespace": "team-a"},
+        "metadata": {"name": "waiter", "namespace": "team-a", "annotations": {"bursar.dev/policy": "load"}},
         "spec": spec,
     }
 
