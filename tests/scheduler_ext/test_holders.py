@@ -285,16 +285,26 @@ def whole(name: str = "p", cards: str = "1") -> Json:
 
 
 @pytest.mark.parametrize(
-    "text", ["", holders(known=False), holders(boot="b0")], ids=["nothing", "not all", "an earlier boot"]
+    "text", [holders(known=False), holders(boot="b0")], ids=["not all", "an earlier boot"]
 )
 def test_where_a_plugin_picks_no_pod_comes_before_the_agent_knows_who_is_there(text: str) -> None:
-    raw = told(text or None, *THREE, boot="b1", capacity=PLUGIN)
-    if not text:
-        del raw["metadata"]["annotations"]["bursar.dev/holders"]
-    snapshot = rebuilt([raw], [])
+    snapshot = rebuilt([told(text, *THREE, boot="b1", capacity=PLUGIN)], [])
 
     assert snapshot.node("n").closed == "holders-unknown"
     assert cards_of(fit(request_of(whole()), snapshot.node("n"))) == {}
+
+
+def test_where_a_plugin_picks_and_there_is_no_agent_pods_come_as_many_as_there_are_cards_for() -> None:
+    bare, older, ours = (
+        told(None, *THREE, boot="b1", capacity=PLUGIN),
+        bound(whole("old"), "n", None),
+        on(whole("mine"), "n", "GPU-0"),
+    )
+    snapshot = rebuilt([bare], [older, ours])
+
+    assert (snapshot.node("n").closed, snapshot.node("n").unnamed) == ("", 2)
+    assert len(cards_of(fit(request_of(whole()), snapshot.node("n")))["main"]) == 1
+    assert cards_of(fit(request_of(whole(cards="2")), snapshot.node("n"))) == {}
 
 
 def test_a_pod_of_others_is_on_the_cards_that_the_agent_names() -> None:
