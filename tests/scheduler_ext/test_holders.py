@@ -39,6 +39,7 @@ from tests.worlds import card, limits_of
 
 P = on(percent(40), "n", "GPU-0")
 GRACE_MS = 30_000
+LONGEST_MS = 600_000
 
 
 def told(text: str | None = None, *cards: Json, boot: str = "", **fields: Any) -> Json:
@@ -174,9 +175,27 @@ def test_a_pod_that_only_its_node_tells_of_closes_it_until_it_is_gone() -> None:
     assert snapshot.node("n").closed == "lingering"
     assert snapshot.unsure == {"uid-x"}
 
-    assert free(expire(snapshot, 10**9)) == [None]
+    assert free(expire(snapshot, 10**9)) == [None]  # the first that is seen of it
     assert free(tell(snapshot, THERE)) == [600]
     assert free(expire(tell(snapshot, None), 0)) == [600]
+
+
+def test_a_pod_that_only_its_node_tells_of_lets_go_after_the_longest_grace_period() -> None:
+    early = expire(rebuilt([told(holders({"uid-x": []}))], [P]), 7)
+
+    assert free(expire(early, 7 + LONGEST_MS - 1, LONGEST_MS)) == [None]
+    late = expire(early, 7 + LONGEST_MS, LONGEST_MS)
+    assert (free(late), late.unsure) == ([600], frozenset())
+    again = expire(tell(expire(late, 10**9), holders({"uid-x": [], "uid-p": []})), 2 * 10**9)
+    assert free(again) == [600]  # the dead agent's word is heard once more with every change of the node
+    other = tell(tell(late, THERE), holders({"uid-y": []}))
+    assert free(other) == [None]
+
+
+def test_one_that_this_extender_saw_vanish_stays_as_long_as_it_is_listed() -> None:
+    snapshot = expire(expire(forced(THERE), GRACE_MS), 10**9)
+
+    assert free(expire(snapshot, 2 * 10**9)) == [600]
 
 
 def test_it_holds_the_cards_that_its_node_names_and_no_others() -> None:
