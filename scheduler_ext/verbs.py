@@ -33,7 +33,8 @@ INCOMPLETE = "the extender's books are not complete yet"
 
 class Verbs:
     """filter, prioritize and preempt change nothing but the memory of who waits and of who is on its way;
-    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet."""
+    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet: so filter does, for pods that ask
+    for cards."""
 
     def __init__(
         self,
@@ -59,14 +60,14 @@ class Verbs:
         complete."""
         if not self.complete:
             return INCOMPLETE
-        self._patience()
-        snapshot = self._books.snapshot
-        pod = _pod(asked, snapshot)
+        pod = _pod(asked, self._books.snapshot)
         if pod is None:
             return Sorted(asked.names, {}, {})
         if pod.request is None:
             why = refusal.malformed(pod.malformed).sentence
             return Sorted([], {}, dict.fromkeys(asked.names, why))
+        self._patience()
+        snapshot = self._books.snapshot
         policy = self._policies(pod)
         found = self._answers.sort(question(pod.request, policy, pod.amounts), snapshot.nodes, asked.names)
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
