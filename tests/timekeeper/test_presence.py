@@ -1,7 +1,7 @@
 """What the settler remembers of who was on a node: no more than it needs, however much it is told."""
 
 from timekeeper.core.holders import Present
-from timekeeper.settler.presence import Looked, Presence
+from timekeeper.settler.presence import Boot, Looked, Presence
 
 
 def tell(presence: Presence, at_ms: int, *uids: str, boot: str = "b1", known: bool = True) -> None:
@@ -46,13 +46,21 @@ def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_wa
     assert presence.looked == {"n": Looked(5, 4, frozenset())}
 
 
-def test_whoever_is_there_after_a_reboot_leaves_as_any_other() -> None:
+def test_one_who_was_there_after_a_reboot_is_looked_for_until_he_is_gone_though_nobody_told_meanwhile() -> (
+    None
+):
     presence = rebooted()
     presence.written()
+    presence.hear("n", None, "b2", 4)
+    presence.written()
 
-    tell(presence, 4, boot="b2")
+    tell(presence, 5, boot="b2")
+    assert (presence.left, presence.looked) == ({}, {"n": Looked(5, 2, frozenset())})
 
-    assert presence.left == {"q": 4}
+    presence.written()
+    tell(presence, 6, "r", boot="b2")
+    tell(presence, 7, boot="b2")
+    assert (presence.left, presence.looked) == ({"r": 7}, {})
 
 
 def test_of_pods_that_leave_while_nothing_can_be_written_only_so_many_are_remembered() -> None:
@@ -74,4 +82,4 @@ def test_nodes_that_come_and_go_under_new_names_are_forgotten() -> None:
     for at, name in enumerate(("l", "m", "n")):
         presence.hear(name, None, "b1", at)
 
-    assert presence.boots == {"m": ("b1", 0), "n": ("b1", 0)}
+    assert presence.boots == {"m": Boot("b1", 0), "n": Boot("b1", 0)}

@@ -20,16 +20,27 @@ class Looked(NamedTuple):
     there: frozenset[str]
 
 
+class Boot(NamedTuple):
+    """A node's boot: its ID, and when it was first heard of, 0 where no other was known before it. ``there``:
+    who was there as it was first looked at, and has not been seen gone since; None before."""
+
+    id: str
+    at_ms: int
+    there: frozenset[str] | None = None
+
+
+FIRST = Boot("", 0)
+
+
 @dataclass(slots=True)
 class Presence:
     """``listed``: node -> the pods that its agent listed last, with those of which it cannot say yet since it
-    began anew; ``boots``: node -> its boot ID, and when that was first heard, 0 where it was the first or has
-    been looked at.
-    ``left``: pods that were listed and are no longer, and when that was heard; ``looked``: nodes that were
-    seen for the first time after a reboot. Both of them since the last tick that was written."""
+    began anew; ``boots``: that of each node. ``left``: pods that were listed and are no longer, and when that
+    was heard; ``looked``: nodes that were seen after a reboot, for the first time or without one who was there
+    then: each look costs a walk over all sessions. Both of them since the last tick that was written."""
 
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
-    boots: dict[str, tuple[str, int]] = field(default_factory=dict)
+    boots: dict[str, Boot] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     looked: dict[str, Looked] = field(default_factory=dict)
     most_left: int = MOST_LEFT
@@ -51,23 +62,25 @@ class Presence:
         self.listed[node] = now
         room = self.most_left - len(self.left)  # who finds none is charged for his grace period
         self.left.update(dict.fromkeys(islice(before - now, room), at_ms))
-        booted_ms = self.boots.get(node, ("", 0))[1]
-        if booted_ms:
+        _, booted_ms, there = self.boots.get(node, FIRST)
+        if booted_ms and (there is None or there - now):
             self.looked[node] = Looked(at_ms, booted_ms, now)
+        else:
+            self.looked.pop(node, None)
 
     def _note_boot(self, node: str, boot: str, at_ms: int) -> None:
-        known, _ = self.boots.get(node, ("", 0))
+        known = self.boots.get(node, FIRST).id
         if boot and boot != known:
-            self.boots[node] = boot, at_ms if known else 0
+            self.boots[node] = Boot(boot, at_ms if known else 0)
             if len(self.boots) > self.most_boots:
                 del self.boots[next(iter(self.boots))]  # heard of again, it is as one that is new
 
     def written(self) -> None:
-        """What is told so far stands in the ledger now. Whoever was there at a first look is listed, and leaves
-        as any other."""
+        """What is told so far stands in the ledger now."""
         for node, look in self.looked.items():
-            boot, booted_ms = self.boots.get(node, ("", 0))
-            if booted_ms == look.booted_ms:
-                self.boots[node] = boot, 0
+            boot = self.boots.get(node, FIRST)
+            if boot.at_ms == look.booted_ms:
+                there = look.there if boot.there is None else boot.there & look.there
+                self.boots[node] = boot._replace(there=there)
         self.left.clear()
         self.looked.clear()
