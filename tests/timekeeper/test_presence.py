@@ -41,9 +41,9 @@ def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_wa
     tell(presence, 4, boot="b3", known=False)
     presence.written()
 
-    tell(presence, 5, boot="b3")
+    tell(presence, 5, "q", boot="b3")
 
-    assert presence.looked == {"n": Looked(5, 4, frozenset())}
+    assert presence.looked == {"n": Looked(5, 4, frozenset("q"))}
 
 
 def test_one_who_was_there_after_a_reboot_is_looked_for_until_he_is_gone_though_nobody_told_meanwhile() -> (

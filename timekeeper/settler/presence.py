@@ -36,8 +36,9 @@ FIRST = Boot("", 0)
 class Presence:
     """``listed``: node -> the pods that its agent listed last, with those of which it cannot say yet since it
     began anew; ``boots``: that of each node. ``left``: pods that were listed and are no longer, and when that
-    was heard; ``looked``: nodes that were seen after a reboot, for the first time or without one who was there
-    then: each look costs a walk over all sessions. Both of them since the last tick that was written."""
+    was heard; ``looked``: nodes that were seen after a reboot, for the first time, or without one who was
+    there then: each look costs a walk over all sessions. Both of them since the last tick that was
+    written."""
 
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
     boots: dict[str, Boot] = field(default_factory=dict)
