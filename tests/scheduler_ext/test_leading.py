@@ -422,10 +422,14 @@ def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:
     assert verbs.filter(Asked(plain, ["a"], None)) == Sorted(["a"], {}, {})
 
 
-def verbs_of(replica: Replica, waits: Callable[[], None] | None = None) -> Verbs:
+BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)
+
+
+def verbs_of(
+    replica: Replica, waits: Callable[[], object] | None = None, policies: Policies = BINPACKED
+) -> Verbs:
     """What kube-scheduler asks of this replica."""
     api: Any = replica.api
-    policies = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)
     waker = Waker(api, replica.books, "bursar-scheduler", machine.mute)
     patience = waits or replica.leadership.wait_while_taking_over
     return Verbs(replica.books, policies, waker, replica.binder, nobody_leaves, patience)
