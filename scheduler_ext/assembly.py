@@ -86,7 +86,7 @@ class Extender:
         self._heard: dict[str, float] = {}
         self.disruptions = DisruptionBooks()
         self.cooling: Callable[[], Cooling] = lambda: NOTHING_DONE
-        self.books = Books(now_ms, self._freed)
+        self.books = Books(now_ms, self._freed, settings.most_grace_ms)
         self.waker = Waker(api, self.books, settings.scheduler_name, say, self.standings)
         self.events = Events(api, now_ms, say, socket.gethostname())
         self._closures = Closures(self.events, say)

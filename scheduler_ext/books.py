@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from scheduler_ext import snapshot as at_moment
 from scheduler_ext.facts import Facts
 from scheduler_ext.nodes import Node, is_roomier
-from scheduler_ext.pods import Other, Pod
+from scheduler_ext.pods import MOST_GRACE_MS, Other, Pod
 from scheduler_ext.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
@@ -20,10 +20,16 @@ MOST_GONE = 10_000
 
 
 class Books:
-    """What is known now. ``now_ms`` is the clock by which vanished pods let go."""
+    """What is known now. ``now_ms`` is the clock by which vanished pods let go, ``most_grace_ms`` the longest
+    grace period."""
 
-    def __init__(self, now_ms: Callable[[], int], freed: Callable[[list[str]], None]) -> None:
-        self._now_ms, self._freed = now_ms, freed
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        freed: Callable[[list[str]], None],
+        most_grace_ms: int = MOST_GRACE_MS,
+    ) -> None:
+        self._now_ms, self._freed, self._most_grace_ms = now_ms, freed, most_grace_ms
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = EMPTY
@@ -133,7 +139,7 @@ class Books:
     def expire(self) -> None:
         """Vanished pods whose time has come let go of their cards, and reservations end."""
         if self._snapshot.unsure or len(self._snapshot.ended):
-            self._change(lambda s: at_moment.expire(s, self._now_ms()))
+            self._change(lambda s: at_moment.expire(s, self._now_ms(), self._most_grace_ms))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait until it is true of the snapshot, at most so long; whether it is."""

@@ -71,7 +71,7 @@ def read_node(raw: Json) -> Facts:
     if inventory is None:
         fault = ""  # there is nothing to close
     else:
-        fault = fault or _agents_fault(family, present)
+        fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
         try:
             cards = _with_cordons(decode_inventory(str(inventory)), raw)
         except UndecodableError:
@@ -96,14 +96,15 @@ def _present(raw: Json) -> Present | None:
         return UNREADABLE
 
 
-def _agents_fault(family: str, present: Present | None) -> str:
-    """Why the node is closed by what its agent says, or does not say where only it can know."""
+def _agents_fault(family: str, present: Present | None, has_agent: bool) -> str:
+    """Why the node is closed by what its agent says, or does not say yet where only it can know. Where a
+    plugin picks the cards and there is no agent, pods are counted, whichever cards they have."""
     if present is UNREADABLE:
         return "holders"
     if present is not None and present.closed:
         return "strangers"
     chooses = family in BY_NAME and BY_NAME[family].plugin_chooses
-    return "holders-unknown" if chooses and not (present and present.known) else ""
+    return "holders-unknown" if chooses and has_agent and not (present and present.known) else ""
 
 
 def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:

@@ -22,7 +22,8 @@ from scheduler_ext.refusal import Refusal
 from scheduler_ext.snapshot import Snapshot
 
 LASTS_S = 2.0  # kube-scheduler waits as long for an answer
-MOST = 64  # pods on their way at once, and what a call may have to fit anew
+MOST = 64  # pods on their way at once
+MOST_OF_A_NODE = 16  # of these the first are reckoned with: what a call may have to fit anew for each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,16 @@ class Intents:
         for at, each in self._by_uid.items():
             if at != uid:
                 by_node.setdefault(each.node, []).append(each)
-        return by_node
+        return {name: intents[:MOST_OF_A_NODE] for name, intents in by_node.items()}
 
     def _fill(self, node: Node, intents: tuple[_Intent, ...]) -> Node:
         known = self._filled.get(node.name)
         if known is not None and known[0] is node and known[1] == intents:
             return known[2]
-        full = node
-        for each in intents:
+        full, begun = node, 0
+        if known is not None and known[0] is node and known[1] == intents[: len(known[1])]:
+            full, begun = known[2], len(known[1])
+        for each in intents[begun:]:
             full = _with(full, each)
         self._filled[node.name] = (node, intents, full)
         return full

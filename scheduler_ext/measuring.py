@@ -99,8 +99,9 @@ class Measuring:
 
 
 def decode(body: bytes) -> Figures:
-    """How busy each card is, in thousandths; without those that do not tell, and without those that two nodes
-    claim, for one of them is wrong. Raises UndecodableUsageError."""
+    """How busy each card is, in thousandths and to the nearest hundred: what differs by less is alike, so
+    that nodes share answers and each keeps its own for longer. Without those that do not tell, and without
+    those that two nodes claim, for one of them is wrong. Raises UndecodableUsageError."""
     try:
         whole = orjson.loads(body)
         if whole["version"] != 1:
@@ -110,7 +111,7 @@ def decode(body: bytes) -> Figures:
         for cards in whole["nodes"].values():
             for uuid, use in cards.items():
                 if use["utilisation"] is not None and uuid not in claimed:
-                    found[uuid] = 10 * _percent(use["utilisation"])
+                    found[uuid] = (_percent(use["utilisation"]) + 5) // 10 * 100
                 if uuid in claimed:
                     found.pop(uuid, None)
                 claimed.add(uuid)

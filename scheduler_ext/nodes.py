@@ -19,11 +19,11 @@ class Seat:
     """A pod on a node's cards: what it takes of each, by UUID, and how sure that is.
 
     ``assumed`` until the Binding is seen, and to be asked after from ``until_ms`` on; ``vanished`` until
-    ``until_ms``, when the kubelet has surely ended it; ``reserved``: not there yet, and its cards are held
-    for it until then. ``fault``: a word of `facts.CLOSED`, or "".
-    ``unnamed``: whole cards that only the node's plugin could name. ``amounts`` and ``cpu_milli``: what
-    kube-scheduler counts of it now. ``listed``: it vanished, and the node's agent has told since that it is
-    there; ``boot``: the node's, as it vanished.
+    ``until_ms``, when the kubelet has surely ended it (0: not known yet); ``reserved``: not there yet, and
+    its cards are held for it until then. ``fault``: a word of `facts.CLOSED`, or "". ``unnamed``: whole cards
+    that only the node's plugin could name. ``amounts`` and ``cpu_milli``: what kube-scheduler counts of it
+    now. ``listed``: it vanished, and the node's agent has told since that it is there; ``boot``: the node's,
+    as it vanished.
     """
 
     uid: str

@@ -1,6 +1,7 @@
 """Which policy places a pod: its own, else its namespace's, else the cluster's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from scheduler_ext.fragmentation import Gauge
 from scheduler_ext.gradient import fragmentation
@@ -14,6 +15,14 @@ from scheduler_ext.standing import Standings
 CHANGED_MILLI = 50  # so much of the mix must be another for all answers to be worked out anew
 
 NO_FIGURES = "there are no measured figures of the cards"
+
+
+def for_fits(policy: Policy) -> Policy:
+    """By which to ask whether a pod fits, and no more: that is the same by every policy, but for searches
+    that are given up. One that is made anew with each set of figures would have every node asked again for
+    it; one that weighs many nodes at once answers both at the price of one."""
+    weighing = policy.weighing
+    return policy if weighing is None or weighing.together is not None else replace(policy, weighing=None)
 
 
 class Policies:

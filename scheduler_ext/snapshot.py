@@ -24,7 +24,7 @@ from scheduler_ext.nodes import (
     without_seat,
 )
 from scheduler_ext.persistent import Map
-from scheduler_ext.pods import Other, Pod
+from scheduler_ext.pods import MOST_GRACE_MS, Other, Pod
 from timekeeper.core.values import Placement
 
 ENDED_MS = 60_000  # so long after its end a pod may come to be listed that was there when its agent looked
@@ -32,12 +32,13 @@ ENDED_MS = 60_000  # so long after its end a pod may come to be listed that was 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``pods``: every GPU pod whose object exists, by UID. ``others``: the pods that ask for no GPU and take
-    CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``seated``: on which
-    node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of vanished pods.
-    ``ended``: pods that ended and whose objects are gone, with their node and how long to remember that: its
-    agent may list them a little longer. ``whole``: the pods have been listed, so that one that is listed by
-    an agent and has no object has lost it."""
+    """``pods``: every GPU pod whose object exists, by UID. ``others``: the pods that ask for no GPU and
+    take CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``seated``: on
+    which node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of
+    vanished pods. ``ended``: pods that ended and whose objects are gone, with their node and how long to
+    remember that: its agent may list them a little longer, or, where it is gone itself, for ever.
+    ``whole``: the pods have been listed, so that one that is listed by an agent and has no object has
+    lost it."""
 
     pods: Map[Pod] = field(default_factory=Map)
     others: Map[Other] = field(default_factory=Map)
@@ -195,13 +196,21 @@ def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
     return _followed(_seated(snapshot, name, gone), name, uid)
 
 
-def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
+def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) -> Snapshot:
     """Pods that vanished and whose grace period is over let go of their cards, but for those that an agent
-    lists; reservations end; and what ended long ago is forgotten."""
+    lists; those that nobody but an agent tells of do so ``most_grace_ms`` after they were first seen here;
+    reservations end; and what ended long ago is forgotten."""
     for uid in snapshot.unsure:
         seat = snapshot.seat(uid)
-        if seat is not None and seat.held != "assumed" and not lingering.lasts(seat, now_ms):
+        if seat is None or seat.held == "assumed":
+            continue
+        name, dated = snapshot.seated.get(uid) or "", lingering.dated(seat, now_ms, most_grace_ms)
+        if not lingering.lasts(dated, now_ms):
             snapshot = unseat(snapshot, uid)
+            if is_nameless(seat):
+                snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
+        elif dated is not seat:
+            snapshot = _seated(snapshot, name, dated)
     for uid, (name, until_ms) in snapshot.ended.items():
         if until_ms <= now_ms and uid not in lingering.listed(snapshot.node(name)):
             snapshot = replace(snapshot, ended=snapshot.ended.without(uid))

@@ -14,7 +14,7 @@ from scheduler_ext.fit import fit
 from scheduler_ext.intents import Intents
 from scheduler_ext.nodes import without_seat
 from scheduler_ext.pods import Pod, read_pod
-from scheduler_ext.policies import Policies
+from scheduler_ext.policies import Policies, for_fits
 from scheduler_ext.policy import Policy
 from scheduler_ext.preempt import Leaving, with_cards
 from scheduler_ext.rank import MOST, ranked
@@ -33,7 +33,8 @@ INCOMPLETE = "the extender's books are not complete yet"
 
 class Verbs:
     """filter, prioritize and preempt change nothing but the memory of who waits and of who is on its way;
-    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet."""
+    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet: so filter does, for pods that ask
+    for cards."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Verbs:
         waker: Waker,
         binder: Binder,
         moment: Callable[[Snapshot], Moment],
-        patience: Callable[[], None],
+        patience: Callable[[], object],
     ) -> None:
         self._books, self._policies, self._waker, self._binder = books, policies, waker, binder
         self._moment, self._patience = moment, patience
@@ -59,16 +60,17 @@ class Verbs:
         complete."""
         if not self.complete:
             return INCOMPLETE
-        self._patience()
-        snapshot = self._books.snapshot
-        pod = _pod(asked, snapshot)
+        pod = _pod(asked, self._books.snapshot)
         if pod is None:
             return Sorted(asked.names, {}, {})
         if pod.request is None:
             why = refusal.malformed(pod.malformed).sentence
             return Sorted([], {}, dict.fromkeys(asked.names, why))
+        self._patience()
+        snapshot = self._books.snapshot
         policy = self._policies(pod)
-        found = self._answers.sort(question(pod.request, policy, pod.amounts), snapshot.nodes, asked.names)
+        about = question(pod.request, for_fits(policy), pod.amounts)
+        found = self._answers.sort(about, snapshot.nodes, asked.names)
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
         kept = self._waker.kept(lambda: waiter(pod, policy, asked.names), found.fits)
         if kept:

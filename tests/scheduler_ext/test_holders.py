@@ -39,6 +39,7 @@ from tests.worlds import card, limits_of
 
 P = on(percent(40), "n", "GPU-0")
 GRACE_MS = 30_000
+LONGEST_MS = 600_000
 
 
 def told(text: str | None = None, *cards: Json, boot: str = "", **fields: Any) -> Json:
@@ -174,9 +175,27 @@ def test_a_pod_that_only_its_node_tells_of_closes_it_until_it_is_gone() -> None:
     assert snapshot.node("n").closed == "lingering"
     assert snapshot.unsure == {"uid-x"}
 
-    assert free(expire(snapshot, 10**9)) == [None]
+    assert free(expire(snapshot, 10**9)) == [None]  # the first that is seen of it
     assert free(tell(snapshot, THERE)) == [600]
     assert free(expire(tell(snapshot, None), 0)) == [600]
+
+
+def test_a_pod_that_only_its_node_tells_of_lets_go_after_the_longest_grace_period() -> None:
+    early = expire(rebuilt([told(holders({"uid-x": []}))], [P]), 7)
+
+    assert free(expire(early, 7 + LONGEST_MS - 1, LONGEST_MS)) == [None]
+    late = expire(early, 7 + LONGEST_MS, LONGEST_MS)
+    assert (free(late), late.unsure) == ([600], frozenset())
+    again = expire(tell(expire(late, 10**9), holders({"uid-x": [], "uid-p": []})), 2 * 10**9)
+    assert free(again) == [600]  # the dead agent's word is heard once more with every change of the node
+    other = tell(tell(late, THERE), holders({"uid-y": []}))
+    assert free(other) == [None]
+
+
+def test_one_that_this_extender_saw_vanish_stays_as_long_as_it_is_listed() -> None:
+    snapshot = expire(expire(forced(THERE), GRACE_MS), 10**9)
+
+    assert free(expire(snapshot, 2 * 10**9)) == [600]
 
 
 def test_it_holds_the_cards_that_its_node_names_and_no_others() -> None:
@@ -285,16 +304,26 @@ def whole(name: str = "p", cards: str = "1") -> Json:
 
 
 @pytest.mark.parametrize(
-    "text", ["", holders(known=False), holders(boot="b0")], ids=["nothing", "not all", "an earlier boot"]
+    "text", [holders(known=False), holders(boot="b0")], ids=["not all", "an earlier boot"]
 )
 def test_where_a_plugin_picks_no_pod_comes_before_the_agent_knows_who_is_there(text: str) -> None:
-    raw = told(text or None, *THREE, boot="b1", capacity=PLUGIN)
-    if not text:
-        del raw["metadata"]["annotations"]["bursar.dev/holders"]
-    snapshot = rebuilt([raw], [])
+    snapshot = rebuilt([told(text, *THREE, boot="b1", capacity=PLUGIN)], [])
 
     assert snapshot.node("n").closed == "holders-unknown"
     assert cards_of(fit(request_of(whole()), snapshot.node("n"))) == {}
+
+
+def test_where_a_plugin_picks_and_there_is_no_agent_pods_come_as_many_as_there_are_cards_for() -> None:
+    bare, older, ours = (
+        told(None, *THREE, boot="b1", capacity=PLUGIN),
+        bound(whole("old"), "n", None),
+        on(whole("mine"), "n", "GPU-0"),
+    )
+    snapshot = rebuilt([bare], [older, ours])
+
+    assert (snapshot.node("n").closed, snapshot.node("n").unnamed) == ("", 2)
+    assert len(cards_of(fit(request_of(whole()), snapshot.node("n")))["main"]) == 1
+    assert cards_of(fit(request_of(whole(cards="2")), snapshot.node("n"))) == {}
 
 
 def test_a_pod_of_others_is_on_the_cards_that_the_agent_names() -> None:

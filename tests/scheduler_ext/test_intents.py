@@ -1,11 +1,14 @@
 """A pod on its way to a node is reckoned with in the ranks of those that ask next, and nowhere else."""
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler_ext.facts import read_node
-from scheduler_ext.intents import LASTS_S, MOST, Intents
+from scheduler_ext.intents import LASTS_S, MOST, MOST_OF_A_NODE, Intents
 from scheduler_ext.persistent import Map
-from scheduler_ext.policy import BINPACK
+from scheduler_ext.policy import BINPACK, Order
+from scheduler_ext.rooms import Room
 from scheduler_ext.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent, read
@@ -87,6 +90,33 @@ def test_a_pod_is_forgotten_when_it_has_a_seat_or_never_comes(how: str) -> None:
             world.intents.note(read(percent(60, f"other-{at}")), BINPACK, "nowhere")
 
     assert world.free("q") == 1000
+
+
+def test_a_further_pod_is_fitted_upon_those_that_are_known_and_these_are_not_fitted_again() -> None:
+    world = World("p", "q", "r", "s", share=10)
+    fitted: list[int] = []
+
+    def order(before: Room, after: Room, at: int) -> Order:
+        fitted.append(at)
+        return BINPACK.order(before, after, at)
+
+    counting = replace(BINPACK, order=order)
+    for name, free in (("p", 900), ("q", 800), ("r", 700)):
+        fitted.clear()
+        world.intents.note(world.pods[name], counting, "a")
+        assert (world.free("s"), len(fitted)) == (free, 1)
+
+    world.intents.drop("uid-p")
+    assert world.free("s") == 800
+
+
+def test_of_a_crowd_on_its_way_to_one_node_the_first_are_reckoned_with() -> None:
+    names = [f"p{number}" for number in range(MOST_OF_A_NODE + 1)]
+    world = World("q", *names, share=1)
+    for name in names:
+        world.note(name)
+
+    assert world.free("q") == 1000 - 10 * MOST_OF_A_NODE
 
 
 def test_a_card_that_fills_meanwhile_is_filled_anew() -> None:

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.answers import Sorted
 from scheduler_ext.fencing import marker, toucher
-from scheduler_ext.leading import PATIENT_S
 from scheduler_ext.marks import Mark, Marks, claimed, heard, listed
 from scheduler_ext.pods import Other
+from scheduler_ext.policies import Policies
 from scheduler_ext.policy import Policy, policy_named
+from scheduler_ext.snapshot import Snapshot
+from scheduler_ext.standing import UNHEARD
+from scheduler_ext.verbs import Verbs
+from scheduler_ext.victims import Moment
+from scheduler_ext.waker import Waker
+from scheduler_ext.wire import Asked
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import node, on, percent, read
@@ -382,12 +389,61 @@ def test_filter_waits_for_a_taking_over_and_for_nothing_else(pair: Pair) -> None
 
     def wait() -> None:
         leadership.wait_while_taking_over()
-        states.append("waited")
+        states.append(leadership.state)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = begun(wait)
     pair.first.take_over()
-    waiting.join(timeout=PATIENT_S / 2)
+    waiting.join()
 
-    assert states == ["claims", "waited"]
-    assert leadership.leads()
+    assert states == ["claims", "leads"]
+
+
+def test_a_pod_that_asks_for_cards_is_answered_by_what_was_heard_while_filter_waited(pair: Pair) -> None:
+    verbs = verbs_of(pair.first)
+    pair.first.belief.wanted = True
+    pair.first.deliver()
+    pair.first.step()
+    assert pair.first.leadership.state == "claims"
+    found: list[Sorted | str] = []
+
+    waiting = begun(lambda: found.append(verbs.filter(Asked(pair.p, ["a"], None))))
+    pair.cluster.put("pods", on(pair.q, "a", "a-GPU-0"))
+    pair.first.take_over()
+    waiting.join()
+
+    assert found == [Sorted([], {"a": "no card has 60% free"}, {})]
+
+
+def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:
+    verbs = verbs_of(pair.first, waits=pytest.fail)
+    pair.first.deliver()
+    plain = {"metadata": {"name": "web", "namespace": "team-a", "uid": "uid-web"}, "spec": {"containers": []}}
+
+    assert verbs.filter(Asked(plain, ["a"], None)) == Sorted(["a"], {}, {})
+
+
+BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)
+
+
+def verbs_of(
+    replica: Replica, waits: Callable[[], object] | None = None, policies: Policies = BINPACKED
+) -> Verbs:
+    """What kube-scheduler asks of this replica."""
+    api: Any = replica.api
+    waker = Waker(api, replica.books, "bursar-scheduler", machine.mute)
+    patience = waits or replica.leadership.wait_while_taking_over
+    return Verbs(replica.books, policies, waker, replica.binder, nobody_leaves, patience)
+
+
+def nobody_leaves(_snapshot: Snapshot) -> Moment:
+    """Who would leave for a pod: filter asks for none."""
+    raise AssertionError
+
+
+def begun(work: Callable[[], object]) -> threading.Thread:
+    """A thread that has begun this, and that waits."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(timeout=0.1)
+    assert thread.is_alive()
+    return thread

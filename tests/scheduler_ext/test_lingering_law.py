@@ -1,5 +1,6 @@
 """The law of pods that vanish: while one is there that the extender could know of, nobody is given its card;
-and once it is gone and its node has told so, somebody may be.
+and once it is gone and its node has told so, somebody may be. Of one that it knows by its node alone it
+knows for the longest grace period.
 
 What is true, what the agent saw, what it has written, and what the extender has heard are four things here,
 and each follows the one before it when the story says so.
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_ext.facts import read_node
+from scheduler_ext.pods import MOST_GRACE_MS
 from scheduler_ext.snapshot import EMPTY, Snapshot, expire, node_seen, pod_gone, pod_seen, pods_listed
 from tests.scheduler_ext.worlds import Json, examples, holders, node, on, percent, read, rebuilt
 from tests.worlds import card
@@ -35,6 +37,7 @@ class Truth:
     starts: int = 0
     started_at_look: int = 0
     gone_ms: int | None = None  # when the extender heard that its object is gone, None before
+    told_ms: int = 0  # when the extender heard first that the node lists it, after it did not or at a start
 
 
 @dataclass
@@ -189,8 +192,15 @@ class Story(RuleBasedStateMachine):
 
     def hear_of_the_node(self) -> None:
         """The node's stream brings one version of it."""
+        before = self.heard.listed
         raw, self.heard = self.unheard_nodes.pop(0)
+        self.tells(self.heard.listed - before)
         self.snapshot = node_seen(self.snapshot, read_node(raw))
+
+    def tells(self, uids: frozenset[str]) -> None:
+        """The extender hears of these by their node."""
+        for uid in uids:
+            self.pods[uid].told_ms = self.now_ms
 
     @precondition(lambda self: self.unheard_pods)
     @rule()
@@ -216,6 +226,7 @@ class Story(RuleBasedStateMachine):
         self.unheard_nodes.clear()
         self.unheard_pods.clear()
         self.heard = self.written
+        self.tells(self.heard.listed)
         objects = [pod.raw for pod in self.pods.values() if pod.object]
         for pod in self.pods.values():
             if not pod.object:
@@ -225,7 +236,7 @@ class Story(RuleBasedStateMachine):
             early: Snapshot = node_seen(EMPTY, read_node(self.node()))
             assert pods_listed(early, map(read, objects), 0) == self.snapshot
 
-    @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS]))
+    @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS, MOST_GRACE_MS]))
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         self.snapshot = expire(self.snapshot, self.now_ms)
@@ -241,7 +252,8 @@ class Story(RuleBasedStateMachine):
         self.time_passes(GRACE_MS)
 
         there = {uid for uid, pod in self.pods.items() if pod.there or (pod.object and not pod.ended)}
-        assert {uid for uid, _ in self.snapshot.seated.items()} == there
+        known = {uid for uid in there if self.could_be_known(uid, self.pods[uid])}
+        assert known <= {uid for uid, _ in self.snapshot.seated.items()} <= there
         nameless = [uid for uid in self.snapshot.unsure if not self.snapshot.seat(uid).request]  # type: ignore[union-attr]
         assert self.snapshot.node("n").closed == ("lingering" if nameless else "")
 
@@ -256,7 +268,8 @@ class Story(RuleBasedStateMachine):
         if pod.object or pod.gone_ms is None:
             return True
         if uid in self.heard.listed and self.heard.number > pod.started_at_look:
-            return True
+            is_by_name = pod.starts == 1 and pod.gone_ms >= 0
+            return is_by_name or self.now_ms < pod.told_ms + MOST_GRACE_MS
         return pod.starts == 1 and self.now_ms < pod.gone_ms + GRACE_MS
 
     @invariant()

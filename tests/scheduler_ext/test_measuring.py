@@ -98,8 +98,10 @@ def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: Timek
 
     timekeeper.document = usage("2", a={"GPU-0": 70}, b={"GPU-2": 0})
     assert world.polled(20_000) is first
-    timekeeper.document = usage("3", a={"GPU-0": 71}, b={"GPU-2": 0})
-    assert world.polled(30_000) == {"GPU-0": 710, "GPU-2": 0}
+    timekeeper.document = usage("3", a={"GPU-0": 74}, b={"GPU-2": 4})
+    assert world.polled(30_000) is first  # to the nearest tenth it is the same
+    timekeeper.document = usage("4", a={"GPU-0": 75}, b={"GPU-2": 5})
+    assert world.polled(40_000) == {"GPU-0": 800, "GPU-2": 100}
 
 
 def test_nobody_is_asked_while_nobody_goes_by_it(world: World) -> None:
@@ -152,9 +154,9 @@ def test_a_timekeeper_that_knows_of_no_card_is_as_one_that_says_nothing(
 
 
 def test_a_card_that_two_nodes_claim_is_measured_by_neither() -> None:
-    body = orjson.dumps(usage(a={"GPU-0": 1, "GPU-1": 2}, b={"GPU-0": 9}, c={"GPU-0": 5}))
+    body = orjson.dumps(usage(a={"GPU-0": 10, "GPU-1": 20}, b={"GPU-0": 90}, c={"GPU-0": 50}))
 
-    assert decode(body) == {"GPU-1": 20}
+    assert decode(body) == {"GPU-1": 200}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from scheduler_ext.answers import Answers, question
+from scheduler_ext.answers import Answers, Sorted, question
 from scheduler_ext.facts import read_node
 from scheduler_ext.fit import fit
 from scheduler_ext.gradient import Gradient
@@ -28,7 +28,10 @@ from scheduler_ext.policy import NO_FIT, RANDOM, Policy
 from scheduler_ext.rank import ranked
 from scheduler_ext.snapshot import Snapshot, other_seen
 from scheduler_ext.standing import Standing, Standings
+from scheduler_ext.wire import Asked
+from tests.scheduler_ext.machine import Cluster, Replica
 from tests.scheduler_ext.test_cpu import plain, with_cpu
+from tests.scheduler_ext.test_leading import verbs_of
 from tests.scheduler_ext.worlds import Json, asking, bound, cards_of, node, percent, read, rebuilt, with_used
 from tests.worlds import card, container
 
@@ -116,6 +119,33 @@ def test_load_takes_the_least_busy_card_of_the_least_busy_node() -> None:
     assert request is not None
     placed = fit(request, snapshot.node("b"), policy)
     assert cards_of(placed) == {"main": [1]}
+
+
+class Watched(dict[str, int]):
+    """Figures that note whose are looked at."""
+
+    def __init__(self, **busy: int) -> None:
+        super().__init__({uuid.replace("_", "-"): each for uuid, each in busy.items()})
+        self.read: list[str] = []
+
+    def get(self, uuid: str, default: int | None = None) -> int | None:  # type: ignore[override]
+        """How busy the card is."""
+        self.read.append(uuid)
+        return super().get(uuid, default)
+
+
+def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is() -> None:
+    cluster, figures = Cluster(), Watched(a_GPU_0=100, b_GPU_0=200)
+    for name in ("a", "b"):
+        cluster.put("nodes", node(name, card(0)))
+    pod = cluster.put("pods", percent(50))
+    replica = Replica(cluster, "x", "x")
+    replica.deliver()
+    verbs = verbs_of(replica, waits=list, policies=Policies("load", Standings, lambda: figures, pytest.fail))
+    asked = Asked(pod, ["a", "b"], None)
+
+    assert (verbs.filter(asked), figures.read) == (Sorted(["a", "b"], {}, {}), [])
+    assert (verbs.prioritize(asked), sorted(figures.read)) == ([10, 9], ["a-GPU-0", "b-GPU-0"])
 
 
 def test_a_card_that_nobody_has_measured_is_taken_last() -> None:

@@ -37,6 +37,7 @@ from tests.scheduler_ext.worlds import (
     bound,
     cards_of,
     examples,
+    holders,
     mib,
     node,
     on,
@@ -125,11 +126,13 @@ def test_an_inventory_that_cannot_be_read_closes_its_node() -> None:
     )
 
 
-def test_whole_cards_are_given_where_the_plugin_picks_them_counting_those_that_nobody_named() -> None:
-    others = bound(whole(2, "other"), "n", None)
-    snapshot = rebuilt(
-        [node("n", *(card(at) for at in range(4)), capacity={"nvidia.com/gpu": "4"})], [others]
-    )
+@pytest.mark.parametrize("annotations", [{}, {"bursar.dev/holders": holders()}], ids=["no agent", "an agent"])
+def test_whole_cards_are_given_where_the_plugin_picks_them_counting_those_that_nobody_named(
+    annotations: Json,
+) -> None:
+    others, cards = bound(whole(2, "other"), "n", None), [card(at) for at in range(4)]
+    there = node("n", *cards, capacity={"nvidia.com/gpu": "4"}, annotations=annotations)
+    snapshot = rebuilt([there], [others])
 
     assert len(cards_of(fit(request_of(whole(2)), snapshot.node("n")))["main"]) == 2
     assert why(snapshot, whole(3)) == "3 whole cards needed"

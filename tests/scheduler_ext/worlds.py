@@ -34,16 +34,13 @@ def ours(cards: int, memory_mib: int) -> Json:
 def node(
     name: str = "n", *cards: Json, capacity: Json | None = None, annotations: Json | None = None
 ) -> Json:
-    """A node with these cards in its inventory; without any, one card of 16000 MiB. Where NVIDIA's plugin
-    picks the cards, its agent knows who is there: nobody."""
+    """A node with these cards in its inventory, and without an agent; without any, one card of 16000 MiB."""
     listed = [*cards] or [card(0)]
     listed = [{**each, "uuid": f"{name}-{each['uuid']}"} if name != "n" else each for each in listed]
     advertised = (
         ours(len(listed), sum(each["memory_mib"] for each in listed)) if capacity is None else capacity
     )
     written = {"bursar.dev/inventory": inventory(*listed)}
-    if "nvidia.com/gpu" in advertised:
-        written["bursar.dev/holders"] = holders()
     metadata = {"name": name, "annotations": {**written, **(annotations or {})}}
     return {"metadata": metadata, "status": {"capacity": advertised, "allocatable": advertised}}
 

@@ -24,11 +24,14 @@ class Checked(Life):
         self.failed = False
 
     def _told(self, path: str) -> Json:
-        """What is answered; asked again where the machine stood still for so long in a question that
-        PostgreSQL hung up."""
+        """What is answered; asked again, three times in all, where the machine stood still for so long in a
+        question that PostgreSQL hung up."""
         answer = self.town.get(path)
-        while answer.status_code == 503 and not self.away:
+        for _ in range(2):
+            if answer.status_code != 503 or self.away:
+                break
             answer = self.town.get(path)
+        assert self.away or answer.status_code != 503, answer.get_data(as_text=True)
         told: Json = answer.get_json()
         return told
 
