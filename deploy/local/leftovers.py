@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from deploy.local import outside
 from deploy.local.errors import LocalError
 
 FOLDER = Path("/run/bursar-node")
@@ -24,11 +25,8 @@ CGROUP = "bursar-node"
 NETWORK = "bursar-node"
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# libcni keeps what each plugin answered, in a folder that containerd cannot be told.
-_CNI_RESULTS = Path("/var/lib/cni/results")
+_ROOT = Path("/")
 _BEFORE = FOLDER / "before.json"
-# Where containerd and libcni put files, whatever they are told.
-_MADE_BY_OTHERS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
 # The kubelet and the bridge plugin set these for the whole machine.
 _SET_BY_OTHERS = (
     "vm/overcommit_memory",
@@ -40,6 +38,7 @@ _SET_BY_OTHERS = (
     "net/ipv4/ip_forward",
 )
 _BINARIES = ("kubelet", "containerd", "containerd-shim-runc-v2")
+_BINARIES_OF_OTHERS = (*_BINARIES, "dockerd", "crio")
 _MNT_DETACH = 2
 _WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.05
@@ -48,8 +47,7 @@ _LOOK_EVERY_S = 0.05
 def remember() -> None:
     """Note the kernel settings that a kubelet changes, and which folders are not there, for `sweep`."""
     values = {name: _sysctl(name).read_text().strip() for name in _SET_BY_OTHERS if _sysctl(name).exists()}
-    absent = [folder for folder in _MADE_BY_OTHERS if not Path(folder).exists()]
-    _BEFORE.write_text(json.dumps({"sysctls": values, "absent": absent}))
+    _BEFORE.write_text(json.dumps({"sysctls": values, "absent": outside.absent(_ROOT)}))
 
 
 def sweep() -> None:
@@ -62,8 +60,7 @@ def sweep() -> None:
     _until(f"the control groups named {CGROUP} to go", _cgroups_removed)
     if Path("/sys/class/net", BRIDGE).exists():
         subprocess.run(["ip", "link", "delete", BRIDGE], check=True, capture_output=True)
-    for result in _CNI_RESULTS.glob(f"{NETWORK}-*"):
-        result.unlink()
+    outside.take_named(_ROOT, NETWORK, FOLDER)
     if FOLDER.exists():
         _restore()
         shutil.rmtree(FOLDER)
@@ -93,13 +90,19 @@ def _killed() -> bool:
 def _in_cgroups() -> Iterator[int]:
     for folder in cgroup_folders():
         for listed in folder.rglob("cgroup.procs"):
-            yield from map(int, _text(listed).split())
+            # 0 is a process that this namespace does not see; to kill it would be to kill our own group
+            yield from (pid for pid in map(int, _text(listed).split()) if pid > 0)
 
 
 def has_other_kubelet() -> bool:
     """Whether a kubelet runs here that is not ours: two would share a folder for device plugins' sockets,
     which no flag moves."""
     return any(name == "kubelet" and not ours for _, name, ours in _processes())
+
+
+def has_other_runtime() -> bool:
+    """Whether a kubelet or a container runtime runs here that is not ours."""
+    return any(name in _BINARIES_OF_OTHERS and not ours for _, name, ours in _processes())
 
 
 def _by_command_line() -> Iterator[int]:
@@ -115,12 +118,15 @@ def _processes() -> Iterator[tuple[int, str, bool]]:
 
 
 def _unmounted() -> bool:
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    ours = [point for point in points if Path(point).is_relative_to(FOLDER)]
+    ours = [point for point in _mount_points() if Path(point).is_relative_to(FOLDER)]
     libc = ctypes.CDLL(None, use_errno=True)
     for point in reversed(ours):
         libc.umount2(point.encode(), _MNT_DETACH)
     return not ours
+
+
+def _mount_points() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
 
 
 def _cgroups_removed() -> bool:
@@ -141,14 +147,14 @@ def _cgroups_removed() -> bool:
 
 
 def _restore() -> None:
-    """Make kernel settings and folders what they were. Who was killed before it had noted them has not
-    changed them."""
+    """Make kernel settings what they were, and folders where nobody else has begun to use them. Who was
+    killed before it had noted them has not changed them."""
     before = json.loads(_text(_BEFORE) or '{"sysctls": {}, "absent": []}')
     for name, value in before["sysctls"].items():
         if _sysctl(name).read_text().strip() != value:
             _sysctl(name).write_text(value)
-    for folder in before["absent"]:
-        shutil.rmtree(folder, ignore_errors=True)
+    if not has_other_runtime():
+        outside.take_made(_ROOT, before["absent"], _mount_points())
 
 
 def _sysctl(name: str) -> Path:

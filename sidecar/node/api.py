@@ -8,6 +8,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
+from sidecar.node import lean
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Answer:
 
 class Api:
     """Calls with the account's token, read afresh each time; each call has a connection of its own, and so
-    threads may share it."""
+    threads may share it. Of the objects in answers, the metadata is cut (`lean`)."""
 
     def __init__(self, url: str, ca_file: str, token_file: str) -> None:
         self._url, self._ca_file, self._token_file = urlsplit(url), ca_file, token_file
@@ -65,7 +66,7 @@ class Api:
             if response.status >= 300:
                 raise Unreached(f"{response.status} {_answer(response).said}".strip())
             while line := response.readline(MOST_BYTES):
-                yield json.loads(line)
+                yield lean.loads(line)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreached(reason(error)) from None
         finally:
@@ -115,7 +116,7 @@ class _Kept(http.client.HTTPSConnection):
 def _answer(response: http.client.HTTPResponse) -> Answer:
     text = response.read(MOST_BYTES)
     try:
-        body = json.loads(text) if text else None
+        body = lean.loads(text) if text else None
     except ValueError:
         if response.status < 300:
             raise

@@ -37,6 +37,7 @@ class Duties:
         self._see_at = 0
         self._proc = Path(settings.proc)
         self._listed: Listed | None = None
+        self._is_fresh = False
         self._measured = use.NOTHING
         self._episodes: dict[str, Episode] = {}
         self._said: set[str] = set()
@@ -68,7 +69,11 @@ class Duties:
 
     def saw_pods(self, listed: Listed) -> None:
         """The node's pods as they are now."""
-        self._listed = listed
+        self._listed, self._is_fresh = listed, True
+
+    def lost_pods(self) -> None:
+        """Nobody tells of pods now, so that a process of one that is not listed may be a new pod's."""
+        self._is_fresh = False
 
     def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
         """A report came to its end."""
@@ -120,7 +125,8 @@ class Duties:
             return  # of a node that never had a card nothing is said
         pods = self._listed.pods if self._listed else None
         uuids = frozenset(card.uuid for card in cards)
-        self._agent.holders = self._whereabouts.looked(look, seats, pods, uuids, now_ms)
+        judged = seats if self._is_fresh else None
+        self._agent.holders = self._whereabouts.looked(look, judged, pods, uuids, now_ms)
 
     def _given(self) -> dict[str, dict[str, int]]:
         return {uid: dict(cards) for uid, cards in self._listed.shares} if self._listed else {}

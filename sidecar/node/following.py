@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import quote
 
 from sidecar.node.api import Unreached
 from sidecar.value import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 LISTS = "List"
+PAGE = 10  # objects: somebody else's pod may have a megabyte of metadata
 
 
 def follow(
@@ -27,14 +29,15 @@ def follow(
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """For ever: give ``heard`` all objects by UID each time that one of them changes. ``path`` has a query
-    already; ``accept`` a ``{}`` in the place of "List". ``failed`` is told each failure."""
+    already; ``accept`` a ``{}`` in the place of "List". ``failed`` is told each failure, also of ours:
+    whatever comes must not end this for good."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
             _once(api, path, accept, heard, pause)
             pause_s = FIRST_PAUSE_S
-        except Unreached as error:
-            failed(str(error))
+        except Exception as error:
+            failed(str(error) if isinstance(error, Unreached) else f"{type(error).__name__}: {error}")
             pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -47,15 +50,27 @@ def _once(
     pause: Callable[[float], None],
 ) -> None:
     """One reading of the list, and watches from there until one is told to begin anew."""
-    answer = api.call("GET", path, accept=accept.format(LISTS))
-    if answer.status != 200:
-        raise Unreached(f"{answer.status} {answer.said}".strip())
-    objects = {each["metadata"]["uid"]: each for each in answer.body.get("items") or ()}
-    version = answer.body["metadata"]["resourceVersion"]
+    objects, version = _listed(api, path, accept.format(LISTS))
     heard(dict(objects))
     while version:
         version = _watched(api, path, accept, version, objects, heard)
         pause(FIRST_PAUSE_S)  # a server that ends each watch at once is not asked without a breath
+
+
+def _listed(api: Api, path: str, accept: str) -> tuple[dict[str, Any], str]:
+    """The objects by UID, read in pages that are all of one version, and that version."""
+    objects: dict[str, Any] = {}
+    page = f"{path}&limit={PAGE}"
+    more = ""
+    while True:
+        answer = api.call("GET", f"{page}&continue={quote(more, safe='')}" if more else page, accept=accept)
+        if answer.status != 200:
+            raise Unreached(f"{answer.status} {answer.said}".strip())
+        about = answer.body["metadata"]
+        objects |= {each["metadata"]["uid"]: each for each in answer.body.get("items") or ()}
+        more = about.get("continue", "")
+        if not more:
+            return objects, about["resourceVersion"]
 
 
 def _watched(

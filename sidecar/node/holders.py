@@ -65,8 +65,8 @@ def begun(text: str | None, boot: str) -> Held:
 def after(before: Held, sight: Sight) -> Held:
     """What is said after a look.
 
-    Where the cgroups could not be read, no pod is taken off the list. Once everything was seen, that stays
-    so; until then ``known`` is false.
+    Once everything was seen, that stays so; until then ``known`` is false. While the cgroups cannot be read,
+    no pod is taken off the list, and those that were given cards are put on it: they may have begun.
     """
     seen = {} if sight.pods is None else {pod.uid: pod.cards for pod in sight.pods}
     placed = {} if sight.picks else {uid: cards for uid, cards in seen.items() if cards}
@@ -110,7 +110,7 @@ def picked_by_plugin(capacity: Iterable[tuple[str, str]]) -> bool:
 
 def _is_there(uid: str, before: Held, sight: Sight) -> bool:
     if sight.populated is None:
-        return uid in before.pods or bool(sight.given and sight.given.get(uid))
+        return True
     # The kubelet gives cards before it makes the pod's cgroup, and starts processes after that.
     has_cards_of_plugin = bool(sight.given and sight.given.get(uid))
     return sight.populated.get(uid, False) or (has_cards_of_plugin and uid in sight.populated)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import socket
 import sys
 import threading
+import time
 
 from sidecar.log import say
 from sidecar.node.exporter import metric
@@ -13,12 +15,15 @@ from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from sidecar.node.agent import Agent
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 STUCK_MS = 120_000
 REQUEST_S = 5
+MOST_AT_ONCE = 8
+FREE_WITHIN_S = 1.0  # after a connection was hung up
 
 
 @value
@@ -92,16 +97,65 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
     )
 
 
-def serve(board: Board, host: str, port: int) -> http.server.ThreadingHTTPServer:
-    """Listen and answer in threads of its own; raises OSError where it cannot listen."""
-    server = (_OverIPv6 if ":" in host else _Server)((host, port), _handler(board))
+def serve(
+    board: Board, host: str, port: int, request_s: float = REQUEST_S
+) -> http.server.ThreadingHTTPServer:
+    """Listen and answer in threads of its own, a request in ``request_s`` at most; raises OSError where it
+    cannot listen."""
+    server = (_OverIPv6 if ":" in host else _Server)((host, port), _handler(board), request_s)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    """Whoever reaches the node may come, so there are few threads, each for a short while. Who comes when all
+    are taken has the place of whoever was there longest: the kubelet's probes are quick."""
+
     daemon_threads = True
     request_queue_size = 16
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type[http.server.BaseHTTPRequestHandler],
+        request_s: float,
+    ) -> None:
+        super().__init__(address, handler)
+        self._request_s = request_s
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._since: dict[Any, float] = {}  # by connection, the oldest first
+
+    def service_actions(self) -> None:
+        """Called every half second: hang up where the time for the whole request is over."""
+        for connection, since in list(self._since.items()):
+            if time.monotonic() - since > self._request_s:
+                _hang_up(connection)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, once one is free."""
+        if not self._free.acquire(blocking=False):
+            for oldest in list(self._since)[:1]:
+                _hang_up(oldest)
+            if not self._free.acquire(timeout=FREE_WITHIN_S):
+                self.shutdown_request(request)
+                return
+        self._since[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._leave(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As its parent; then the place is free."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._leave(request)
+
+    def _leave(self, request: Any) -> None:
+        del self._since[request]
+        self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """One line: who asked went away before the answer, most likely."""
@@ -110,6 +164,11 @@ class _Server(http.server.ThreadingHTTPServer):
 
 class _OverIPv6(_Server):
     address_family = socket.AF_INET6
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it was closed just now
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(board: Board) -> type[http.server.BaseHTTPRequestHandler]:

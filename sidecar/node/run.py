@@ -59,6 +59,11 @@ class PodsHeard:
 
 
 @value
+class PodsLost:
+    """They cannot be followed now: what was heard last may be old."""
+
+
+@value
 class Posted:
     """The courier came back."""
 
@@ -141,6 +146,8 @@ def _take(event: object, agent: Agent, duties: Duties) -> None:
         case PodsHeard():
             agent.pods = event.pods.pods
             duties.saw_pods(event.pods)
+        case PodsLost():
+            duties.lost_pods()
         case Posted():
             duties.posted(event.outcome, now)
         case End():
@@ -188,7 +195,13 @@ def _follow_pods(server: api.Api, name: str, inbox: Inbox) -> None:
     def heard(objects: dict[str, Any]) -> None:
         inbox.put(PodsHeard(pods.read_all(objects.values())))
 
-    follow(server, pods.pods_path(name), api.METADATA, heard, _Once("pods"))
+    once = _Once("pods")
+
+    def failed(reason: str) -> None:
+        inbox.put(PodsLost())
+        once(reason)
+
+    follow(server, pods.pods_path(name), api.METADATA, heard, failed)
 
 
 class _Once:

@@ -42,7 +42,7 @@ def measure(
     seats: Mapping[int, Seated | None],
     pods: Iterable[PodSeen],
 ) -> Measured:
-    """The use of these pods, in the order of their UIDs.
+    """The use of those of these pods that were given cards, in the order of their UIDs.
 
     ``loads``: of the cards that answered. ``seats``: whose a process is, by its number; None where it is no
     pod's; a process that is not in it belongs to somebody of whom nobody could tell.
@@ -52,7 +52,7 @@ def measure(
         on_card.setdefault(each.uuid, []).append(each)
     by_uuid = {each.uuid: each for each in loads}
     found = []
-    for pod in sorted(pods, key=lambda each: each.uid):
+    for pod in sorted((each for each in pods if each.cards), key=lambda each: each.uid):
         strayed = (uuid for uuid, those in on_card.items() if _of(pod.uid, those, seats))
         uuids = sorted({*pod.cards, *strayed})
         cards = (_on(pod.uid, uuid, by_uuid.get(uuid), on_card.get(uuid, []), seats) for uuid in uuids)

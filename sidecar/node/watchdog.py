@@ -2,7 +2,8 @@
 
 NVML's account of a process has its CUDA context in it, some hundred MiB, as the card's memory has. A pod is
 told of once it was over for a while, so that a short peak is no alarm, then once an hour while it lasts (an
-Event lives for an hour), and when it is within its share again.
+Event lives for an hour), and when it is within its share again. However often it comes and goes, no more is
+told in an hour than one such pair: its owner chooses how often, and Events are stored for the whole cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Excess:
 
 @value
 class Episode:
-    """A pod that is over its share since a moment; ``told_ms`` None: nobody was told yet."""
+    """A pod that is over its share since a moment, or, without ``cards``, within it again since then.
+    ``told_ms``: when an excess of it was told of last, None: never."""
 
     since_ms: int
     told_ms: int | None
@@ -63,8 +65,8 @@ def shares(devices: str) -> tuple[tuple[str, int], ...]:
         for slices in json.loads(devices)["containers"].values():
             for each in slices:
                 found[str(each["uuid"])] = found.get(str(each["uuid"]), 0) + int(each["memory_mib"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return ()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return ()  # also for 1e999, which is JSON and no number of MiB
     return tuple(sorted(found.items()))
 
 
@@ -76,7 +78,8 @@ def watch(
     now_ms: int,
 ) -> tuple[dict[str, Episode], tuple[Notice, ...]]:
     """The episodes after a look, by UID, and whom to tell what. ``given``: each pod's shares, by UID. A card
-    that told no figure changes nothing; a pod that is gone is forgotten."""
+    that told no figure changes nothing; a pod that is gone is forgotten, and one that is within its share an
+    hour after it was told of."""
     loads = {each.uid: each for each in measured.pods}
     after: dict[str, Episode] = {}
     notices = []
@@ -87,14 +90,19 @@ def watch(
             after[pod.uid] = episode = _after(before, over, now_ms)
             if episode.told_ms == now_ms:
                 notices.append(_notice(pod, "Warning", OVER, _sentence(over)))
-        elif before and before.told_ms is not None:
+            continue
+        if before and before.cards and before.told_ms is not None and before.told_ms >= before.since_ms:
             notices.append(_notice(pod, "Normal", WITHIN, "uses no more GPU memory than it was given again"))
+        if before and before.told_ms is not None and now_ms - before.told_ms < TELL_AGAIN_MS:
+            after[pod.uid] = Episode(now_ms, before.told_ms, ())
     return after, tuple(notices)
 
 
 def _after(before: Episode | None, over: tuple[Excess, ...], now_ms: int) -> Episode:
-    since_ms, told_ms = (before.since_ms, before.told_ms) if before else (now_ms, None)
-    is_due = now_ms - since_ms >= OVER_FOR_MS if told_ms is None else now_ms - told_ms >= TELL_AGAIN_MS
+    since_ms = before.since_ms if before and before.cards else now_ms
+    told_ms = before.told_ms if before else None
+    is_late = told_ms is None or now_ms - told_ms >= TELL_AGAIN_MS
+    is_due = is_late and now_ms - since_ms >= OVER_FOR_MS
     return Episode(since_ms, now_ms if is_due else told_ms, over)
 
 

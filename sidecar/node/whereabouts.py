@@ -71,8 +71,8 @@ class Whereabouts:
     ) -> str | None:
         """The annotation after a look; None before the node was seen.
 
-        ``seats``: whose the look's processes are, None where that cannot be told; ``pods``: all of the node's
-        that have not ended, None before they were listed; ``cards``: the UUIDs of the inventory.
+        ``seats``: whose the look's processes are, None where nobody is to be judged by them; ``pods``: all of
+        the node's that have not ended, None before they were listed; ``cards``: the UUIDs of the inventory.
         """
         if self._held is None:
             return None

@@ -1,5 +1,6 @@
 """The node agent as it is deployed: cards that appear, fail and recover, and who is really on them."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -50,7 +51,9 @@ def test_an_inventory_that_somebody_removed_is_written_again(world: World, agent
     world.until("the inventory", lambda: set(agent.inventory()) == set(CARDS))
     before = agent.inventory()
 
-    world.stack.cp.kubectl("annotate", "node", NODE, "bursar.dev/inventory-")
+    done = world.stack.cp.kubectl("annotate", "node", NODE, "bursar.dev/inventory-", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert "bursar.dev/inventory" not in json.loads(done.stdout)["metadata"]["annotations"]
     world.until("the inventory again", lambda: agent.inventory() == before)
 
 
@@ -105,7 +108,13 @@ def test_holders_tell_of_a_force_deleted_pod_until_its_processes_are_gone(world:
     assert uid in agent.holders()["pods"]
     assert "nodeName" not in world.pod("next")["spec"]
 
-    world.until("the processes to be gone", lambda: uid not in agent.holders()["pods"])
+    def is_gone() -> bool:
+        is_bound = "nodeName" in world.pod("next")["spec"]  # read before, or it might be bound in between
+        is_held = uid in agent.holders()["pods"]
+        assert not (is_bound and is_held), "the next has the cards of one that is still there"
+        return not is_held
+
+    world.until("the processes to be gone", is_gone)
     assert pid not in world.node.pids(status_of(pod, "main")["containerID"])
     world.until("the next to be bound", lambda: "nodeName" in world.pod("next")["spec"], within_s=20)
     world.ended("next")

@@ -1,22 +1,120 @@
 """Whether this machine may become a node for tests."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
-from deploy.local import leftovers
+import pytest
+
+from deploy.local import leftovers, outside
 from deploy.local.identity import new_tokens
 from tests.local.worlds import eventually
 
 
-def test_a_kubelet_of_the_machines_own_is_seen(tmp_path: Path) -> None:
-    shutil.copy(shutil.which("sleep") or "", tmp_path / "kubelet")
-    process = subprocess.Popen([tmp_path / "kubelet", "600"])
+@pytest.mark.parametrize("name", ["kubelet", "containerd", "dockerd"])
+def test_a_kubelet_or_a_runtime_of_the_machines_own_is_seen(tmp_path: Path, name: str) -> None:
+    shutil.copy(shutil.which("sleep") or "", tmp_path / name)
+    process = subprocess.Popen([tmp_path / name, "600"])
     try:
-        eventually(leftovers.has_other_kubelet)
+        eventually(leftovers.has_other_runtime)
+        eventually(lambda: leftovers.has_other_kubelet() or name != "kubelet")
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_process_that_this_namespace_does_not_see_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pod").mkdir()
+    (tmp_path / "pod" / "cgroup.procs").write_text("0\n4711\n")
+    monkeypatch.setattr(leftovers, "cgroup_folders", lambda: [tmp_path])
+
+    assert list(leftovers._in_cgroups()) == [4711]
+
+
+FOLDER = Path("/run/bursar-node")
+OURS = (
+    "run/containerd/s/3a09",
+    "var/lib/kubelet/device-plugins/kubelet.sock",
+    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+    "var/lib/cni/results/bursar-node-aa-eth0",
+    "var/lib/cni/results/cni-loopback-aa-lo",
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """What a node leaves outside of its folder."""
+    for file in OURS:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "var/log/containers").mkdir(parents=True)
+    (tmp_path / "var/log/containers/ours.log").symlink_to(FOLDER / "pods/a/0.log")
+    return tmp_path
+
+
+def left(root: Path) -> set[str]:
+    return {str(each.relative_to(root)) for each in root.rglob("*") if each.is_symlink() or not each.is_dir()}
+
+
+def take(root: Path, *mounts: str) -> None:
+    outside.take_named(root, "bursar-node", FOLDER)
+    outside.take_made(root, outside.MADE, mounts)
+
+
+def test_folders_that_only_our_node_used_are_gone_after_it(root: Path) -> None:
+    take(root, "/", "/proc")
+
+    assert left(root) == set()
+    assert outside.absent(root) == list(outside.MADE)
+
+
+def test_what_others_began_meanwhile_stays_whole(root: Path) -> None:
+    theirs = {
+        "run/containerd/containerd.sock",
+        "run/containerd/io.containerd.runtime.v2.task/k8s.io/x/init.pid",
+        "var/lib/kubelet/config.yaml",
+        "var/lib/cni/results/cni-loopback-bb-lo",
+        "var/lib/cni/results/other-bb-eth0",
+        "var/log/containers/theirs.log",
+    }
+    for file in theirs - {"var/log/containers/theirs.log"}:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).touch()
+    (root / "var/log/containers/theirs.log").symlink_to("/var/log/pods/b/0.log")
+    take(root)
+
+    assert theirs <= left(root)
+    assert "var/log/containers/ours.log" not in left(root)
+    assert "var/lib/cni/results/bursar-node-aa-eth0" not in left(root)
+
+
+def test_nothing_is_taken_where_something_is_mounted_below(root: Path) -> None:
+    take(root, f"{root}/run/containerd/s")
+
+    assert left(root) == {"run/containerd/s/3a09"}
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+def test_while_a_runtime_of_others_runs_no_folder_is_touched(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
+) -> None:
+    (root / "before").write_text(json.dumps({"sysctls": {}, "absent": list(outside.MADE)}))
+    monkeypatch.setattr(leftovers, "_ROOT", root)
+    monkeypatch.setattr(leftovers, "_BEFORE", root / "before")
+    monkeypatch.setattr(leftovers, "has_other_runtime", lambda: is_other)
+    leftovers._restore()
+
+    assert ("run/containerd/s/3a09" in left(root)) is is_other
+
+
+def test_folders_that_were_there_before_stay_as_they_are(root: Path) -> None:
+    outside.take_made(root, ["/var/lib/kubelet", "/etc"], [])
+
+    assert "run/containerd/s/3a09" in left(root)
+    assert not (root / "var/lib/kubelet").exists()
 
 
 def test_each_kubelet_has_a_token_of_its_own() -> None:

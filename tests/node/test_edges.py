@@ -1,5 +1,6 @@
 """The API server, Events and the port for metrics, where they go wrong."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -188,6 +189,57 @@ def test_the_port_tells_metrics_readiness_and_a_loop_that_stands_still(
     now[0] = metrics.STUCK_MS + 1
     assert get(f"{url}/livez")[0] == 503
     assert get(f"{url}/")[0] == 404
+
+
+def connected(url: str) -> socket.socket:
+    """A connection over which half a request was sent."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
+    connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+    return connection
+
+
+def is_hung_up(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def threads() -> int:
+    return sum("process_request_thread" in each.name for each in threading.enumerate())
+
+
+def test_many_slow_readers_take_few_threads_and_shut_nobody_out(
+    served: tuple[metrics.Board, str, list[int]],
+) -> None:
+    _, url, _ = served
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connected(url)) for _ in range(5 * metrics.MOST_AT_ONCE)]
+        eventually(lambda: all(map(is_hung_up, slow[: -metrics.MOST_AT_ONCE])))
+
+        assert threads() <= metrics.MOST_AT_ONCE
+        assert not any(map(is_hung_up, slow[-metrics.MOST_AT_ONCE :]))
+        assert get(f"{url}/livez") == (200, "ok\n")
+    eventually(lambda: threads() == 0)
+
+
+def test_a_request_that_never_ends_is_hung_up_on_however_often_a_byte_comes() -> None:
+    server = metrics.serve(metrics.Board(lambda: 0), "127.0.0.1", 0, request_s=0.2)
+    with server, connected(f"http://127.0.0.1:{server.server_address[1]}") as slow:
+
+        def goes_on() -> bool:
+            if is_hung_up(slow):
+                return False
+            with contextlib.suppress(ConnectionError):  # then the next look tells
+                slow.send(b"x")
+            return True
+
+        eventually(lambda: not goes_on())
+        server.shutdown()
 
 
 def test_whoever_hangs_up_costs_one_line(

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from sidecar.node.api import Answer, Unreached
-from sidecar.node.following import LONGEST_PAUSE_S, follow
+from sidecar.node.following import LONGEST_PAUSE_S, PAGE, follow
 
 PATH, ACCEPT = "/api/v1/pods?fieldSelector=x", "json;as=Metadata{}"
 
 
-class Over(Exception):
+class Over(BaseException):
     """The script has come to its end."""
 
 
@@ -42,6 +42,8 @@ class Server:
 
     def call(self, _method: str, path: str, accept: str) -> Answer:
         told = self._next(path, accept)
+        if isinstance(told, Answer):
+            return told
         if isinstance(told, int):
             return Answer(told, None, "no")
         return Answer(200, {"items": told, "metadata": {"resourceVersion": "7"}}, "")
@@ -76,7 +78,7 @@ def test_the_list_is_asked_by_its_own_kind_and_the_watch_by_the_items() -> None:
     followed(server)
 
     (listing, as_list), (watching, as_item), *_ = server.asked
-    assert (listing, as_list) == (PATH, "json;as=MetadataList")
+    assert (listing, as_list) == (f"{PATH}&limit={PAGE}", "json;as=MetadataList")
     assert watching.startswith(PATH + "&watch=true")
     assert watching.endswith("&resourceVersion=7")
     assert as_item == "json;as=Metadata"
@@ -117,3 +119,46 @@ def test_a_server_that_ends_each_watch_at_once_is_not_asked_without_a_breath() -
     _, _, pauses = followed(Server([], [], [], []))
 
     assert pauses == [0.5] * 3
+
+
+def page(uid: str, **metadata: str) -> Answer:
+    return Answer(200, {"items": [thing(uid, 5)], "metadata": {"resourceVersion": "7", **metadata}}, "")
+
+
+def test_a_list_is_read_by_pages_and_heard_once_it_is_whole() -> None:
+    server = Server(page("a", **{"continue": "x/+="}), page("b"), [])
+    heard, failures, _ = followed(server)
+
+    assert (heard, failures) == ([["a", "b"]], [])
+    asked = [path for path, _ in server.asked]
+    assert asked[:2] == [f"{PATH}&limit={PAGE}", f"{PATH}&limit={PAGE}&continue=x%2F%2B%3D"]
+    assert "limit" not in asked[2]
+
+
+def test_pages_whose_version_is_gone_by_then_are_no_list() -> None:
+    heard, failures, _ = followed(Server(page("a", **{"continue": "x"}), 410, [thing("b", 9)], []))
+
+    assert (heard, failures) == ([["b"]], ["410 no"])
+
+
+def test_an_answer_that_nobody_can_read_is_told_and_asked_for_again() -> None:
+    empty, odd = Answer(200, None, ""), event("ADDED", "b", 8)
+    del odd["object"]["metadata"]["uid"]
+    heard, failures, pauses = followed(Server(empty, [], [odd], [thing("c", 9)], []))
+
+    assert heard == [[], ["c"]]
+    assert [each.partition(":")[0] for each in failures] == ["TypeError", "KeyError"]
+    assert pauses[:2] == [0.5, 1.0]
+
+
+def test_a_fault_of_who_hears_is_told_and_ends_nothing() -> None:
+    server = Server([], [], [])
+    failures: list[str] = []
+
+    def heard(_objects: dict[str, Any]) -> None:
+        raise OverflowError("too large")
+
+    with pytest.raises(Over):
+        follow(server, PATH, ACCEPT, heard, failures.append, lambda _: None)  # type: ignore[arg-type]
+
+    assert failures == ["OverflowError: too large"] * 3

@@ -102,6 +102,15 @@ def test_while_cgroups_cannot_be_read_no_pod_is_taken_off_the_list() -> None:
     assert holders.after(ran, Sight((), None, {}, False)).pods == {"a": ("GPU-1",)}
 
 
+def test_while_cgroups_cannot_be_read_a_pod_that_was_given_cards_counts_as_begun() -> None:
+    ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
+    blind = holders.after(ran, Sight((pod("a", "GPU-1"), pod("b", "GPU-2"), pod("cpu")), None, {}, False))
+    seeing = holders.after(blind, sight(pod("a", "GPU-1"), pod("b", "GPU-2"), there={"a": True, "b": False}))
+
+    assert (blind.known, blind.pods) == (True, {"a": ("GPU-1",), "b": ("GPU-2",)})
+    assert (seeing.known, seeing.pods) == (True, {"a": ("GPU-1",)})
+
+
 def test_where_a_plugin_picks_the_cards_its_word_counts_and_not_the_placements() -> None:
     look = sight(pod("a", "GPU-1"), there={"a": True}, given={"a": ("GPU-2",)})
 

@@ -78,6 +78,12 @@ def test_cards_that_the_pod_was_not_given_are_told_of_where_it_computes_on_them(
     assert found == {"a": (Load("G0", 0, 0), Load("G1", 10, 100))}
 
 
+def test_a_pod_that_was_given_no_card_has_no_figures_also_where_it_computes() -> None:
+    assert measured(process(1), process(2), pods=(pod("a"), pod("b", "G0"), pod("c"))) == {
+        "b": (Load("G0", 10, 100),)
+    }
+
+
 def test_the_mean_is_over_the_looks_that_tell() -> None:
     looks = (
         Measured((PodLoad("a", (Load("G0", 10, None),)),), (Load("G0", 10, 100),)),

@@ -75,7 +75,38 @@ def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told()
     looks.look(7_000, times=5)
 
     assert [reason for _, reason in looks.told] == [OVER, WITHIN]
+    looks.look(7_000, step_ms=TELL_AGAIN_MS)
     assert looks.episodes == {}
+
+
+def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
+    looks = Watch()
+    while looks.now_ms < 3 * TELL_AGAIN_MS:
+        looks.look(9_000, times=5)
+        looks.look(1)
+
+    at = [(reason, now_ms // TELL_AGAIN_MS) for now_ms, reason in looks.told]
+    assert at == [(reason, hour) for hour in range(3) for reason in (OVER, WITHIN)]
+
+
+def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
+    looks = Watch()
+    looks.look(9_000, times=4)
+    looks.look(1, times=TELL_AGAIN_MS // STEP - 1)
+    looks.look(9_000, times=3)
+    looks.look(1)
+
+    assert [reason for _, reason in looks.told] == [OVER, WITHIN]
+
+
+def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts() -> None:
+    looks = Watch()
+    looks.look(9_000, times=5)
+    looks.look(1)
+    looks.look(9_000, times=TELL_AGAIN_MS // STEP)
+
+    first = STEP + OVER_FOR_MS
+    assert looks.told == [(first, OVER), (6 * STEP, WITHIN), (first + TELL_AGAIN_MS, OVER)]
 
 
 def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
@@ -113,6 +144,12 @@ def test_shares_are_the_annotations_memory_by_card_all_containers_together() -> 
     assert shares(text) == (("G0", 7), ("G1", 7))
 
 
-@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"containers": 1}', '{"containers": {"a": [{}]}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "no", "[]", "{}", '{"containers": 1}', '{"containers": {"a": [{}]}}'),
+        '{"containers": {"a": [{"uuid": "G0", "memory_mib": 1e999}]}}',
+    ],
+)
 def test_an_annotation_that_nobody_can_read_gives_no_shares(text: str) -> None:
     assert shares(text) == ()

@@ -1,0 +1,110 @@
+"""What is done with a look, by what was heard of the node's pods."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.node.agent import Agent, Ports
+from sidecar.node.api import Answer, Unreached
+from sidecar.node.duties import Duties
+from sidecar.node.events import Events
+from sidecar.node.pods import Listed
+from sidecar.node.run import NodeHeard, PodsHeard, PodsLost, _follow_pods, _take
+from sidecar.node.settings import read
+from sidecar.node.values import Process
+from tests.node.worlds import card, look, node
+
+BOOT = "boot-1"
+STEP_MS = 5_000
+GPU = card("GPU-a")
+
+
+class World:
+    """A node of folders, whose agent looks every five seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        flags = [f"--proc={folder}/proc", f"--cgroups={folder}/cgroup", "--api-url=https://127.0.0.1:1"]
+        settings = read(["--node-name=n1", *flags], {})
+        self.folder, self.now_ms = folder, 1_000_000
+        (folder / "cgroup").mkdir()
+        ports = Ports(lambda _: Answer(200, {}, ""), lambda _: None, lambda *_, **__: None)
+        self.agent = Agent(ports, BOOT, STEP_MS, self.now_ms)
+        self.duties = Duties(settings, self.agent, None, Events(None, "n1"), BOOT)  # type: ignore[arg-type]
+        self.hears(NodeHeard(node(boot=BOOT)))
+
+    def hears(self, event: object) -> None:
+        _take(event, self.agent, self.duties)
+
+    def runs(self, uid: str, pid: int) -> None:
+        """The process runs in the pod of this UID."""
+        uid = f"{uid:0>8}-0000-4000-8000-000000000000"
+        place = self.folder / "cgroup" / "kubepods" / f"pod{uid}" / ("c" * 64)
+        place.mkdir(parents=True)
+        (place / "cgroup.procs").write_text(f"{pid}\n")
+        (self.folder / "proc" / str(pid)).mkdir(parents=True)
+        (self.folder / "proc" / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/{'c' * 64}\n")
+
+    def looks(self, *pids: int) -> dict[str, Any]:
+        """What is told of holders after a look that shows these processes on the card."""
+        self.now_ms += STEP_MS
+        seen = look(GPU, processes=tuple(Process(pid, GPU.uuid, 100, 5) for pid in pids))
+        self.agent.looked(seen, self.now_ms)
+        self.duties.looked(seen, self.now_ms)
+        told: dict[str, Any] = json.loads(self.agent.holders or "null")
+        return told
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_while_pods_cannot_be_followed_a_pod_bound_since_is_no_stranger(world: World) -> None:
+    world.runs("1", 11)
+    world.hears(PodsHeard(Listed((), ())))
+    world.hears(PodsLost())
+    blind = [world.looks(11)["closed"] for _ in range(3)]
+    world.hears(PodsHeard(Listed((), ())))
+    seeing = [world.looks(11)["closed"] for _ in range(2)]
+
+    assert blind == [""] * 3
+    assert seeing[0] == ""
+    assert "GPU-a" in seeing[1], "it is one where they are followed"
+
+
+class Over(BaseException):
+    """The server's script is at its end."""
+
+
+class Away:
+    """Cannot be reached once."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def call(self, *_: str, accept: str) -> Answer:
+        self.asked += 1
+        if self.asked > 1:
+            raise Over
+        raise Unreached("away")
+
+
+class Heard:
+    """What came into the inbox."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def put(self, event: object) -> None:
+        self.events.append(event)
+
+
+def test_a_list_that_fails_is_told_to_who_judges(capfd: pytest.CaptureFixture[str]) -> None:
+    heard = Heard()
+    with pytest.raises(Over):
+        _follow_pods(Away(), "n1", heard)  # type: ignore[arg-type]
+
+    assert heard.events == [PodsLost()]
+    assert "event=not-followed" in capfd.readouterr().err
