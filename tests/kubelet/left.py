@@ -1,6 +1,5 @@
 """What a node leaves on the machine whose owner is killed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -40,8 +39,10 @@ def leave_behind(archive: Path) -> Left:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         # "left    4711    RUNNING"
-        pid = int(process.stdout.readline().split()[1])
+        said = process.stdout.readline().split()
         process.send_signal(signal.SIGKILL)
+    assert len(said) > 1, "no container came to run"
+    pid = int(said[1])
     return Left(pid, parts(pid), panic)
 
 
@@ -60,9 +61,9 @@ def parts(pid: int) -> frozenset[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs."""
+    """Whether a process runs; one that has ended and that nobody has asked about yet does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -19,10 +19,12 @@ class App:
     """What the worker serves: a call that ends its thread, and one that does not."""
 
     def __init__(self) -> None:
+        self.ended: list[threading.Thread] = []
         self.calls = {"/exit": self.exit, "/filter": lambda body: Said(HTTPStatus.OK, "text/plain", body)}
 
     def exit(self, _body: bytes) -> Said:
         """As a library may that gives up."""
+        self.ended.append(threading.current_thread())
         raise SystemExit
 
     def sends_away(self) -> bool:
@@ -45,8 +47,9 @@ def posted(port: int, path: str) -> bytes:
 def test_a_call_that_ends_its_thread_leaves_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "MOST_CONNECTIONS", 2)
     log: Any = logging.getLogger("a worker")
+    app = App()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        served = worker.ConnectionWorker(1, os.getppid(), [listener], App(), 30, Config(), log)
+        served = worker.ConnectionWorker(1, os.getppid(), [listener], app, 30, Config(), log)
         served.PIPE = os.pipe()
         thread = threading.Thread(target=served.run, daemon=True)
         thread.start()
@@ -56,6 +59,8 @@ def test_a_call_that_ends_its_thread_leaves_room_for_another(monkeypatch: pytest
                 with pytest.raises((http.client.HTTPException, ConnectionError)):
                     posted(port, "/exit")
             assert posted(port, "/filter") == b"{}"
+            for ended in app.ended:
+                ended.join()  # else its end would be told in the middle of another test
         finally:
             served.handle_exit(15, None)
             os.write(served.PIPE[1], b".")
