@@ -82,8 +82,6 @@ class Intents:
 
     def _fill(self, node: Node, intents: tuple[_Intent, ...]) -> Node:
         known = self._filled.get(node.name)
-        if known is not None and known[0] is node and known[1] == intents:
-            return known[2]
         full, begun = node, 0
         if known is not None and known[0] is node and known[1] == intents[: len(known[1])]:
             full, begun = known[2], len(known[1])

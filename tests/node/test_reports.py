@@ -3,7 +3,6 @@ timekeeper takes it."""
 
 import itertools
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,12 @@ from sidecar.node.reports import (
 from sidecar.node.use import Measured, PodLoad
 from sidecar.node.values import Load
 from sidecar.run import boot_ms
+from tests.sidecar.conftest import authority, timekeeper
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
 from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
 from timekeeper.store import figures
+
+__all__ = ["authority", "timekeeper"]
 
 STEP = 5_000
 
@@ -230,19 +232,6 @@ def test_without_a_look_nothing_is_sent() -> None:
 
 
 # Over the wire.
-
-
-@pytest.fixture
-def authority() -> Authority:
-    return new_authority("bursar")
-
-
-@pytest.fixture
-def timekeeper(tmp_path: Path, authority: Authority) -> Iterator[Timekeeper]:
-    keeper = Timekeeper(tmp_path, authority)
-    keeper.start()
-    yield keeper
-    keeper.stop()
 
 
 def courier(folder: Path, keeper: Timekeeper, authority: Authority, timeout_s: float = 10) -> Courier:
