@@ -80,7 +80,8 @@ def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat], others_mi
     if facts is None:
         return Node(name, None, seats, "", (), 0, (), others_milli, 0, shape_of(()))
     uses = uses_of(seats)
-    closed = facts.fault or next((seat.fault for seat in seats.values() if seat.fault), "")
+    # of several faults always the same, whichever pod came first: a restart must tell no other reason
+    closed = facts.fault or min((seat.fault for seat in seats.values() if seat.fault), default="")
     rooms = tuple(room_of(c, uses.get(c.uuid, NO_USE)) if c.usable else None for c in facts.cards)
     healthy = tuple(sorted(room for room in rooms if room is not None))
     models = {c.model for c, room in zip(facts.cards, rooms, strict=True) if room is not None}

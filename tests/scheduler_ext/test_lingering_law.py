@@ -37,7 +37,9 @@ class Truth:
     starts: int = 0
     started_at_look: int = 0
     gone_ms: int | None = None  # when the extender heard that its object is gone, None before
-    told_ms: int = 0  # when the extender heard first that the node lists it, after it did not or at a start
+    told_ms: int = 0  # when the extender heard first that the node lists it, after a while that it did not
+    is_news: bool = True  # the node has not listed it for a while, as far as the extender heard
+    kept: bool = False  # heard to be there by its node while the extender still held its cards by its name
 
 
 @dataclass
@@ -196,11 +198,19 @@ class Story(RuleBasedStateMachine):
         raw, self.heard = self.unheard_nodes.pop(0)
         self.tells(self.heard.listed - before)
         self.snapshot = node_seen(self.snapshot, read_node(raw))
+        for uid in self.heard.listed:
+            self.keep(self.pods[uid])
+
+    def keep(self, pod: Truth) -> None:
+        """Its node lists it: the extender knows it by its name from now on, unless it has let go of it."""
+        if pod.gone_ms is not None:
+            pod.kept = pod.kept or self.now_ms < pod.gone_ms + GRACE_MS
 
     def tells(self, uids: frozenset[str]) -> None:
         """The extender hears of these by their node."""
-        for uid in uids:
-            self.pods[uid].told_ms = self.now_ms
+        for pod in (self.pods[uid] for uid in uids):
+            if pod.is_news:
+                pod.told_ms, pod.is_news = self.now_ms, False
 
     @precondition(lambda self: self.unheard_pods)
     @rule()
@@ -217,6 +227,8 @@ class Story(RuleBasedStateMachine):
         uid, raw, gone = self.unheard_pods.pop(0)
         if gone:
             self.pods[uid].gone_ms = self.now_ms
+            if uid in self.heard.listed:
+                self.keep(self.pods[uid])
         self.snapshot = (
             pod_gone(self.snapshot, read(raw), self.now_ms) if gone else pod_seen(self.snapshot, read(raw))
         )
@@ -226,11 +238,13 @@ class Story(RuleBasedStateMachine):
         self.unheard_nodes.clear()
         self.unheard_pods.clear()
         self.heard = self.written
+        for pod in self.pods.values():
+            pod.is_news = True
         self.tells(self.heard.listed)
         objects = [pod.raw for pod in self.pods.values() if pod.object]
         for pod in self.pods.values():
             if not pod.object:
-                pod.gone_ms = -GRACE_MS  # it never knew of this one
+                pod.gone_ms, pod.kept = -GRACE_MS, False  # it never knew of this one
         self.snapshot = rebuilt([self.node()], objects)
         if nodes_first:
             early: Snapshot = node_seen(EMPTY, read_node(self.node()))
@@ -240,6 +254,8 @@ class Story(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         self.snapshot = expire(self.snapshot, self.now_ms)
+        for uid, pod in self.pods.items():
+            pod.is_news = pod.is_news or uid not in self.heard.listed
 
     @rule()
     def everything_is_told_and_heard(self) -> None:
@@ -263,13 +279,13 @@ class Story(RuleBasedStateMachine):
         return [0 if there.closed or room is None else room.share_milli for room in there.rooms]
 
     def could_be_known(self, uid: str, pod: Truth) -> bool:
-        """By its object; by what the node said of it since it started; and while its grace period lasts,
-        unless it started a second time: then a look between the two may have come late."""
+        """By its object; by what the node said of it since it started, for ever where it was said in time,
+        else for the longest grace period; and while its own lasts, unless it started a second time: then a
+        look between the two may have come late."""
         if pod.object or pod.gone_ms is None:
             return True
         if uid in self.heard.listed and self.heard.number > pod.started_at_look:
-            is_by_name = pod.starts == 1 and pod.gone_ms >= 0
-            return is_by_name or self.now_ms < pod.told_ms + MOST_GRACE_MS
+            return (pod.starts == 1 and pod.kept) or self.now_ms < pod.told_ms + MOST_GRACE_MS
         return pod.starts == 1 and self.now_ms < pod.gone_ms + GRACE_MS
 
     @invariant()

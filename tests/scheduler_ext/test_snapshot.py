@@ -397,6 +397,16 @@ def test_a_placement_that_cannot_be_believed_closes_its_node_and_frees_no_card(
     assert ended.node("n").closed == ""
 
 
+def test_a_node_that_is_closed_for_two_reasons_tells_the_same_one_whichever_came_first() -> None:
+    pods = [on(percent(50, "p"), "n", "GPU-9"), bound(percent(50, "q"), "n", None)]
+    assert {rebuilt([node("n")], [pod]).node("n").closed for pod in pods} == {"placement", "unplaced"}
+
+    one, other = (rebuilt([node("n")], listed) for listed in (pods, pods[::-1]))
+
+    assert one == other
+    assert one.node("n").closed == "placement"
+
+
 def test_a_placement_counts_only_for_a_pod_that_is_bound() -> None:
     raw = percent(50)
     raw["metadata"]["annotations"] = {"bursar.dev/devices": devices(main=[SLICE])}
