@@ -131,6 +131,10 @@ class Heart:
             return False
         return now_ms >= self._end_at or (not self._posting and (self._gave_up or not self._spool.beats()))
 
+    def unacknowledged(self) -> int:
+        """How many beats the timekeeper has not acknowledged."""
+        return len(self._spool.beats())
+
     def waits_for_a_thread(self) -> bool:
         """Whether a post or a reading of NVML is still under way."""
         return self._posting or self._gauging

@@ -58,6 +58,8 @@ def until_the_end(settings: Settings, inbox: Inbox) -> bool:
     held = disk.load(os.urandom(8).hex(), boot_ms())
     heart = Heart(ports, held, boot_ms(), settings.ends_when_over)
     beat_on(heart, inbox)
+    if left := heart.unacknowledged():
+        say("unacknowledged", beats=left, reason="the timekeeper may have missed them")
     if heart.waits_for_a_thread():
         return True
     courier.close()

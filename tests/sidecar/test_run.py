@@ -58,6 +58,29 @@ def test_the_loop_beats_until_the_end_and_leaves_no_thread_behind(
     assert len(timekeeper.moments()) == 4
 
 
+@pytest.mark.parametrize(("last", "said"), [(fine, 0), (lambda _: (503, {}), 1)])
+def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
+    tmp_path: Path,
+    timekeeper: Timekeeper,
+    authority: Authority,
+    inbox: Inbox,
+    capfd: pytest.CaptureFixture[str],
+    last: Callable[[Arrival], Any],
+    said: int,
+) -> None:
+    def answer(arrival: Arrival) -> Any:
+        if len(timekeeper.arrivals) < 2:
+            return fine(arrival)
+        inbox.put(End(signal.SIGTERM))
+        return last(arrival)
+
+    timekeeper.answer = answer
+    run.until_the_end(settings.read([], variables(tmp_path, timekeeper.url, authority)), inbox)
+
+    lines = capfd.readouterr().err.splitlines()
+    assert sum(line.startswith("event=unacknowledged beats=") for line in lines) == said
+
+
 def test_the_role_runs_from_its_entry_point(
     tmp_path: Path,
     timekeeper: Timekeeper,

@@ -3,7 +3,11 @@ every charge is exact."""
 
 import datetime
 import json
+import os
+import re
 import signal
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(900)]
 
 Json = dict[str, Any]
 
-MANY, PERCENT = 200, 10
+MANY, PERCENT, MEASURED = 200, 10, 10_000
+TAKEN = 'bursar_heartbeats_total{outcome="new"}'
 PODS = "/api/v1/namespaces/many/pods"
 
 
@@ -26,8 +31,24 @@ def pod(name: str) -> Json:
     """One that runs until it is ended by `end`."""
     limits = {"bursar.dev/gpu-percent": str(PERCENT)}
     container = {"name": "main", "image": "example/app:1", "resources": {"limits": limits}}
-    metadata = {"name": name, "annotations": {"local.bursar.dev/run-for": "180s"}}
+    metadata = {"name": name, "annotations": {"local.bursar.dev/run-for": "240s"}}
     return {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
+
+
+def posts_taken(stack: Stack) -> int:
+    """How many posts of heartbeats the timekeeper has taken since it started."""
+    context = stack.tls_context()
+    with urllib.request.urlopen(f"{stack.timekeeper_url}/metrics", context=context) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(TAKEN))
+
+
+def cpu_s(process: int) -> float:
+    """The CPU time of a process and its children."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(cpu_s(int(child)) for child in children)
 
 
 def spools(stack: Stack) -> list[int]:
@@ -58,6 +79,13 @@ def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
     stack.wait("all sidecars", lambda: len(sidecars.running) == MANY, within_s=120)
     stack.wait("a spool of each", lambda: len(spools(stack)) == MANY, within_s=120)
 
+    process = stack.processes["timekeeper"].pid
+    since, taken, spent = time.monotonic(), posts_taken(stack), cpu_s(process)
+    stack.wait("posts to measure by", lambda: posts_taken(stack) >= taken + MEASURED, within_s=200)
+    seconds, taken = time.monotonic() - since, posts_taken(stack) - taken
+    each_us = 1e6 * (cpu_s(process) - spent) / taken
+    load = f"{taken / seconds:.0f} posts/s, each {each_us:.0f} us of the timekeeper's CPU"
+
     stack.stop("timekeeper", signal.SIGKILL)
     stack.wait("beats of all to be held back", lambda: min(spools(stack)) >= 3, within_s=120)
     held = sum(spools(stack))
@@ -80,6 +108,11 @@ def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
     owed = {uid: 10 * PERCENT * ran_ms(each) for uid, each in pods.items()}
     stack.wait("the charges", lambda: charged() == owed, within_s=60)
     assert len(owed) == MANY
-    assert sum(spools(stack)) == 0
+    # all end at once: sidecars for whose last beats the machine is too slow say how many they are
+    late = spools(stack)
+    told = [int(beats) for beats in re.findall(r"event=unacknowledged beats=(\d+)", sidecars.logs())]
+    assert sorted(told) == sorted(filter(None, late))
     with capfd.disabled():
-        print(f"{MANY} sidecars; {held} beats were held back while the timekeeper was away")
+        print(
+            f"{MANY} sidecars: {load}; {held} beats held back while it was away, {sum(late)} last ones late"
+        )
