@@ -17,6 +17,7 @@ from timekeeper.accounts.evictions import (
     MOST_IN_AN_HOUR,
     SPACE_MS,
     Past,
+    Result,
     Suspect,
     Verdict,
     decide,
@@ -211,21 +212,34 @@ def test_whoever_has_been_over_for_longest_goes_first() -> None:
 
 def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     begun = Past(T0 - SPACE_MS + 1)
-    past = NOTHING.after("other", True, T0 - SPACE_MS + 1)
+    past = NOTHING.after("other", "evicted", T0 - SPACE_MS + 1)
 
     assert decide([suspect()], begun, T0) == Verdict(None, 1)
     assert decide([suspect()], past, T0) == Verdict(None, 1)
-    assert decide([suspect()], NOTHING.after("other", True, T0 - SPACE_MS), T0).leaves == suspect()
+    assert decide([suspect()], NOTHING.after("other", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
 
 
-def test_an_attempt_in_vain_takes_nobodys_turn() -> None:
-    assert decide([suspect()], NOTHING.after("other", False, T0), T0).leaves == suspect()
+@pytest.mark.parametrize(
+    ("result", "leaves"),
+    [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
+)
+def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, leaves: bool) -> None:
+    verdict = decide([suspect()], NOTHING.after("other", result, T0), T0)
+
+    assert verdict == (Verdict(suspect(), 0) if leaves else Verdict(None, 1))
+
+
+def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
+    past, later_ms = NOTHING.after("p", "evicted", T0), T0 + LONGEST_PAUSE_MS
+
+    assert decide([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == Verdict(None, 0)
+    assert decide([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
 
 
 def test_no_more_than_so_many_leave_in_an_hour() -> None:
     past = NOTHING
     for number in range(MOST_IN_AN_HOUR):
-        past = past.after(f"p{number}", True, T0 - HOUR_MS + 1 + number * SPACE_MS)
+        past = past.after(f"p{number}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
 
     assert decide([suspect()], past, T0) == Verdict(None, 1)
     assert decide([suspect(seen_ms=T0 + 1)], past, T0 + 1).leaves is not None
@@ -234,7 +248,7 @@ def test_no_more_than_so_many_leave_in_an_hour() -> None:
 def test_one_pod_is_tried_more_and_more_seldom() -> None:
     past, at_ms, pauses = NOTHING, T0, []
     for _ in range(8):
-        past, began_ms = past.after("p", False, at_ms), at_ms
+        past, began_ms = past.after("p", "protected", at_ms), at_ms
         while past.rests("p", at_ms):
             at_ms += SECOND
         pauses.append(at_ms - began_ms)
@@ -245,7 +259,7 @@ def test_one_pod_is_tried_more_and_more_seldom() -> None:
 
 
 def test_what_is_long_past_is_forgotten() -> None:
-    past = NOTHING.after("p", True, T0).after("q", False, T0 + HOUR_MS)
+    past = NOTHING.after("p", "evicted", T0).after("q", "gone", T0 + HOUR_MS)
 
     assert (past.evicted_ms, list(past.tried)) == ((), ["q"])
 
@@ -260,7 +274,7 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
         verdict = decide(everybody(there[:50], now_ms), past, now_ms)
         if verdict.leaves:
             there.remove(verdict.leaves.over.uid)
-            past = past.after(verdict.leaves.over.uid, True, now_ms)
+            past = past.after(verdict.leaves.over.uid, "evicted", now_ms)
             left.append(now_ms)
 
     assert min(after - before for before, after in pairwise(left)) >= SPACE_MS

@@ -6,6 +6,7 @@ and there are only so many in an hour: people have the time to see what goes on 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from timekeeper.accounts.overuse import FRESH_MS, Over
 
@@ -14,6 +15,11 @@ SPACE_MS = 20_000  # between two evictions, and after the start of whoever decid
 MOST_IN_AN_HOUR = 30
 FIRST_PAUSE_MS = 30_000  # between two attempts at one pod; each is twice the one before
 LONGEST_PAUSE_MS = 600_000
+
+# "evicted": it goes; "gone": it had gone before; "protected": a PodDisruptionBudget keeps it; "refused": we
+# may not; "unclear": nobody answered, or it cannot be done for now
+Result = Literal["evicted", "gone", "protected", "refused", "unclear"]
+RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "unclear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +34,11 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The attempts at one pod: how many, and when the last was made."""
+    """The attempts at one pod: how many, when the last was made, and what came of it."""
 
     count: int
     at_ms: int
+    result: Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +49,16 @@ class Past:
     evicted_ms: tuple[int, ...] = ()
     tried: Mapping[str, Tried] = field(default_factory=dict)
 
-    def after(self, uid: str, has_left: bool, now_ms: int) -> "Past":
-        """With one attempt more; ``has_left`` also where nobody can tell. What no rule asks for any longer is
-        left out."""
+    def after(self, uid: str, result: Result, now_ms: int) -> "Past":
+        """With one attempt more, which counts as an eviction also where nobody can tell. What no rule asks
+        for any longer is left out."""
         lately = tuple(each for each in self.evicted_ms if _apart(each, now_ms) < HOUR_MS)
         tried = {uid: each for uid, each in self.tried.items() if _apart(each.at_ms, now_ms) < HOUR_MS}
         count = tried[uid].count + 1 if uid in tried else 1
         return Past(
             self.began_ms,
-            (*lately, now_ms) if has_left else lately,
-            tried | {uid: Tried(count, now_ms)},
+            (*lately, now_ms) if result in ("evicted", "unclear") else lately,
+            tried | {uid: Tried(count, now_ms, result)},
         )
 
     def is_full(self, now_ms: int) -> bool:
@@ -66,6 +73,8 @@ class Past:
         if tried is None:
             return False
         pause_ms = min(FIRST_PAUSE_MS << min(tried.count - 1, 10), LONGEST_PAUSE_MS)
+        if tried.result == "evicted":  # it goes, though the watch may be late to say so
+            pause_ms = LONGEST_PAUSE_MS
         return _apart(tried.at_ms, now_ms) < pause_ms
 
 

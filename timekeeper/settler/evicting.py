@@ -9,10 +9,9 @@ is deleted in place of an eviction.
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
-from typing import Literal
 
 from timekeeper import metrics
-from timekeeper.accounts.evictions import Past, Suspect, decide
+from timekeeper.accounts.evictions import RESULTS, Past, Result, Suspect, decide
 from timekeeper.accounts.history import History
 from timekeeper.accounts.overuse import Over
 from timekeeper.accounts.pods import Pod
@@ -28,11 +27,6 @@ from timekeeper.store.terms import OverError, Term
 LOOK_S = 5.0
 SOON_S = 1.0  # after an attempt: there may be others that are due
 AWAY_S = 30.0  # where the database is away
-
-# "evicted": it goes; "gone": it had gone before; "protected": a PodDisruptionBudget keeps it; "refused": we
-# may not; "unclear": nobody answered, or it cannot be done for now
-Result = Literal["evicted", "gone", "protected", "refused", "unclear"]
-RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "unclear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ class Evictor:
     def _evict(self, suspect: Suspect, now_ms: int) -> None:
         over = suspect.over
         result, said = self._ask(over)
-        self._past = self._past.after(over.uid, result in ("evicted", "unclear"), now_ms)
+        self._past = self._past.after(over.uid, result, now_ms)
         attempt = self._past.tried[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         say(
@@ -123,12 +117,12 @@ def may_be_evicted(pod: Pod, node: str) -> bool:
     return pod.node == node and not ends
 
 
-def keep_evicting(evictor: Evictor, stop: Event) -> None:
-    """Look every few seconds until ``stop``, or until the term is over."""
+def keep_evicting(step: Callable[[], bool], stop: Event) -> None:
+    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
-            pause_s = SOON_S if evictor.step() else LOOK_S
+            pause_s = SOON_S if step() else LOOK_S
         except OverError as error:
             say("evicting ends", reason="another settles, and evicts", error=error)
             return

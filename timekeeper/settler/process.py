@@ -72,7 +72,7 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
         Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
     sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
     evictor = Evictor(store, settler.term, api, sight, now_ms)
-    Thread(target=keep_evicting, args=(evictor, stop), name="evict", daemon=True).start()
+    Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True).start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
     try:
         turn(settler, heard, stop)
