@@ -3,6 +3,7 @@ as it is told to, and a clock turned by hand."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -24,8 +25,9 @@ from tests.timekeeper.worlds import (
     token,
 )
 from timekeeper.accounts.evictions import RESULTS
+from timekeeper.accounts.pods import Pod, read_pod
 from timekeeper.api_server import connect
-from timekeeper.settler.evicting import Evictor, Sight, keep_evicting
+from timekeeper.settler.evicting import Evictor, Sight, keep_evicting, may_be_evicted
 from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
 from timekeeper.store import terms
 from timekeeper.store.engine import UnavailableError
@@ -197,6 +199,12 @@ def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Over
     assert overused.api.evictions == []
 
 
+def test_another_nodes_agent_has_nobody_evicted(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+
+    assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
+
+
 def test_looks_that_tell_nothing_neither_evict_nor_spare(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.over(30 * SECOND, p=9_000)
@@ -221,6 +229,24 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
 
     overused.town.hear("pods", pod("p"))
     assert len(overused.over(0, p=9_000)) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "may"),
+    [
+        ({}, True),
+        ({"node": "n2"}, False),
+        ({"ended_ms": T0}, False),
+        ({"deleted_ms": T0}, False),
+        ({"others_ended": True}, False),
+    ],
+    ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],
+)
+def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(other: Json, may: bool) -> None:
+    running = read_pod(gpu_pod(started_ms=T0))
+
+    assert isinstance(running, Pod)
+    assert may_be_evicted(replace(running, **other), "n1") is may
 
 
 def test_a_pod_of_the_same_name_pays_for_nothing(overused: Overused) -> None:

@@ -505,6 +505,17 @@ def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(run
     assert over.episode.since_ms == T0
 
 
+def test_more_pods_over_their_share_than_a_question_may_name_are_no_error(running: Town) -> None:
+    """As after a driver's upgrade that counts wrongly, in a large cluster; all but one have no session."""
+    episode = {"since": T0, "cards": [{"uuid": "GPU-1", "memory_mib": 9, "share_mib": 8, "seen": T0}]}
+    everybody = {f"uid-{number}": episode for number in range(70_000)} | {"uid-half": episode}
+    report(running, 1, use())
+    with running.store.writing() as connection:
+        connection.execute(update(NODE_USES).values(overuse=json.dumps(everybody)))
+
+    assert [each["uid"] for each in running.get("/v1/overuse").get_json()["pods"]] == ["uid-half"]
+
+
 def test_what_the_release_before_wrote_of_overuse_is_read(running: Town) -> None:
     report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
     since_ms = running.clock()

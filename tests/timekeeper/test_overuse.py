@@ -15,6 +15,7 @@ from timekeeper.accounts.evictions import (
     HOUR_MS,
     LONGEST_PAUSE_MS,
     MOST_IN_AN_HOUR,
+    RESULTS,
     SPACE_MS,
     Past,
     Result,
@@ -284,6 +285,51 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
 
 def everybody(uids: list[str], now_ms: int) -> Iterator[Suspect]:
     return (suspect(uid, since_ms=T0 - HOUR_MS, seen_ms=now_ms) for uid in uids)
+
+
+SUSPECTS = st.lists(
+    st.builds(
+        suspect,
+        st.sampled_from("abcdefgh"),
+        since_ms=st.integers(T0 - 12 * MINUTE, T0),
+        seen_ms=st.integers(T0 - 3 * MINUTE, T0 + 3 * MINUTE),
+        grace_ms=st.sampled_from([None, 0, MINUTE, 10 * MINUTE]),
+        may_leave=st.booleans(),
+    ),
+    unique_by=lambda each: each.over.uid,
+)
+ATTEMPTS = st.lists(
+    st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(RESULTS), st.integers(T0 - 20 * MINUTE, T0)),
+    max_size=4,
+)
+
+
+@given(SUSPECTS, ATTEMPTS)
+def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
+    suspects: list[Suspect], attempts: list[tuple[str, Result, int]]
+) -> None:
+    past = NOTHING
+    for uid, result, at_ms in sorted(attempts, key=lambda each: each[2]):
+        past = past.after(uid, result, at_ms)
+
+    verdict = decide(suspects, past, T0)
+
+    resting = {uid for uid, _, _ in attempts if past.rests(uid, T0)}
+    due = {
+        (each.over.episode.since_ms, each.over.uid)
+        for each in suspects
+        if each.may_leave
+        and each.grace_ms is not None
+        and each.over.uid not in resting
+        and each.over.episode.since_ms + each.grace_ms <= each.over.episode.seen_ms
+        and T0 - FRESH_MS < each.over.episode.seen_ms < T0 + FRESH_MS
+    }
+    lately = any(result in ("evicted", "unclear") and T0 - at_ms < SPACE_MS for _, result, at_ms in attempts)
+    if lately or not due:
+        assert verdict == Verdict(None, len(due))
+    else:
+        assert verdict.leaves is not None
+        assert (verdict.leaves.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
 
 
 # Whose budget says so.

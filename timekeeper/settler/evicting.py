@@ -24,7 +24,7 @@ from timekeeper.store import node_uses, terms
 from timekeeper.store.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.terms import OverError, Term
 
-LOOK_S = 5.0
+LOOK_S = 10.0
 SOON_S = 1.0  # after an attempt: there may be others that are due
 AWAY_S = 30.0  # where the database is away
 

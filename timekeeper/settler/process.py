@@ -35,6 +35,7 @@ def settle(settings: Settings) -> int:
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
+    metrics.OVERUSE_HELD_BACK.set(0)
     me = settings.holder or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     try:
         if not store.is_shared:
@@ -51,6 +52,7 @@ def settle(settings: Settings) -> int:
         return code
     finally:
         metrics.LEADS.set(0)
+        metrics.OVERUSE_HELD_BACK.set(0)
         store.close()
 
 

@@ -13,6 +13,7 @@ from timekeeper.accounts.measured import Excess, Held, Look, in_order, used
 from timekeeper.accounts.overuse import FRESH_MS, Episode, Over, Seen, follow
 from timekeeper.store import figures
 from timekeeper.store.engine import Connection
+from timekeeper.store.reading import chunks
 from timekeeper.store.schema import NODE_USES, SESSIONS
 
 NODE = "node"
@@ -85,18 +86,20 @@ def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
 
 def over(connection: Connection, namespace: str, now_ms: int) -> list[Over]:
     """The pods over their memory share by the last reports, of one namespace or (empty) of all, by UID."""
-    rows = select(NODE_USES).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
+    columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
+    rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
     by_uid: dict[str, list[tuple[str, Episode]]] = {}
     for row in connection.execute(rows):
         for uid, episode in _episodes(row).items():
             by_uid.setdefault(uid, []).append((row.name, episode))
     named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
-    named = named.where(SESSIONS.c.uid.in_(list(by_uid)), SESSIONS.c.ended_ms.is_(None))
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
     if namespace:
         named = named.where(SESSIONS.c.namespace == namespace)
     return [
         Over(row.uid, row.namespace, row.name, row.node, episode)
-        for row in connection.execute(named.order_by(SESSIONS.c.uid))
+        for some in chunks(sorted(by_uid))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
         for node, episode in by_uid[row.uid]
         if node == row.node
     ]
