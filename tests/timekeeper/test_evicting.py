@@ -337,6 +337,20 @@ def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overuse
     assert found == [1]
 
 
+def test_that_a_disruption_budget_keeps_a_pod_is_told_also_where_an_attempt_failed_before(
+    overused: Overused,
+) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (503, {"message": "away"})
+    overused.over(MINUTE, p=9_000)
+    overused.api.refusals["p"] = (429, PDB_429)
+    overused.town.clock.turn(MINUTE)
+
+    overused.over(MINUTE, p=9_000)
+
+    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+
+
 def test_a_pod_that_a_disruption_budget_keeps_takes_nobodys_turn(overused: Overused) -> None:
     overused.begin("p", "q", **EVICT)
     overused.api.refusals["p"] = (429, PDB_429)
@@ -353,14 +367,15 @@ def test_a_pod_that_a_disruption_budget_keeps_takes_nobodys_turn(overused: Overu
     ("status", "body", "result"),
     [
         (429, PDB_429, "protected"),
-        (429, {"message": "too many requests"}, "unclear"),
+        (429, {"message": "too many requests"}, "refused"),
         (500, {"message": "This pod has more than one PodDisruptionBudget"}, "protected"),
         (500, {"message": "broken"}, "unclear"),
         (404, {"message": 'pods "p" not found'}, "gone"),
         (409, ANOTHER_409, "gone"),
-        (409, {"message": "the object has been modified"}, "unclear"),
+        (409, {"message": "the object has been modified"}, "refused"),
         (403, {"message": "forbidden"}, "refused"),
-        (410, {"message": "expired"}, "unclear"),
+        (410, {"message": "expired"}, "refused"),
+        (503, {"message": "away"}, "unclear"),
     ],
 )
 def test_what_the_api_server_answers_is_counted_by_what_it_means(

@@ -16,8 +16,8 @@ MOST_IN_AN_HOUR = 30
 FIRST_PAUSE_MS = 30_000  # between two attempts at one pod; each is twice the one before
 LONGEST_PAUSE_MS = 600_000
 
-# "evicted": it goes; "gone": it had gone before; "protected": a PodDisruptionBudget keeps it; "refused": we
-# may not; "unclear": nobody answered, or it cannot be done for now
+# "evicted": it goes; "gone": it had gone before; "protected": a PodDisruptionBudget keeps it; "refused": the
+# API server will not, for now or at all; "unclear": it failed or did not answer, so the pod may go or not
 Result = Literal["evicted", "gone", "protected", "refused", "unclear"]
 RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "unclear")
 

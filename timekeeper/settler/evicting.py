@@ -77,6 +77,7 @@ class Evictor:
 
     def _evict(self, suspect: Suspect, now_ms: int) -> None:
         over = suspect.over
+        before = self._past.tried.get(over.uid)
         result, said = self._ask(over)
         self._past = self._past.after(over.uid, result, now_ms)
         attempt = self._past.tried[over.uid].count
@@ -96,7 +97,7 @@ class Evictor:
         )
         if result == "evicted":
             self._telling.tell(evicted(suspect, now_ms))
-        elif result == "protected" and attempt == 1:
+        elif result == "protected" and (before is None or before.result != "protected"):
             self._telling.tell(protected(suspect, now_ms))
 
     def _ask(self, over: Over) -> tuple[Result, str]:
@@ -106,8 +107,10 @@ class Evictor:
             self._api.post(path, eviction(over.namespace, over.name, over.uid))
         except RefusedError as error:
             return _refusal(error), str(error)
-        except (UnreachableError, ExpiredError) as error:
-            return "unclear", str(error) or "410"
+        except ExpiredError:
+            return "refused", f"POST {path}: 410"
+        except UnreachableError as error:
+            return "unclear", str(error)
         return "evicted", ""
 
 
@@ -137,7 +140,7 @@ def _refusal(error: RefusedError) -> Result:
         return "gone"
     if is_protected(error.status, words, error.body):
         return "protected"
-    return "refused" if error.status in (400, 401, 403, 405, 422) else "unclear"
+    return "refused" if error.status < 500 else "unclear"
 
 
 def _cards(over: Over) -> str:
