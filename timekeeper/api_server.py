@@ -31,11 +31,13 @@ _ALLOWED = (
 
 
 class RefusedError(UnreachableError):
-    """The API server understood and said no; ``status`` is its HTTP code."""
+    """The API server understood and said no; ``status`` is its HTTP code, ``body`` the Status that it sent,
+    as far as there was one."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, body: Json) -> None:
         super().__init__(sentence)
         self.status = status
+        self.body = body
 
 
 class ApiServer:
@@ -195,10 +197,12 @@ def _refuse(method: str, path: str, response: Any) -> None:
     if response.status == _GONE:
         raise ExpiredError
     try:
-        message = orjson.loads(data).get("message", "")
-    except (orjson.JSONDecodeError, AttributeError):
-        message = ""
-    raise RefusedError(response.status, f"{method} {path}: {response.status} {message}".rstrip())
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    message = body.get("message", "")
+    raise RefusedError(response.status, f"{method} {path}: {response.status} {message}".rstrip(), body)
 
 
 def _lines(response: Any) -> Iterator[Json]:

@@ -19,6 +19,16 @@ NODE_REPORTS = Counter(
 NODE_STRAYS = Counter(
     "bursar_nodeusage_strays", "Pods left out of reports of nodes' agents, by why", ["reason"]
 )
+OVERUSE_EVICTIONS = Counter(
+    "bursar_overuse_evictions",
+    "Attempts to evict a pod over its memory share, by what came of it",
+    ["result"],
+)
+OVERUSE_HELD_BACK = Gauge(
+    "bursar_overuse_evictions_held_back",
+    "Pods that are due to be evicted for overuse and wait, for there were enough evictions",
+    multiprocess_mode="mostrecent",
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "How long answers took, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Questions to the API server by kind and outcome", ["kind", "outcome"])

@@ -25,8 +25,8 @@ from timekeeper.core import budgets
 pytestmark = pytest.mark.cluster
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
-# used in tests/scheduler_ext/test_preempting, by an account that has the same role
-PREEMPTORS = (Right("create", "pods/eviction"), Right("delete", "pods"))
+# by account: used in tests/scheduler_ext/test_preempting, by one that has the same role
+PREEMPTORS = {"bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods"))}
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -76,8 +76,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
 
 def live(stack: Stack) -> Json:
     """A budget that another ConfigMap has set already, which no review of one object can see; a pod that gets
-    half a card, one that waits for the card by policy `load` and gets it; a report; and certificates renewed.
-    Gives the sample pod as it was bound."""
+    half a card, one that waits for the card by policy `load`, gets it, and is evicted for it uses more memory
+    than it was given; a report; and certificates renewed. Gives the sample pod as it was bound."""
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
     apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
@@ -99,6 +99,7 @@ def live(stack: Stack) -> Json:
     stack.wait("the cards' use to be asked for", lambda: "usage-heard" in stack.log("extender"))
     free_the_card(stack)
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
+    evict_for_overuse(stack)
     bind_a_pod_that_is_not_there(stack)
     close_a_node(stack)
     stack.get("/v1/usage", stack.reader_token())
@@ -146,6 +147,40 @@ def free_the_card(stack: Stack) -> None:
     stack.cp.kubectl("delete", "pod", "half-a-card", "-n", "team-a", "--grace-period=1")
     stack.wait("the extender to wake the second", lambda: "woken" in stack.log("extender"))
     stack.cp.start_scheduler("gpu-scheduler", profiles=(GPU_PROFILE,), extender_url=stack.extender_url)
+
+
+def evict_for_overuse(stack: Stack) -> None:
+    """By the word of the node's agent that the pod uses more memory of its card than it was given."""
+    entry = "gpuHours: unlimited\noveruse: evict\noveruseGrace: 0s\n"
+    apply(stack, yaml.safe_dump(budget_map("overuse", {"_defaults": entry})))
+    agent = {
+        "metadata": {"name": "agent-n1"},
+        "spec": {
+            "nodeName": "n1",
+            "serviceAccountName": "bursar-node",
+            "containers": [{"name": "agent", "image": "example"}],
+        },
+    }
+    made = stack.cp.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", agent)
+    token = stack.token(NAMESPACE, "bursar-node", audience="bursar", pod=made)
+    metadata = stack.cp.api.call("GET", f"{PODS}/waiter")["metadata"]
+    (card,) = json.loads(metadata["annotations"]["bursar.dev/devices"])["containers"]["main"]
+    over = {"uuid": card["uuid"], "utilisation": 0, "memory_mib": card["memory_mib"] + 1}
+    uses = [{"age_ms": 0, "pods": [{"uid": metadata["uid"], "cards": [over]}], "cards": []}]
+    body = {"version": 1, "boot": "run", "sequence": 0, "uses": uses}
+
+    def is_evicted() -> bool:
+        body["sequence"] = int(str(body["sequence"])) + 1
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(
+            f"{stack.timekeeper_url}/v1/nodeusage", json.dumps(body).encode(), headers
+        )
+        with urllib.request.urlopen(request, timeout=10, context=stack.tls_context()) as answer:
+            assert answer.status == 200
+        return "GPUMemoryEviction" in stack.cp.kubectl("get", "events", "-n", "team-a").stdout
+
+    stack.wait("an Event about the eviction", is_evicted, "timekeeper")
+    stack.wait("the pod to go", lambda: not stack.exists(f"{PODS}/waiter"))
 
 
 def bind_a_pod_that_is_not_there(stack: Stack) -> None:
@@ -204,8 +239,9 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
     calls = [call.right for call in lived.calls if call.account == account]
     calls += asked(lived, f"system:serviceaccount:{NAMESPACE}:{account}")
     # kube-scheduler's own, and used by it in test_scheduler
+    elsewhere = PREEMPTORS.get(account, ())
     rights = [
-        right for right in granted(account) if right.name != "bursar-scheduler" and right not in PREEMPTORS
+        right for right in granted(account) if right.name != "bursar-scheduler" and right not in elsewhere
     ]
 
     assert calls

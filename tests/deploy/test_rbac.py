@@ -51,6 +51,8 @@ NEEDED: dict[str, Reasons] = {
         "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
         "budgets": followed("configmaps", "", NAMESPACE),
         "what is wrong with a budget": {Right("create", "events", "", NAMESPACE)},
+        "to have pods leave that are over their memory share": {Right("create", "pods/eviction")},
+        "to tell them why": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "who a caller is": {Right("create", "tokenreviews", "authentication.k8s.io")},
         "what a caller may": {Right("create", "subjectaccessreviews", "authorization.k8s.io")},

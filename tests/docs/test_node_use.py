@@ -11,6 +11,10 @@ from sidecar.node.reports import Ports, Reports
 from sidecar.node.use import Measured, PodLoad
 from sidecar.node.values import Card, Load, PodSeen
 from sidecar.node.watchdog import Episode, Excess
+from timekeeper import metrics
+from timekeeper.accounts import evictions, overuse
+from timekeeper.core.policy import Settings
+from timekeeper.settler import telling
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "node-use.md").read_text()
 
@@ -32,11 +36,29 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
     exist = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}
     labels = {label for each in families for sample in each.samples for label in sample.labels}
 
-    told = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", PAGE, re.MULTILINE))
+    of_the_agent = PAGE[PAGE.index("## Metrics") :]
+    told = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", of_the_agent, re.MULTILINE))
 
     assert told == exist
     assert [label for label in sorted(labels) if f"`{label}`" not in PAGE] == []
 
 
 def test_the_events_that_are_written_are_the_ones_that_are_told_of() -> None:
-    assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == {watchdog.OVER, watchdog.WITHIN}
+    written = {watchdog.OVER, watchdog.WITHIN, telling.EVICTED, telling.PROTECTED}
+
+    assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
+
+
+def test_what_becomes_of_an_eviction_and_its_bounds_are_told() -> None:
+    (row,) = re.findall(r"^\| `bursar_overuse_evictions_total` .*$", PAGE, re.MULTILINE)
+    text = " ".join(PAGE.split())
+
+    assert set(re.findall(r"`(\w+)`[;:]", row)) == set(evictions.RESULTS)
+    for metric in (metrics.OVERUSE_EVICTIONS, metrics.OVERUSE_HELD_BACK):
+        assert f"`{metric._name}" in PAGE
+    assert (
+        f"with {evictions.SPACE_MS // 1000} s between two and {evictions.MOST_IN_AN_HOUR} in an hour" in text
+    )
+    assert f"after {evictions.FIRST_PAUSE_MS // 1000} s, 1, 2, 4 and 8 minutes, then each" in text
+    assert f"then each {evictions.LONGEST_PAUSE_MS // 60_000} minutes" in text
+    assert (overuse.FRESH_MS, Settings().overuse_grace_ms) == (120_000, 600_000)

@@ -1,5 +1,5 @@
-"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events, and the Lease
-of the settlers. Plain HTTP.
+"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events, evictions that
+it answers and does not carry out, and the Lease of the settlers. Plain HTTP.
 
 It keeps what it is given and tells all watchers; it knows nothing of what the objects mean.
 """
@@ -42,6 +42,9 @@ class FakeApiServer:
         self.allowed: set[tuple[str, str, str, str]] = set()
         self.reviews: list[Json] = []
         self.events: list[Json] = []
+        self.takes_events = True
+        self.evictions: list[Json] = []
+        self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
         self.expired = False
         self.lease: Json | None = None  # the settlers' Lease
@@ -105,7 +108,10 @@ class FakeApiServer:
             return {"status": {"allowed": who in self.allowed}}
         if path == LEASES:
             return None if self.lease else self._hold(body)
-        if path.endswith("/events"):
+        if path.endswith("/eviction"):
+            self.evictions.append(body)
+            return {"kind": "Status", "status": "Success"}
+        if path.endswith("/events") and self.takes_events:
             self.events.append(body)
             return body
         return None
@@ -184,8 +190,12 @@ def serving(api: FakeApiServer) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = api.review(urlsplit(self.path).path, body)
-            self._answer(404 if answer is None else 201, answer or {})
+            path = urlsplit(self.path).path
+            answer = api.review(path, body)
+            if path.endswith("/eviction") and path.split("/")[-2] in api.refusals:
+                self._answer(*api.refusals[path.split("/")[-2]])
+            else:
+                self._answer(404 if answer is None else 201, answer or {})
 
         def do_PUT(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

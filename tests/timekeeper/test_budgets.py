@@ -128,12 +128,10 @@ def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town)
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
 
 
-def test_what_is_not_built_of_the_settings_is_said_to_the_config_map(town: Town) -> None:
+def test_of_the_settings_everything_is_done(town: Town) -> None:
     town.begin(("configmaps", budgets(_settings="overuse: evict")))
 
-    assert [notice.message for notice in town.notices] == [
-        "_settings: overuse: not built yet, evict acts as observe and overuseGrace has no effect"
-    ]
+    assert town.notices == []
 
 
 def test_a_notice_is_an_event_on_its_config_map(town: Town) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from tests.timekeeper.worlds import (
     CA,
@@ -446,6 +446,7 @@ def test_a_pod_over_its_memory_share_is_told_with_since_when(running: Town) -> N
         "pod": "half",
         "node": "n1",
         "since": since_ms,
+        "seen": since_ms + STEP,
         "cards": [{"uuid": "GPU-1", "memory_mib": 9_000, "share_mib": 8_000}],
     }
     assert running.get("/v1/overuse?namespace=team-b").get_json()["pods"] == []
@@ -462,6 +463,70 @@ def test_a_pod_within_its_share_again_or_gone_is_told_no_more(running: Town) -> 
     running.hear("pods", gpu_pod("half", percent=50, card=1, started_ms=T0, ended_ms=running.clock()))
     running.tick()
     assert running.get("/v1/overuse").get_json()["pods"] == []
+
+
+def test_since_when_outlasts_reports_that_tell_nothing_and_other_reports_of_one_post(running: Town) -> None:
+    report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
+    since_ms = running.clock()
+    running.clock.turn(STEP)
+    report(running, 2, use(half=[card("GPU-1", 0, None)]))
+    (told,) = running.get("/v1/overuse").get_json()["pods"]
+    assert (told["since"], told["seen"], told["cards"][0]["memory_mib"]) == (since_ms, since_ms, 9_000)
+    running.clock.turn(2 * STEP)
+    report(running, 3, use(STEP, p=[card()]), use(0, half=[card("GPU-1", 0, 9_500)]))
+
+    (told,) = running.get("/v1/overuse").get_json()["pods"]
+
+    assert (told["since"], told["seen"]) == (since_ms, running.clock())
+
+
+def test_each_report_of_a_post_counts_and_not_the_last_alone(running: Town) -> None:
+    report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
+    running.clock.turn(3 * STEP)
+    within, over = [card("GPU-1", 0, 8_000)], [card("GPU-1", 0, 9_000)]
+    report(running, 2, use(2 * STEP, half=over), use(STEP, half=within), use(0, half=over))
+
+    (told,) = running.get("/v1/overuse").get_json()["pods"]
+
+    assert told["since"] == running.clock()
+
+
+def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(running: Town) -> None:
+    """With tens of thousands of nodes an agent reports each minute, and a little later by its jitter."""
+    minute = MOST_REPORT_MS + 5 * SECOND
+    with running.store.writing() as connection:
+        for number, mib in enumerate((9_000, None, 9_000)):
+            seen = Look(0, (("uid-half", (Figure("GPU-1", 0, mib, exclusive=True),)),), ())
+            sent = node_uses.Report("n1", "run", number, T0 + number * minute, (seen,))
+            node_uses.record(connection, sent, MOST_REPORT_MS)
+
+        (over,) = node_uses.over(connection, "", T0 + 2 * minute)
+
+    assert over.episode.since_ms == T0
+
+
+def test_more_pods_over_their_share_than_a_question_may_name_are_no_error(running: Town) -> None:
+    """As after a driver's upgrade that counts wrongly, in a large cluster; all but one have no session."""
+    episode = {"since": T0, "cards": [{"uuid": "GPU-1", "memory_mib": 9, "share_mib": 8, "seen": T0}]}
+    everybody = {f"uid-{number}": episode for number in range(70_000)} | {"uid-half": episode}
+    report(running, 1, use())
+    with running.store.writing() as connection:
+        connection.execute(update(NODE_USES).values(overuse=json.dumps(everybody)))
+
+    assert [each["uid"] for each in running.get("/v1/overuse").get_json()["pods"]] == ["uid-half"]
+
+
+def test_what_the_release_before_wrote_of_overuse_is_read(running: Town) -> None:
+    report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
+    since_ms = running.clock()
+    cards = [{"uuid": "GPU-1", "memory_mib": 9_000, "share_mib": 8_000}]
+    old = json.dumps({"uid-half": {"since": since_ms - STEP, "cards": cards}})
+    with running.store.writing() as connection:
+        connection.execute(update(NODE_USES).values(overuse=old))
+
+    (told,) = running.get("/v1/overuse").get_json()["pods"]
+
+    assert (told["since"], told["seen"], told["cards"]) == (since_ms - STEP, since_ms, cards)
 
 
 # When the next one is due.

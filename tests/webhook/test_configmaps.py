@@ -146,12 +146,10 @@ def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
     )
 
 
-def test_what_is_not_built_yet_of_the_settings_is_told_too() -> None:
-    answer = judge(asked(config_map({"_settings": "overuse: evict\n"}), None))
+def test_evicting_for_overuse_is_built_for_a_namespace_and_for_all() -> None:
+    data = {"_settings": "overuse: evict\n", "team-a": "gpuHours: 1\noveruse: evict\noveruseGrace: 1m\n"}
 
-    assert answer.warnings == (
-        "_settings: overuse: not built yet, evict acts as observe and overuseGrace has no effect",
-    )
+    assert judge(asked(config_map(data), None)).warnings == ()
 
 
 def test_no_write_keeps_a_worker_for_long() -> None:

@@ -133,9 +133,21 @@ class History:
         """The price of a weighted GPU-hour then, as decimal text (empty: none), and its currency: the
         namespace's own, else that of ``_defaults``, else that of ``_settings``."""
         settings = self.settings(at_ms)
-        entries = (self._dated[key].at(at_ms) for key in (namespace, DEFAULTS) if key in self._dated)
-        prices = (entry.price for entry in entries if isinstance(entry, Budget))
+        prices = (entry.price for entry in self._entries(namespace, at_ms))
         return next(filter(None, prices), settings.price), settings.currency
+
+    def overuse_grace_ms(self, namespace: str, at_ms: int) -> int | None:
+        """For how long a pod of the namespace may have been over its memory share then before it is evicted;
+        None where it is not evicted. ``overuse`` and ``overuseGrace`` each: the namespace's own, else that of
+        ``_defaults``, else that of ``_settings``; in mode ``observe`` nobody is evicted."""
+        settings = self.settings(at_ms)
+        entries = self._entries(namespace, at_ms)
+        overuse = next((each.overuse for each in entries if each.overuse), settings.overuse)
+        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
+        if overuse != "evict" or mode != "enforce":
+            return None
+        graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
+        return next(graces, settings.overuse_grace_ms)
 
     def tenures(self, namespace: str, interval: Interval) -> Iterator[Tenure]:
         """The interval cut wherever the namespace's group, price or currency changed, in order, without empty
@@ -199,6 +211,11 @@ class History:
             end = min(interval.end_ms, midnight, self.account(namespace, start).span.end_ms)
             yield Interval(start, end)
             start = end
+
+    def _entries(self, namespace: str, at_ms: int) -> tuple[Budget, ...]:
+        """The namespace's own entry and ``_defaults``, those of the two that were there."""
+        found = (self._dated[key].at(at_ms) for key in (namespace, DEFAULTS) if key in self._dated)
+        return tuple(each for each in found if isinstance(each, Budget))
 
     def _account(self, subject: str, at_ms: int) -> Account:
         stretches = self._stretches_of(subject)

@@ -1,12 +1,14 @@
 """``/v1/nodeusage``: what nodes' agents measure of their pods and cards, and ``/v1/overuse``: who uses more
 memory than he was given. Which node an agent speaks for stands in its token alone."""
 
+from dataclasses import asdict
 from typing import Any, TypedDict
 
 import orjson
 from flask import Flask, Response, request
 
 from timekeeper import metrics
+from timekeeper.accounts.overuse import Over
 from timekeeper.accounts.pace import report_interval_ms
 from timekeeper.app.answers import CONTENT_TYPE, Version, answer, tagged
 from timekeeper.app.body import read_body
@@ -18,7 +20,7 @@ from timekeeper.app.services import Services
 from timekeeper.core.wire import MeasuredCards, NodeUsage, NodeUsageAnswer
 from timekeeper.store import node_uses
 from timekeeper.store.engine import ConflictError, UnavailableError
-from timekeeper.store.node_uses import Outcome, Over, Report
+from timekeeper.store.node_uses import Outcome, Report
 
 PATH = "/v1/nodeusage"
 
@@ -50,14 +52,15 @@ class OverCard(TypedDict):
 
 
 class OverPod(TypedDict):
-    """A pod over its memory share by its node's last report. `since`: when a report saw it so first, and none
-    since has seen it otherwise."""
+    """A pod over its memory share by its node's reports. `since`: when a report saw it so first, and none
+    since has seen it otherwise; `seen`: when one saw it so last, for some tell nothing."""
 
     uid: str
     namespace: str
     pod: str
     node: str
     since: int
+    seen: int
     cards: list[OverCard]
 
 
@@ -138,6 +141,7 @@ def _shown(over: Over) -> dict[str, Any]:
         "namespace": over.namespace,
         "pod": over.name,
         "node": over.node,
-        "since": over.since_ms,
-        "cards": list(over.cards),
+        "since": over.episode.since_ms,
+        "seen": over.episode.seen_ms,
+        "cards": [asdict(each.excess) for each in over.episode.cards],
     }

@@ -217,6 +217,8 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "mode": ("mode", scalars.one_of(policy.MODES)),
     "maxGPUs": ("max_gpus", scalars.natural),
     "price": ("price", scalars.price),
+    "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
+    "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
 }
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {

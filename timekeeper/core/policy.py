@@ -24,6 +24,7 @@ class Budget:
     ``price``: of a weighted GPU-hour, decimal text; empty: the cluster's. ``mode`` empty: the cluster's.
     ``rules``: (rule, mode) where the namespace differs from the cluster.
     ``exempt``: users and groups, beside the cluster's, whose objects are warned of and not refused.
+    ``overuse`` empty, ``overuse_grace_ms`` None: the cluster's.
     """
 
     amount: int | None
@@ -38,6 +39,8 @@ class Budget:
     exempt: tuple[str, ...] = ()
     max_gpus: int | None = None
     price: str = ""
+    overuse: str = ""
+    overuse_grace_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,7 @@ UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 def not_built(entry: Budget | Settings, key: str = "") -> tuple[str, ...]:
     """A sentence for each thing that the entry under ``key`` asks and that is not done: nothing is accepted
     in silence."""
-    if isinstance(entry, Settings):
-        is_asked = entry.overuse == "evict"
-        return ("overuse: not built yet, evict acts as observe and overuseGrace has no effect",) * is_asked
-    return _not_built_of_budget(entry, key)
+    return () if isinstance(entry, Settings) else _not_built_of_budget(entry, key)
 
 
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
@@ -97,6 +97,8 @@ def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
         "exempt": bool(budget.exempt),
         "price": bool(budget.price),
         "policy": bool(budget.policy),
+        "overuse": bool(budget.overuse),
+        "overuseGrace": budget.overuse_grace_ms is not None,
     }
     sentences = [f"{field}: {sentence}" for field, (is_asked, sentence) in asked.items() if is_asked]
     if key.startswith("_group."):

@@ -15,6 +15,7 @@ from timekeeper.leading import Election
 from timekeeper.log import say
 from timekeeper.settings import Settings
 from timekeeper.settler.announce import Announcer
+from timekeeper.settler.evicting import Evictor, Sight, keep_evicting
 from timekeeper.settler.run import Settler, turn
 from timekeeper.settler.watching import sources, start_watching
 from timekeeper.settler.world import Heard
@@ -34,6 +35,7 @@ def settle(settings: Settings) -> int:
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
+    metrics.OVERUSE_HELD_BACK.set(0)
     me = settings.holder or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     try:
         if not store.is_shared:
@@ -50,6 +52,7 @@ def settle(settings: Settings) -> int:
         return code
     finally:
         metrics.LEADS.set(0)
+        metrics.OVERUSE_HELD_BACK.set(0)
         store.close()
 
 
@@ -69,6 +72,9 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
     if settings.retain_ms:
         given = (Fenced(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
+    sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
+    evictor = Evictor(store, settler.term, api, sight, now_ms)
+    Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True).start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
     try:
         turn(settler, heard, stop)

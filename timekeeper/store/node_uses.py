@@ -1,7 +1,7 @@
 """What nodes' agents report, on disk: each node's last report in one row, and its pods' use by the hour."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -9,14 +9,16 @@ import orjson
 from sqlalchemy import delete, func, select, text, update
 
 from timekeeper.accounts.figures import Figure, Used
-from timekeeper.accounts.measured import Held, Look, excesses, in_order, used
+from timekeeper.accounts.measured import Excess, Held, Look, in_order, used
+from timekeeper.accounts.overuse import FRESH_MS, Episode, Over, Seen, follow
 from timekeeper.store import figures
 from timekeeper.store.engine import Connection
+from timekeeper.store.reading import chunks
 from timekeeper.store.schema import NODE_USES, SESSIONS
 
 NODE = "node"
-FRESH_MS = 120_000  # what is older than this tells nobody how a card is doing now
 MOST_RUNS = 8  # of an agent, whose counts are remembered
+_LAPSE_INTERVALS = 3  # one look that tells nothing, and one that is late, end no episode
 _FORGOTTEN_MS = 30 * 86_400_000  # as old as a report may be: a node that was silent for so long is gone
 
 
@@ -48,18 +50,6 @@ class Outcome:
     unknown: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A pod over its memory share by its node's last report, since a moment by our clock."""
-
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    since_ms: int
-    cards: tuple[Mapping[str, Any], ...]
-
-
 def record(connection: Connection, report: Report, interval_ms: int) -> Outcome:
     """Write what a report adds. One whose count its run has reached before adds nothing. ``interval_ms``: how
     often agents report; one look stands for twice as long at most."""
@@ -75,7 +65,10 @@ def record(connection: Connection, report: Report, interval_ms: int) -> Outcome:
         key = (uid, hour_ms)
         found[key] = found[key] + each if key in found else each
     figures.add(connection, found, NODE)
-    _write(connection, report, row, looks, held)
+    new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
+    lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
+    episodes = follow(_episodes(row), new, held, lapse_ms)
+    _write(connection, report, row, new, episodes)
     return Outcome(Taken.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
 
@@ -93,20 +86,21 @@ def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
 
 def over(connection: Connection, namespace: str, now_ms: int) -> list[Over]:
     """The pods over their memory share by the last reports, of one namespace or (empty) of all, by UID."""
-    rows = select(NODE_USES.c.name, NODE_USES.c.overuse).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
-    by_uid = {
-        uid: (row.name, entry)
-        for row in connection.execute(rows)
-        for uid, entry in orjson.loads(row.overuse).items()
-    }
+    columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
+    rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
+    by_uid: dict[str, list[tuple[str, Episode]]] = {}
+    for row in connection.execute(rows):
+        for uid, episode in _episodes(row).items():
+            by_uid.setdefault(uid, []).append((row.name, episode))
     named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
-    named = named.where(SESSIONS.c.uid.in_(list(by_uid)), SESSIONS.c.ended_ms.is_(None))
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
     if namespace:
         named = named.where(SESSIONS.c.namespace == namespace)
     return [
-        Over(row.uid, row.namespace, row.name, row.node, entry["since"], tuple(entry["cards"]))
-        for row in connection.execute(named.order_by(SESSIONS.c.uid))
-        for node, entry in (by_uid[row.uid],)
+        Over(row.uid, row.namespace, row.name, row.node, episode)
+        for some in chunks(sorted(by_uid))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
+        for node, episode in by_uid[row.uid]
         if node == row.node
     ]
 
@@ -155,8 +149,8 @@ def _write(
     connection: Connection,
     report: Report,
     row: Any,
-    looks: tuple[tuple[int, Look], ...],
-    held: Mapping[str, Held],
+    new: tuple[tuple[int, Look], ...],
+    episodes: Mapping[str, Episode],
 ) -> None:
     runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
     runs[report.boot] = report.sequence
@@ -166,12 +160,12 @@ def _write(
         # where our clock was set back, the last look is no later than what was received last
         "received_ms": max(row.use_ms, report.received_ms),
     }
-    at_ms, last = looks[-1]
-    if at_ms > row.use_ms:
+    if new:
+        at_ms, last = new[-1]
         values |= {
             "use_ms": at_ms,
             "cards": orjson.dumps(_uses(last.cards)).decode(),
-            "overuse": orjson.dumps(_overuse(last, held, orjson.loads(row.overuse), at_ms)).decode(),
+            "overuse": orjson.dumps({uid: _written(each) for uid, each in episodes.items()}).decode(),
         }
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
 
@@ -183,12 +177,30 @@ def _uses(cards: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _overuse(look: Look, held: Mapping[str, Held], before: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
-    """By UID: since when the pod is over its share without a look that saw it within, and on which cards."""
-    found = {}
-    for uid, seen in look.pods:
-        over_now = excesses(held[uid].devices, seen) if uid in held else ()
-        if over_now:
-            since_ms = before[uid]["since"] if uid in before else at_ms
-            found[uid] = {"since": since_ms, "cards": [asdict(each) for each in over_now]}
-    return found
+def _written(episode: Episode) -> dict[str, Any]:
+    cards = [
+        {
+            "uuid": each.excess.uuid,
+            "memory_mib": each.excess.memory_mib,
+            "share_mib": each.excess.share_mib,
+            "seen": each.seen_ms,
+        }
+        for each in episode.cards
+    ]
+    return {"since": episode.since_ms, "cards": cards}
+
+
+def _episodes(row: Any) -> dict[str, Episode]:
+    """The node's episodes by UID. The release before this one writes no ``seen``: its last look saw them."""
+    return {
+        uid: Episode(
+            entry["since"],
+            tuple(
+                Seen(
+                    Excess(each["uuid"], each["memory_mib"], each["share_mib"]), each.get("seen", row.use_ms)
+                )
+                for each in entry["cards"]
+            ),
+        )
+        for uid, entry in orjson.loads(row.overuse).items()
+    }

@@ -82,7 +82,7 @@ def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
 def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
     """The sessions of these pods that the ledger has, settled or not."""
     found = Sessions({}, {})
-    for chunk in _chunks(sorted(uids)):
+    for chunk in chunks(sorted(uids)):
         sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
         found.sessions.update(_sessions(connection, sessions))
         postings = select(*(POSTINGS.c[name] for name in _POSTING)).where(POSTINGS.c.session_uid.in_(chunk))
@@ -133,7 +133,7 @@ def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[Accou
     subjects = {subject for subject, _, _ in wanted}
     of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
     found: dict[AccountKey, Granted] = {}
-    for ends in _chunks(sorted({end for _, _, end in wanted})):
+    for ends in chunks(sorted({end for _, _, end in wanted})):
         found |= granted_where(connection, GRANTS.c.period_end_ms.in_(ends), of_them)
     return {key: each for key, each in found.items() if key in wanted}
 
@@ -262,5 +262,6 @@ def _shared(value: Any) -> Any:
     return intern(value) if type(value) is str and len(value) < _SHORT else value
 
 
-def _chunks(names: list[V]) -> Iterator[list[V]]:
+def chunks(names: list[V]) -> Iterator[list[V]]:
+    """The names in order, few enough at a time for one IN (...)."""
     return (names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK))

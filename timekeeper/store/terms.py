@@ -49,9 +49,19 @@ def hold(connection: Connection, term: Term) -> None:
     """Make sure that the term is still ours, and that it stays so until this transaction ends. Raises
     OverError."""
     row = connection.execute(select(TERMS.c.term, TERMS.c.holder).with_for_update()).one()
-    if row.term != term.number:
+    _compare(term, Term(*row))
+
+
+def confirm(connection: Connection, term: Term) -> None:
+    """Make sure that the term is still ours at this moment, and lock nothing. Raises OverError."""
+    _compare(term, current(connection))
+
+
+def _compare(mine: Term, newest: Term) -> None:
+    if newest.number != mine.number:
         raise OverError(
-            f"term {term.number} of {term.holder} is over: {row.holder} settles since, in term {row.term}"
+            f"term {mine.number} of {mine.holder} is over:"
+            f" {newest.holder} settles since, in term {newest.number}"
         )
 
 

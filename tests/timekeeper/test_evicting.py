@@ -1,0 +1,452 @@
+"""Evictions for overuse: reports, budgets and pods in a real database and settler, an API server that answers
+as it is told to, and a clock turned by hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.timekeeper.worlds import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Json,
+    Town,
+    agent_status,
+    budgets,
+    gpu_pod,
+    node,
+    token,
+)
+from timekeeper.accounts.evictions import RESULTS
+from timekeeper.accounts.pods import Pod, read_pod
+from timekeeper.api_server import connect
+from timekeeper.settler.evicting import Evictor, Sight, keep_evicting, may_be_evicted
+from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
+from timekeeper.store import terms
+from timekeeper.store.engine import UnavailableError
+
+STEP = 15 * SECOND
+EVICT = {"_settings": "overuse: evict\noveruseGrace: 1m"}
+PDB_429 = {
+    "kind": "Status",
+    "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+    "reason": "TooManyRequests",
+    "details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 1 healthy pods and has 1"}]},
+}
+ANOTHER_409 = {
+    "kind": "Status",
+    "message": "Operation cannot be fulfilled on Pod: Precondition failed: UID in precondition: a, UID in"
+    " object meta: b",
+}
+
+
+class Overused:
+    """Pods of 8,000 MiB on cards of two nodes, whose agents report; and who evicts."""
+
+    def __init__(self, town: Town, api: FakeApiServer, kubeconfig_file: Path) -> None:
+        self.town, self.api = town, api
+        self._server = connect(str(kubeconfig_file))
+        self._sequence = 0
+        for name in ("n1", "n2"):
+            town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
+        self.evictor = self.new_evictor()
+
+    def new_evictor(self) -> Evictor:
+        """Of a process that has just begun to settle."""
+        settler = self.town.settler
+        sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
+        return Evictor(self.town.store, settler.term, self._server, sight, self.town.clock)
+
+    def begin(self, *names: str, **entries: str) -> None:
+        """Pods that run, and budgets. The evictor has been there for a while."""
+        pods = [("pods", pod(name, card)) for card, name in enumerate(names)]
+        given = [("configmaps", budgets(**entries))] if entries else []
+        self.town.begin(("nodes", node(cards=4)), ("nodes", node("n2")), *pods, *given)
+        self.town.clock.turn(MINUTE)
+
+    def report(self, by: str = "n1", **memory_mib: int | None) -> None:
+        """The agent's next report: what each pod uses of its card now."""
+        self._sequence += 1
+        pods = [
+            {"uid": f"uid-{name}", "cards": [{"uuid": self.card(name), "utilisation": 0, "memory_mib": mib}]}
+            for name, mib in memory_mib.items()
+        ]
+        use = {"age_ms": 0, "pods": pods, "cards": []}
+        body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": [use]}
+        assert self.town.post("/v1/nodeusage", body, token(f"agent-{by}")).status_code == 200
+
+    def card(self, name: str) -> str:
+        """The card that the pod was given."""
+        return "GPU-1" if name == "q" else "GPU-0"
+
+    def over(self, for_ms: int, by: str = "n1", **memory_mib: int | None) -> list[Json]:
+        """Report the same for a while, and let the evictor look after each report; whom it asked to leave."""
+        before = len(self.api.evictions)
+        for _ in range(for_ms // STEP):
+            self.report(by, **memory_mib)
+            self.evictor.step()
+            self.town.clock.turn(STEP)
+        self.report(by, **memory_mib)
+        self.evictor.step()
+        return self.api.evictions[before:]
+
+
+def pod(name: str, card: int = 0, **fields: int | str | Json | None) -> Json:
+    made: Json = gpu_pod(name, percent=50, card=card, started_ms=1, **fields)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.fixture
+def overused(town: Town, tmp_path: Path) -> Iterator[Overused]:
+    api = FakeApiServer()
+    with serving(api) as url:
+        yield Overused(town, api, kubeconfig(tmp_path, url))
+
+
+@contextmanager
+def counting(result: str) -> Iterator[list[float]]:
+    """How many attempts came to this meanwhile."""
+    found: list[float] = []
+    before = attempts(result)
+    yield found
+    found.append(attempts(result) - before)
+
+
+def attempts(result: str) -> float:
+    return REGISTRY.get_sample_value("bursar_overuse_evictions_total", {"result": result}) or 0
+
+
+def held_back() -> float:
+    return REGISTRY.get_sample_value("bursar_overuse_evictions_held_back") or 0
+
+
+def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
+    overused: Overused, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overused.begin("p", **EVICT)
+    since_ms = overused.town.clock()
+
+    with counting("evicted") as found:
+        assert overused.over(45 * SECOND, p=9_000) == []
+        overused.town.clock.turn(STEP)
+        (eviction,) = overused.over(0, p=9_000)
+        assert overused.over(9 * MINUTE, p=9_000) == []  # the watch has not told yet that it goes
+
+    assert eviction["kind"] == "Eviction"
+    assert eviction["metadata"] == {"namespace": "team-a", "name": "p"}
+    assert eviction["deleteOptions"] == {"preconditions": {"uid": "uid-p"}}
+    (event,) = overused.api.events
+    assert (event["reason"], event["type"], event["regarding"]["uid"]) == (EVICTED, "Warning", "uid-p")
+    assert event["note"] == (
+        "evicted by Bursar: it has used more GPU memory than it was given since 2026-11-20T10:01:00Z, now"
+        " 9000 MiB of GPU-0 (given 8000 MiB); overuseGrace is 60s"
+    )
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "overuse eviction" in line]
+    assert line.endswith(
+        "overuse eviction result=evicted namespace=team-a pod=p uid=uid-p node=n1"
+        f" since_ms={since_ms} grace_ms=60000 cards=GPU-0:9000/8000 attempt=1"
+    )
+    assert found == [1]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {},
+        {"_settings": "overuse: observe\noveruseGrace: 0s"},
+        {"_settings": "overuse: evict\noveruseGrace: 0s\nmode: observe"},
+        {"_settings": "overuse: evict\noveruseGrace: 0s", "team_a": "gpuHours: 1\noveruse: observe"},
+        {"team_b": "gpuHours: 1\noveruse: evict\noveruseGrace: 0s"},
+    ],
+)
+def test_where_the_budgets_do_not_say_so_nobody_is_evicted(
+    overused: Overused, entries: dict[str, str]
+) -> None:
+    overused.begin("p", **entries)
+
+    assert overused.over(15 * MINUTE, p=9_000) == []
+
+
+def test_a_budget_that_says_so_counts_from_the_next_look_on_and_one_that_ceases_to_no_longer(
+    overused: Overused,
+) -> None:
+    overused.begin("p", "q", team_a="gpuHours: 1")
+    assert overused.over(2 * MINUTE, p=9_000, q=9_000) == []
+    entry = "gpuHours: 1\noveruse: evict\noveruseGrace: 1m"
+    overused.town.hear("configmaps", budgets(team_a=entry))
+    overused.town.tick()
+
+    assert len(overused.over(0, p=9_000, q=9_000)) == 1
+    overused.town.hear("configmaps", budgets(team_a="gpuHours: 1"))
+    overused.town.tick()
+    assert overused.over(5 * MINUTE, p=9_000, q=9_000) == []
+
+
+def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    for _ in range(60):
+        overused.town.clock.turn(STEP)
+        overused.evictor.step()
+
+    assert overused.api.evictions == []
+
+
+def test_another_nodes_agent_has_nobody_evicted(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+
+    assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
+
+
+def test_looks_that_tell_nothing_neither_evict_nor_spare(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(30 * SECOND, p=9_000)
+    overused.town.clock.turn(STEP)
+
+    assert overused.over(45 * SECOND, p=None) == []
+    overused.town.clock.turn(STEP)
+    assert len(overused.over(0, p=9_000)) == 1
+
+
+def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    overused.town.clock.turn(STEP)
+    leaving = pod("p")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-20T10:02:00Z"
+    overused.town.hear("pods", leaving)
+    assert overused.over(0, p=9_000) == []
+
+    overused.town.hear("pods", leaving, deleted=True)
+    assert overused.over(0, p=9_000) == []
+
+    overused.town.hear("pods", pod("p"))
+    assert len(overused.over(0, p=9_000)) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "may"),
+    [
+        ({}, True),
+        ({"node": "n2"}, False),
+        ({"ended_ms": T0}, False),
+        ({"deleted_ms": T0}, False),
+        ({"others_ended": True}, False),
+    ],
+    ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],
+)
+def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(other: Json, may: bool) -> None:
+    running = read_pod(gpu_pod(started_ms=T0))
+
+    assert isinstance(running, Pod)
+    assert may_be_evicted(replace(running, **other), "n1") is may
+
+
+def test_a_pod_of_the_same_name_pays_for_nothing(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    overused.town.hear("pods", pod("p"), deleted=True)
+    again = pod("p")
+    again["metadata"]["uid"] = "uid-again"
+    overused.town.hear("pods", again)
+    overused.town.tick()
+    overused.town.clock.turn(STEP)
+
+    assert overused.over(STEP, p=9_000) == []
+
+
+def test_a_settler_that_has_heard_no_pods_yet_evicts_nobody(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    overused.town.start_anew()
+    overused.evictor = overused.new_evictor()
+    overused.town.clock.turn(MINUTE)
+
+    assert overused.over(0, p=9_000) == []
+    overused.town.list_all()
+    overused.town.tick()
+    assert len(overused.over(0, p=9_000)) == 1
+
+
+def test_only_the_newest_settler_evicts(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    elder = overused.evictor
+    overused.town.restart()
+    overused.town.tick()
+    overused.town.clock.turn(STEP)
+    overused.report(p=9_000)
+
+    with pytest.raises(terms.OverError, match="term 1 of settler is over"):
+        elder.step()
+    keep_evicting(elder.step, Event())  # ends by itself
+    assert overused.api.evictions == []
+
+
+def test_after_a_change_of_settlers_there_is_time_before_the_next_eviction(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    overused.town.restart()
+    overused.town.tick()
+    overused.evictor = overused.new_evictor()
+    overused.town.clock.turn(STEP)
+
+    assert overused.over(0, p=9_000) == []
+    assert held_back() == 1
+    overused.town.clock.turn(5 * SECOND)
+    assert len(overused.over(0, p=9_000)) == 1
+    assert held_back() == 0
+
+
+def test_of_two_that_are_due_one_waits_and_is_counted(overused: Overused) -> None:
+    overused.begin("p", "q", **EVICT)
+    overused.over(45 * SECOND, p=9_000, q=9_000)
+    overused.town.clock.turn(STEP)
+
+    (first,) = overused.over(0, p=9_000, q=9_000)
+    assert (overused.evictor.step(), held_back()) == (False, 1)
+    overused.town.hear("pods", pod("p"), deleted=True)
+    overused.town.clock.turn(20 * SECOND)
+    (second,) = overused.over(0, q=9_000)
+
+    assert [each["metadata"]["name"] for each in (first, second)] == ["p", "q"]
+
+
+def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (429, PDB_429)
+
+    with counting("protected") as found:
+        overused.over(HOUR, p=9_000)
+
+    # after 0, 30 s, 1, 2, 4 and 8 minutes more, then each ten
+    assert found == [10]
+    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+    assert "a PodDisruptionBudget keeps this pod from being evicted" in overused.api.events[0]["note"]
+
+    del overused.api.refusals["p"]
+    with counting("evicted") as found:
+        overused.over(10 * MINUTE, p=9_000)
+    assert found == [1]
+
+
+def test_that_a_disruption_budget_keeps_a_pod_is_told_also_where_an_attempt_failed_before(
+    overused: Overused,
+) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (503, {"message": "away"})
+    overused.over(MINUTE, p=9_000)
+    overused.api.refusals["p"] = (429, PDB_429)
+    overused.town.clock.turn(MINUTE)
+
+    overused.over(MINUTE, p=9_000)
+
+    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+
+
+def test_a_pod_that_a_disruption_budget_keeps_takes_nobodys_turn(overused: Overused) -> None:
+    overused.begin("p", "q", **EVICT)
+    overused.api.refusals["p"] = (429, PDB_429)
+    overused.over(45 * SECOND, p=9_000, q=9_000)
+    overused.town.clock.turn(STEP)
+    overused.report(p=9_000, q=9_000)
+    before = len(overused.api.evictions)
+
+    assert (overused.evictor.step(), overused.evictor.step(), overused.evictor.step()) == (True, True, False)
+    assert [each["metadata"]["name"] for each in overused.api.evictions[before:]] == ["p", "q"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "result"),
+    [
+        (429, PDB_429, "protected"),
+        (429, {"message": "too many requests"}, "refused"),
+        (500, {"message": "This pod has more than one PodDisruptionBudget"}, "protected"),
+        (500, {"message": "broken"}, "unclear"),
+        (404, {"message": 'pods "p" not found'}, "gone"),
+        (409, ANOTHER_409, "gone"),
+        (409, {"message": "the object has been modified"}, "refused"),
+        (403, {"message": "forbidden"}, "refused"),
+        (410, {"message": "expired"}, "refused"),
+        (503, {"message": "away"}, "unclear"),
+    ],
+)
+def test_what_the_api_server_answers_is_counted_by_what_it_means(
+    overused: Overused, capfd: pytest.CaptureFixture[str], status: int, body: Json, result: str
+) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (status, body)
+
+    with counting(result) as found:
+        overused.over(MINUTE, p=9_000)
+
+    assert found == [1]
+    assert f"overuse eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
+    assert [each["reason"] for each in overused.api.events] == [PROTECTED] * (result == "protected")
+
+
+def test_an_api_server_that_does_not_answer_is_asked_again_later(town: Town, tmp_path: Path) -> None:
+    away = Overused(town, FakeApiServer(), kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    away.begin("p", **EVICT)
+
+    with counting("unclear") as found:
+        away.over(90 * SECOND, p=9_000)
+
+    assert found == [2]
+
+
+def test_an_event_that_nobody_takes_stops_nothing(
+    overused: Overused, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overused.begin("p", "q", **EVICT)
+    overused.api.takes_events = False
+    overused.over(90 * SECOND, p=9_000, q=9_000)
+
+    assert {each["metadata"]["name"] for each in overused.api.evictions} == {"p", "q"}
+    assert capfd.readouterr().err.count("event not posted namespace=team-a") == len(overused.api.evictions)
+
+
+def test_an_event_keeps_to_what_the_api_server_takes() -> None:
+    notice = PodNotice("team-a", "a." + "x" * 250, "uid", EVICTED, "ü" * 1_000, T0)
+    dotted = PodNotice("team-a", "a" * 235 + ".b", "uid", EVICTED, "", T0)
+
+    event = pod_event(notice, "settler" * 50)
+
+    assert len(event["metadata"]["name"]) == 253
+    assert event["note"] == "ü" * 512
+    assert len(event["reportingInstance"]) == 128
+    assert event["eventTime"] == "2026-11-20T10:00:00.000000Z"
+    assert ".." not in pod_event(dotted, "settler")["metadata"]["name"]
+
+
+def test_every_result_is_counted_from_the_beginning(overused: Overused) -> None:
+    told = REGISTRY.collect()
+    names = {
+        sample.labels["result"]
+        for family in told
+        for sample in family.samples
+        if sample.name == "bursar_overuse_evictions_total"
+    }
+
+    assert names == set(RESULTS)
+
+
+def test_while_the_database_is_away_the_thread_says_so_and_waits(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    stop = Event()
+
+    def away() -> bool:
+        stop.set()
+        raise UnavailableError("gone")
+
+    keep_evicting(away, stop)
+
+    assert "overuse not looked at error=gone" in capfd.readouterr().err

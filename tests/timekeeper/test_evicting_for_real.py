@@ -1,0 +1,215 @@
+"""Evictions for overuse by a real API server: the manifests' own rights, real PodDisruptionBudgets, pods that
+go."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.nodes import kwok_node
+from tests.deploy.reading import NAMESPACE, the
+from tests.timekeeper.fake_api_server import wait_for
+from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
+from timekeeper.api_server import connect
+from timekeeper.clock import now_ms
+from timekeeper.settler.evicting import Evictor, Sight
+from timekeeper.settler.telling import EVICTED, PROTECTED
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+PODS = "/api/v1/namespaces/team-a/pods"
+PDBS = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"
+CARD = {"uuid": "GPU-0", "index": 0, "share_milli": 500, "memory_mib": 8_000}
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane) -> ControlPlane:
+    """The timekeeper's account with the rights that the manifests give it, a node, and users' namespace."""
+    api = control_plane.api
+    for name in (NAMESPACE, "team-a"):
+        api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        wait_for(lambda name=name: api.answers(f"/api/v1/namespaces/{name}/serviceaccounts/default"))  # type: ignore[misc]
+    account = the("ServiceAccount", "bursar-timekeeper")
+    api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    api.call("POST", f"{rbac}/clusterroles", the("ClusterRole", "bursar-timekeeper"))
+    api.call("POST", f"{rbac}/clusterrolebindings", the("ClusterRoleBinding", "bursar-timekeeper"))
+    api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
+    return control_plane
+
+
+class Users:
+    """Pods of team-a on a kwok node, a timekeeper that has heard of them, and its evictor."""
+
+    def __init__(self, cluster: ControlPlane, town: Town) -> None:
+        self.cluster, self.town = cluster, town
+        self._sequence = 0
+        self._agent = token("agent-n1", expiry_ms=town.clock() + 10 * MINUTE)
+        town.reviews.tokens[self._agent] = agent_status()
+        town.begin(("nodes", node()), ("configmaps", budgets(_settings="overuse: evict\noveruseGrace: 1m")))
+        made = cluster.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
+        file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
+        settler = town.settler
+        sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
+        self.evictor = Evictor(town.store, settler.term, connect(str(file)), sight, town.clock)
+
+    def run(self, name: str) -> Json:
+        """A pod that runs with half of a card, and that the timekeeper has heard of."""
+        limits = {"bursar.dev/gpu-percent": "50"}
+        devices = json.dumps({"version": 1, "containers": {"main": [CARD]}})
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": {"app": name},
+                "annotations": {"bursar.dev/devices": devices, "bursar.dev/standing": "IN_BUDGET"},
+            },
+            "spec": {
+                "nodeName": "n1",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "main", "image": "example", "resources": {"limits": limits}}],
+            },
+        }
+        self._call("POST", PODS, body)
+        wait_for(lambda: self.pod(name)["status"].get("phase") == "Running")
+        self.hear(name)
+        return self.pod(name)
+
+    def hear(self, name: str) -> None:
+        """The settler hears the pod as it is now, and ticks."""
+        self.town.hear("pods", self.pod(name))
+        self.town.tick()
+
+    def pod(self, name: str) -> Json:
+        found: Json = self._call("GET", f"{PODS}/{name}")
+        return found
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether no pod of this UID is there any more."""
+        return uid not in [each["metadata"]["uid"] for each in self._call("GET", PODS)["items"]]
+
+    def overuse(self, *uids: str) -> None:
+        """The node's agent tells of a minute of overuse."""
+        for _ in range(5):
+            self.town.clock.turn(MINUTE // 4)
+            self._sequence += 1
+            pods = [
+                {"uid": uid, "cards": [{"uuid": "GPU-0", "utilisation": 0, "memory_mib": 9_000}]}
+                for uid in uids
+            ]
+            uses = [{"age_ms": 0, "pods": pods, "cards": []}]
+            body = {"version": 1, "boot": "run", "sequence": self._sequence, "uses": uses}
+            assert self.town.post("/v1/nodeusage", body, self._agent).status_code == 200
+
+    def protect(self, name: str) -> None:
+        """A PodDisruptionBudget that needs the pod."""
+        selector = {"matchLabels": {"app": name}}
+        self._call(
+            "POST", PDBS, {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": selector}}
+        )
+        wait_for(lambda: self._call("GET", f"{PDBS}/{name}").get("status", {}).get("currentHealthy") == 1)
+
+    def unprotect(self, name: str) -> None:
+        """Without it again."""
+        self._call("DELETE", f"{PDBS}/{name}")
+
+    def events(self, uid: str) -> list[Json]:
+        """Bursar's Events about the pod."""
+        items = self._call("GET", "/apis/events.k8s.io/v1/namespaces/team-a/events")["items"]
+        return [
+            each
+            for each in items
+            if each["regarding"].get("uid") == uid
+            and each.get("reportingController") == "bursar.dev/timekeeper"
+        ]
+
+    def clear(self) -> None:
+        """Without the pods."""
+        self._call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+        wait_for(lambda: not self._call("GET", PODS)["items"])
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        return self.cluster.api.call(method, path, body)
+
+
+@pytest.fixture
+def users(cluster: ControlPlane, database_url: str) -> Iterator[Users]:
+    town = Town(database_url, Clock(now_ms()))
+    users = Users(cluster, town)
+    yield users
+    users.clear()
+    town.close()
+
+
+def attempts(result: str) -> float:
+    return REGISTRY.get_sample_value("bursar_overuse_evictions_total", {"result": result}) or 0
+
+
+def test_a_pod_over_its_share_goes_and_its_event_tells_why(users: Users) -> None:
+    uid = users.run("greedy")["metadata"]["uid"]
+    other = users.run("other")["metadata"]["uid"]
+    before = attempts("evicted")
+
+    users.overuse(uid)
+    assert users.evictor.step()
+
+    wait_for(lambda: users.is_gone(uid))
+    assert attempts("evicted") == before + 1
+    assert not users.is_gone(other)
+    (event,) = users.events(uid)
+    assert (event["reason"], event["type"]) == (EVICTED, "Warning")
+    assert "now 9000 MiB of GPU-0 (given 8000 MiB); overuseGrace is 60s" in event["note"]
+    described = users.cluster.kubectl(
+        "get", "events", "-n", "team-a", "--field-selector", f"involvedObject.uid={uid}"
+    )
+    assert EVICTED in described.stdout
+
+
+def test_a_disruption_budget_keeps_the_pod_until_it_is_gone(users: Users) -> None:
+    uid = users.run("kept")["metadata"]["uid"]
+    users.protect("kept")
+    before = attempts("protected")
+
+    users.overuse(uid)
+    assert users.evictor.step()
+
+    assert attempts("protected") == before + 1
+    assert "deletionTimestamp" not in users.pod("kept")["metadata"]
+    assert [each["reason"] for each in users.events(uid)] == [PROTECTED]
+    users.unprotect("kept")
+    users.overuse(uid)
+    assert users.evictor.step()
+    wait_for(lambda: users.is_gone(uid))
+
+
+def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:
+    old = users.run("twin")["metadata"]["uid"]
+    users.overuse(old)
+    users.cluster.api.call("DELETE", f"{PODS}/twin?gracePeriodSeconds=0")
+    wait_for(lambda: users.is_gone(old))
+    users.run("twin")  # the watch tells of it before it tells of the old one's end
+    before = attempts("gone")
+
+    users.overuse(old)
+    assert users.evictor.step()
+
+    assert attempts("gone") == before + 1
+    assert "deletionTimestamp" not in users.pod("twin")["metadata"]
+    assert users.events(old) == []
+
+
+def test_a_pod_that_is_gone_is_told_gone(users: Users) -> None:
+    uid = users.run("quick")["metadata"]["uid"]
+    users.cluster.api.call("DELETE", f"{PODS}/quick?gracePeriodSeconds=0")
+    wait_for(lambda: users.is_gone(uid))
+    before = attempts("gone")
+
+    users.overuse(uid)
+    assert users.evictor.step()
+
+    assert attempts("gone") == before + 1
+    with pytest.raises(ApiError, match="404"):
+        users.pod("quick")

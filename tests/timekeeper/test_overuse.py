@@ -1,0 +1,366 @@
+"""Who is over his memory share for how long, and who is evicted for it: values in, values out."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.accounts.evictions import (
+    FIRST_PAUSE_MS,
+    HOUR_MS,
+    LONGEST_PAUSE_MS,
+    MOST_IN_AN_HOUR,
+    RESULTS,
+    SPACE_MS,
+    Past,
+    Result,
+    Suspect,
+    Verdict,
+    decide,
+)
+from timekeeper.accounts.figures import Figure
+from timekeeper.accounts.history import Entry, history_of
+from timekeeper.accounts.measured import Excess, Held, Look
+from timekeeper.accounts.overuse import FRESH_MS, Episode, Over, Seen, follow
+
+SECOND, MINUTE = 1_000, 60_000
+T0 = 1_795_168_800_000
+STEP = 15 * SECOND
+NOTHING = Past(T0 - HOUR_MS)
+
+
+def placed(**shares_mib: int) -> dict[str, Held]:
+    """A pod ``p`` with so many MiB on each card."""
+    cards = [
+        {"uuid": uuid, "index": 0, "share_milli": 100, "memory_mib": mib} for uuid, mib in shares_mib.items()
+    ]
+    devices = json.dumps({"version": 1, "containers": {"main": cards}})
+    return {"p": Held("p", T0, None, devices, 1_000)}
+
+
+def look(**memory_mib: int | None) -> Look:
+    """Of the pod's cards; None: the card told nothing."""
+    figures = tuple(Figure(uuid, 0, mib, exclusive=True) for uuid, mib in memory_mib.items())
+    return Look(0, (("p", figures),), ())
+
+
+ELSEWHERE = Look(0, (), ())  # the pod is not in it
+
+
+def followed(*looks: tuple[int, Look], **shares_mib: int) -> Episode | None:
+    """The pod's episode after looks at so many ms after T0."""
+    held = placed(**(shares_mib or {"A": 10}))
+    return follow({}, [(T0 + at_ms, each) for at_ms, each in looks], held).get("p")
+
+
+def seen(uuid: str, memory_mib: int, at_ms: int, share_mib: int = 10) -> Seen:
+    return Seen(Excess(uuid, memory_mib, share_mib), T0 + at_ms)
+
+
+# For how long.
+
+
+def test_an_episode_begins_with_the_first_look_that_sees_the_pod_over_its_share() -> None:
+    assert followed((0, look(A=10)), (STEP, look(A=11)), (2 * STEP, look(A=12))) == Episode(
+        T0 + STEP, (seen("A", 12, 2 * STEP),)
+    )
+
+
+def test_one_look_within_the_share_ends_it_also_between_two_that_are_over() -> None:
+    assert followed((0, look(A=11)), (STEP, look(A=10)), (2 * STEP, look(A=11))) == Episode(
+        T0 + 2 * STEP, (seen("A", 11, 2 * STEP),)
+    )
+    assert followed((0, look(A=11)), (STEP, look(A=10))) is None
+
+
+@pytest.mark.parametrize("nothing", [look(A=None), look(), ELSEWHERE], ids=["null", "no card", "no pod"])
+def test_a_look_that_tells_nothing_neither_ends_an_episode_nor_goes_on_with_it(nothing: Look) -> None:
+    assert followed((0, look(A=11)), (STEP, nothing)) == Episode(T0, (seen("A", 11, 0),))
+    assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == Episode(
+        T0, (seen("A", 12, 2 * STEP),)
+    )
+
+
+@pytest.mark.parametrize("nothing", [look(A=None), ELSEWHERE], ids=["null", "no pod"])
+def test_what_no_look_has_seen_for_long_is_forgotten(nothing: Look) -> None:
+    assert followed((0, look(A=11)), (FRESH_MS, nothing)) is not None
+    assert followed((0, look(A=11)), (FRESH_MS + 1, nothing)) is None
+
+
+def test_a_node_that_was_silent_for_long_begins_anew() -> None:
+    assert followed((0, look(A=11)), (FRESH_MS, look(A=11))) == Episode(T0, (seen("A", 11, FRESH_MS),))
+    later = FRESH_MS + 1
+    assert followed((0, look(A=11)), (later, look(A=11))) == Episode(T0 + later, (seen("A", 11, later),))
+
+
+def test_a_pod_that_is_over_on_one_card_after_the_other_was_over_all_the_time() -> None:
+    shares = {"A": 10, "B": 10}
+
+    assert followed((0, look(A=11, B=1)), (STEP, look(A=1, B=11)), **shares) == Episode(
+        T0, (seen("B", 11, STEP),)
+    )
+    assert followed((0, look(A=11, B=12)), (STEP, look(A=None, B=1)), **shares) == Episode(
+        T0, (seen("A", 11, 0),)
+    )
+
+
+def test_a_pod_that_holds_nothing_on_the_node_is_over_nothing() -> None:
+    over = follow({}, [(T0, look(A=11))], placed(A=10))
+
+    assert follow(over, [(T0 + STEP, look(A=11))], {}) == {}
+    without = replace(placed()["p"], devices="")
+    assert follow({}, [(T0, look(A=11))], {"p": without}) == {}
+
+
+LOOKS = st.lists(
+    st.tuples(st.integers(1, 3 * FRESH_MS // 2), st.sampled_from([9, 10, 11, 12, None])), max_size=12
+)
+
+
+@given(LOOKS)
+def test_an_episode_is_what_a_slow_reading_of_all_looks_finds(steps: list[tuple[int, int | None]]) -> None:
+    at_ms, looks = 0, []
+    for step_ms, mib in steps:
+        at_ms += step_ms
+        looks.append((at_ms, mib))
+
+    found = followed(*((at, look(A=mib)) for at, mib in looks))
+
+    assert (found and (found.since_ms - T0, found.seen_ms - T0)) == slowly(looks)
+
+
+def slowly(looks: list[tuple[int, int | None]]) -> tuple[int, int] | None:
+    """From the last look backwards: those that tell, without a gap, until one is within."""
+    run: list[int] = []
+    until = looks[-1][0] if looks else 0
+    for at, mib in reversed(looks):
+        if mib is None:
+            continue
+        if mib <= 10 or until - at > FRESH_MS:
+            break
+        run.append(at)
+        until = at
+    return (run[-1], run[0]) if run else None
+
+
+@given(LOOKS, st.integers(0, 12))
+def test_it_does_not_matter_how_looks_come_together(steps: list[tuple[int, int | None]], cut: int) -> None:
+    at_ms, looks = T0, []
+    for step_ms, mib in steps:
+        at_ms += step_ms
+        looks.append((at_ms, look(A=mib)))
+    held = placed(A=10)
+
+    assert follow(follow({}, looks[:cut], held), looks[cut:], held) == follow({}, looks, held)
+
+
+# Who leaves.
+
+
+def suspect(
+    uid: str = "p",
+    *,
+    since_ms: int = T0 - 10 * MINUTE,
+    seen_ms: int = T0,
+    grace_ms: int | None = 10 * MINUTE,
+    may_leave: bool = True,
+) -> Suspect:
+    episode = Episode(since_ms, (Seen(Excess("A", 11, 10), seen_ms),))
+    return Suspect(Over(uid, "team-a", uid, "n1", episode), grace_ms, may_leave)
+
+
+@pytest.mark.parametrize(
+    ("one", "leaves"),
+    [
+        (suspect(), True),
+        (suspect(grace_ms=0, since_ms=T0), True),
+        (suspect(since_ms=T0 - 10 * MINUTE + 1), False),
+        (suspect(seen_ms=T0 - 1), False),
+        (suspect(since_ms=T0 - HOUR_MS, seen_ms=T0 - FRESH_MS + 1), True),
+        (suspect(since_ms=T0 - HOUR_MS, seen_ms=T0 - FRESH_MS), False),
+        (suspect(since_ms=T0, seen_ms=T0 + HOUR_MS), False),
+        (suspect(grace_ms=None), False),
+        (suspect(may_leave=False), False),
+    ],
+    ids=[
+        "over for its whole grace",
+        "without a grace, at the first look",
+        "over for less",
+        "grace has passed, and no look has seen its end",
+        "seen a little while ago",
+        "seen too long ago",
+        "seen in a future that a clock set back has made",
+        "in a namespace that observes",
+        "gone, ended or about to go",
+    ],
+)
+def test_a_pod_leaves_when_looks_saw_it_over_its_share_through_all_its_grace(
+    one: Suspect, leaves: bool
+) -> None:
+    assert decide([one], NOTHING, T0) == Verdict(one if leaves else None, 0)
+
+
+def test_whoever_has_been_over_for_longest_goes_first() -> None:
+    old, older = suspect("a"), suspect("b", since_ms=T0 - 11 * MINUTE)
+
+    assert decide([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == Verdict(older, 1)
+
+
+def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
+    begun = Past(T0 - SPACE_MS + 1)
+    past = NOTHING.after("other", "evicted", T0 - SPACE_MS + 1)
+
+    assert decide([suspect()], begun, T0) == Verdict(None, 1)
+    assert decide([suspect()], past, T0) == Verdict(None, 1)
+    assert decide([suspect()], NOTHING.after("other", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
+
+
+@pytest.mark.parametrize(
+    ("result", "leaves"),
+    [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
+)
+def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, leaves: bool) -> None:
+    verdict = decide([suspect()], NOTHING.after("other", result, T0), T0)
+
+    assert verdict == (Verdict(suspect(), 0) if leaves else Verdict(None, 1))
+
+
+def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
+    past, later_ms = NOTHING.after("p", "evicted", T0), T0 + LONGEST_PAUSE_MS
+
+    assert decide([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == Verdict(None, 0)
+    assert decide([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
+
+
+def test_no_more_than_so_many_leave_in_an_hour() -> None:
+    past = NOTHING
+    for number in range(MOST_IN_AN_HOUR):
+        past = past.after(f"p{number}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
+
+    assert decide([suspect()], past, T0) == Verdict(None, 1)
+    assert decide([suspect(seen_ms=T0 + 1)], past, T0 + 1).leaves is not None
+
+
+def test_one_pod_is_tried_more_and_more_seldom() -> None:
+    past, at_ms, pauses = NOTHING, T0, []
+    for _ in range(8):
+        past, began_ms = past.after("p", "protected", at_ms), at_ms
+        while past.rests("p", at_ms):
+            at_ms += SECOND
+        pauses.append(at_ms - began_ms)
+
+    assert pauses[:3] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS]
+    assert set(pauses[5:]) == {LONGEST_PAUSE_MS}
+    assert decide([suspect("other")], past, T0).leaves == suspect("other")
+
+
+def test_what_is_long_past_is_forgotten() -> None:
+    past = NOTHING.after("p", "evicted", T0).after("q", "gone", T0 + HOUR_MS)
+
+    assert (past.evicted_ms, list(past.tried)) == ((), ["q"])
+
+
+def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
+    """A thousand pods are over at once and for ever: whatever the moments at which somebody looks."""
+    chance = random.Random(7)
+    past, now_ms, left = Past(T0), T0, list[int]()
+    there = [f"p{number}" for number in range(1_000)]
+    while now_ms < T0 + 3 * HOUR_MS:
+        now_ms += chance.choice((1, 500, SECOND, 5 * SECOND))
+        verdict = decide(everybody(there[:50], now_ms), past, now_ms)
+        if verdict.leaves:
+            there.remove(verdict.leaves.over.uid)
+            past = past.after(verdict.leaves.over.uid, "evicted", now_ms)
+            left.append(now_ms)
+
+    assert min(after - before for before, after in pairwise(left)) >= SPACE_MS
+    assert len(left) == 3 * MOST_IN_AN_HOUR
+    assert max(sum(at <= each < at + HOUR_MS for each in left) for at in left) == MOST_IN_AN_HOUR
+
+
+def everybody(uids: list[str], now_ms: int) -> Iterator[Suspect]:
+    return (suspect(uid, since_ms=T0 - HOUR_MS, seen_ms=now_ms) for uid in uids)
+
+
+SUSPECTS = st.lists(
+    st.builds(
+        suspect,
+        st.sampled_from("abcdefgh"),
+        since_ms=st.integers(T0 - 12 * MINUTE, T0),
+        seen_ms=st.integers(T0 - 3 * MINUTE, T0 + 3 * MINUTE),
+        grace_ms=st.sampled_from([None, 0, MINUTE, 10 * MINUTE]),
+        may_leave=st.booleans(),
+    ),
+    unique_by=lambda each: each.over.uid,
+)
+ATTEMPTS = st.lists(
+    st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(RESULTS), st.integers(T0 - 20 * MINUTE, T0)),
+    max_size=4,
+)
+
+
+@given(SUSPECTS, ATTEMPTS)
+def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
+    suspects: list[Suspect], attempts: list[tuple[str, Result, int]]
+) -> None:
+    past = NOTHING
+    for uid, result, at_ms in sorted(attempts, key=lambda each: each[2]):
+        past = past.after(uid, result, at_ms)
+
+    verdict = decide(suspects, past, T0)
+
+    resting = {uid for uid, _, _ in attempts if past.rests(uid, T0)}
+    due = {
+        (each.over.episode.since_ms, each.over.uid)
+        for each in suspects
+        if each.may_leave
+        and each.grace_ms is not None
+        and each.over.uid not in resting
+        and each.over.episode.since_ms + each.grace_ms <= each.over.episode.seen_ms
+        and T0 - FRESH_MS < each.over.episode.seen_ms < T0 + FRESH_MS
+    }
+    lately = any(result in ("evicted", "unclear") and T0 - at_ms < SPACE_MS for _, result, at_ms in attempts)
+    if lately or not due:
+        assert verdict == Verdict(None, len(due))
+    else:
+        assert verdict.leaves is not None
+        assert (verdict.leaves.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
+
+
+# Whose budget says so.
+
+
+@pytest.mark.parametrize(
+    ("entries", "grace_ms"),
+    [
+        ({}, None),
+        ({"_settings": "overuse: observe\noveruseGrace: 1m"}, None),
+        ({"_settings": "overuse: evict"}, 10 * MINUTE),
+        ({"_settings": "overuse: evict\noveruseGrace: 1m"}, MINUTE),
+        ({"_settings": "overuse: evict\nmode: observe"}, None),
+        ({"_defaults": "overuse: evict"}, 10 * MINUTE),
+        ({"_defaults": "overuse: evict\noveruseGrace: 2m", "_settings": "overuseGrace: 1m"}, 2 * MINUTE),
+        ({"_defaults": "overuse: evict\nmode: observe"}, None),
+        ({"team-a": "overuse: evict\noveruseGrace: 0s"}, 0),
+        ({"team-a": "overuse: evict", "_defaults": "overuseGrace: 3m"}, 3 * MINUTE),
+        ({"team-a": "overuse: observe", "_defaults": "overuse: evict"}, None),
+        ({"team-a": "overuseGrace: 1m", "_settings": "overuse: evict"}, MINUTE),
+        ({"team-a": "mode: observe", "_settings": "overuse: evict"}, None),
+        ({"team-a": "mode: enforce", "_settings": "overuse: evict\nmode: observe"}, 10 * MINUTE),
+        ({"team-b": "overuse: evict"}, None),
+    ],
+)
+def test_the_namespaces_own_word_counts_before_the_defaults_and_the_clusters(
+    entries: dict[str, str], grace_ms: int | None
+) -> None:
+    texts = {key: f"gpuHours: 1\n{text}" if key != "_settings" else text for key, text in entries.items()}
+    history = history_of([Entry(key, text, T0) for key, text in texts.items()])
+
+    assert history.unread == ()
+    assert history.overuse_grace_ms("team-a", T0) == grace_ms
+    assert history.overuse_grace_ms("team-a", T0 - 1) is None

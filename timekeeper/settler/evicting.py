@@ -1,0 +1,149 @@
+"""Evicts pods over their memory share where the budgets say so, from a thread of the one process that
+settles.
+
+Each eviction is decided anew from what the database and the watches say at that moment; between two decisions
+nothing is remembered but what was done. A PodDisruptionBudget is respected for as long as it stands: nobody
+is deleted in place of an eviction.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+
+from timekeeper import metrics
+from timekeeper.accounts.evictions import RESULTS, Past, Result, Suspect, decide
+from timekeeper.accounts.history import History
+from timekeeper.accounts.overuse import Over
+from timekeeper.accounts.pods import Pod
+from timekeeper.api_server import ApiServer, RefusedError
+from timekeeper.core.eviction import eviction, is_gone, is_protected
+from timekeeper.core.reflect import ExpiredError, UnreachableError
+from timekeeper.log import say
+from timekeeper.settler.telling import Telling, evicted, protected
+from timekeeper.store import node_uses, terms
+from timekeeper.store.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.terms import OverError, Term
+
+LOOK_S = 10.0
+SOON_S = 1.0  # after an attempt: there may be others that are due
+AWAY_S = 30.0  # where the database is away
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the settler knows, for another thread to look at: the pod of a UID, and the budgets. Each is one
+    immutable value, which the settler replaces whole."""
+
+    pod: Callable[[str], Pod | None]
+    history: Callable[[], History]
+
+
+class Evictor:
+    """One thread uses it, for as long as the term lasts."""
+
+    def __init__(
+        self, store: Store, term: Term, api: ApiServer, sight: Sight, clock: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._term = term
+        self._api = api
+        self._sight = sight
+        self._clock = clock
+        self._telling = Telling(api, term.holder)
+        self._past = Past(clock())
+        for result in RESULTS:
+            metrics.OVERUSE_EVICTIONS.labels(result)
+
+    def step(self) -> bool:
+        """Evict the one that is due, if any; whether it was tried. Raises OverError where another settles,
+        UnavailableError or ConflictError where the database cannot be asked."""
+        now_ms = self._clock()
+        with self._store.reading() as connection:
+            terms.confirm(connection, self._term)
+            over = node_uses.over(connection, "", now_ms)
+        history = self._sight.history()
+        verdict = decide((self._suspect(each, history, now_ms) for each in over), self._past, now_ms)
+        metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
+        if verdict.leaves is None:
+            return False
+        self._evict(verdict.leaves, now_ms)
+        return True
+
+    def _suspect(self, over: Over, history: History, now_ms: int) -> Suspect:
+        grace_ms = history.overuse_grace_ms(over.namespace, now_ms)
+        pod = self._sight.pod(over.uid)
+        may_leave = pod is not None and may_be_evicted(pod, over.node)
+        return Suspect(over, grace_ms, may_leave)
+
+    def _evict(self, suspect: Suspect, now_ms: int) -> None:
+        over = suspect.over
+        before = self._past.tried.get(over.uid)
+        result, said = self._ask(over)
+        self._past = self._past.after(over.uid, result, now_ms)
+        attempt = self._past.tried[over.uid].count
+        metrics.OVERUSE_EVICTIONS.labels(result).inc()
+        say(
+            "overuse eviction",
+            result=result,
+            namespace=over.namespace,
+            pod=over.name,
+            uid=over.uid,
+            node=over.node,
+            since_ms=over.episode.since_ms,
+            grace_ms=suspect.grace_ms,
+            cards=_cards(over),
+            attempt=attempt,
+            **({"error": said} if said else {}),
+        )
+        if result == "evicted":
+            self._telling.tell(evicted(suspect, now_ms))
+        elif result == "protected" and (before is None or before.result != "protected"):
+            self._telling.tell(protected(suspect, now_ms))
+
+    def _ask(self, over: Over) -> tuple[Result, str]:
+        """What came of it, and the API server's words where it did not simply do it."""
+        path = f"/api/v1/namespaces/{over.namespace}/pods/{over.name}/eviction"
+        try:
+            self._api.post(path, eviction(over.namespace, over.name, over.uid))
+        except RefusedError as error:
+            return _refusal(error), str(error)
+        except ExpiredError:
+            return "refused", f"POST {path}: 410"
+        except UnreachableError as error:
+            return "unclear", str(error)
+        return "evicted", ""
+
+
+def may_be_evicted(pod: Pod, node: str) -> bool:
+    """Whether the pod is on this node and neither ended nor about to go anyway."""
+    ends = pod.deleted_ms is not None or pod.ended_ms is not None or pod.others_ended
+    return pod.node == node and not ends
+
+
+def keep_evicting(step: Callable[[], bool], stop: Event) -> None:
+    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over."""
+    pause_s = 0.0
+    while not stop.wait(pause_s):
+        try:
+            pause_s = SOON_S if step() else LOOK_S
+        except OverError as error:
+            say("evicting ends", reason="another settles, and evicts", error=error)
+            return
+        except (UnavailableError, ConflictError) as error:
+            say("overuse not looked at", error=error)
+            pause_s = AWAY_S
+
+
+def _refusal(error: RefusedError) -> Result:
+    words = str(error)
+    if is_gone(error.status, words):
+        return "gone"
+    if is_protected(error.status, words, error.body):
+        return "protected"
+    return "refused" if error.status < 500 else "unclear"
+
+
+def _cards(over: Over) -> str:
+    """``UUID:used/share`` in MiB, with commas."""
+    found = (each.excess for each in over.episode.cards)
+    return ",".join(f"{each.uuid}:{each.memory_mib}/{each.share_mib}" for each in found)
