@@ -232,6 +232,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   address = "{_SOCKET}.ttrpc"
 [plugins.'io.containerd.internal.v1.opt']
   path = "{FOLDER}/opt"
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = "{FOLDER}/s"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{PAUSE}"
 [plugins.'io.containerd.cri.v1.runtime']

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _LOGS = "/var/log/containers"
-# Folders, and what containerd's shims and the kubelet leave in them.
+# Folders, and what the shims of an older containerd, which has no setting for that, and the kubelet leave in
+# them.
 MADE = {
     "/run/containerd": ("s/*",),
     "/var/lib/cni": (),

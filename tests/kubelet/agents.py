@@ -39,7 +39,7 @@ class Agent:
 
     def annotation(self, name: str) -> str | None:
         """One of the agent's annotations on the node."""
-        text: str | None = node(self.world)["metadata"]["annotations"].get(f"bursar.dev/{name}")
+        text: str | None = node(self.world)["metadata"].get("annotations", {}).get(f"bursar.dev/{name}")
         return text
 
     def is_healthy(self, uuid: str) -> bool:
@@ -68,12 +68,17 @@ def deploy(world: World, folder: Path) -> Agent:
     """Create the manifest's DaemonSet, and label the node for it."""
     agent = Agent(world, folder / "cards")
     agent.tell()
-    body = daemon_set(world, folder)
-    world.stack.cp.api.call("POST", DAEMONSETS, body)
-    label = {"metadata": {"labels": body["spec"]["template"]["spec"]["nodeSelector"]}}
-    merge = "application/merge-patch+json"
-    world.stack.cp.api.call("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=merge)
+    world.stack.cp.api.call("POST", DAEMONSETS, daemon_set(world, folder))
+    label(world)
     return agent
+
+
+def label(world: World) -> None:
+    """Label the node for the DaemonSet."""
+    wanted = the("DaemonSet", "bursar-node")["spec"]["template"]["spec"]["nodeSelector"]
+    body = {"metadata": {"labels": wanted}}
+    merge = "application/merge-patch+json"
+    world.stack.cp.api.call("PATCH", f"/api/v1/nodes/{NODE}", body, content_type=merge)
 
 
 def daemon_set(world: World, folder: Path) -> Json:

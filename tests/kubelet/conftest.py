@@ -1,6 +1,5 @@
 """One real node for the whole session, with everything of Bursar around it."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,10 @@ from deploy.local.commands import Options
 from deploy.local.node import GATEWAY, Machine, RealNode, hindrance
 from deploy.local.stack import Stack, Tuning
 from deploy.local.tools import NODE_TOOLS, TOOLS
-from tests.kubelet import images
-from tests.kubelet.left import PANIC, Begun, Left, is_alive, leave_behind
+from tests.kubelet import agents, images
+from tests.kubelet.agents import Agent
+from tests.kubelet.dies import PANIC
+from tests.kubelet.left import Begun, Left, is_alive, leave_behind
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, NAMESPACE, NODE, PODS, World, advertise, allocatable
 
 
@@ -40,14 +41,12 @@ def killed_before(archive: Path) -> Left:
 
 
 @pytest.fixture(scope="session")
-def begun(request: pytest.FixtureRequest, tools: dict[str, Path], archive: Path) -> Iterator[Begun]:
+def begun(tools: dict[str, Path], archive: Path, killed_before: Left) -> Iterator[Begun]:
     """This machine with containerd and the images, and what it was like when that was there."""
-    left: Left | None = None
-    if os.environ.get("BURSAR_SOAK") == "1":
-        left = request.getfixturevalue("killed_before")
     with Machine(tools) as machine:
         machine.load(archive)
-        yield Begun(machine, left is not None and is_alive(left.pid), PANIC.read_text())
+        still_runs = killed_before.pid is not None and is_alive(killed_before.pid)
+        yield Begun(machine, still_runs, PANIC.read_text().strip())
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +77,14 @@ def world(machine: Machine) -> Iterator[World]:
         stack.wait(f"namespace {NAMESPACE}", lambda: stack.exists(account))
         stack.wait("the cards to be allocatable", lambda: "bursar.dev/gpu-percent" in allocatable(stack))
         yield World(stack, node, stack.reader_token())
+
+
+@pytest.fixture(scope="module")
+def agent(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """The agent on a node of which nobody had told anything."""
+    agents.strip(world)
+    yield agents.deploy(world, tmp_path_factory.mktemp("nvml"))
+    world.stack.cp.api.call("DELETE", f"{agents.DAEMONSETS}/bursar-node")
 
 
 @pytest.fixture(autouse=True)

@@ -6,20 +6,26 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.launcher import Launcher
 from deploy.local.leftovers import BRIDGE, FOLDER, cgroup_folders
 from deploy.local.node import Machine
 from tests.deploy.reading import ROOT
+from tests.kubelet.dies import CHANGED, PANIC
 
-PANIC = Path("/proc/sys/kernel/panic")
+# What containerd's own programs keep to where nobody tells them otherwise.
+THEIRS = Path("/run/containerd")
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What was there after the kill: the container's process and the parts of the node by name; and the
-    kernel setting as it was before all this."""
+    """What was there after the kill: the container's process (None: none came to run), the parts of the node
+    by name, and what it made in containerd's own folder; what the owner said; and the kernel setting as it
+    was before all this."""
 
-    pid: int
+    pid: int | None
     parts: frozenset[str]
+    elsewhere: frozenset[Path]
+    said: str
     panic: str
 
 
@@ -33,29 +39,33 @@ class Begun:
 
 
 def leave_behind(archive: Path) -> Left:
-    """Have a node set up by a process of its own and kill that."""
-    panic = PANIC.read_text()
+    """Have a node set up by a process of its own, which ends with this one, and kill that."""
+    before = frozenset(THEIRS.rglob("*"))
     command = [sys.executable, "-m", "tests.kubelet.dies", str(archive)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with Launcher() as launcher:
+        process = launcher.start(command, subprocess.PIPE, folder=ROOT)
         assert process.stdout is not None
-        # "left    4711    RUNNING"
-        said = process.stdout.readline().split()
-        process.send_signal(signal.SIGKILL)
-    assert len(said) > 1, "no container came to run"
-    pid = int(said[1])
-    return Left(pid, parts(pid), panic)
+        with process.stdout:
+            first = process.stdout.readline().decode()
+            is_there = first[:1].isdigit()
+            if is_there:
+                process.send_signal(signal.SIGKILL)  # else it says why, and ends
+            said = first + process.stdout.read().decode()
+    pid, panic = first.split() if is_there else (None, "")
+    number = int(pid) if pid else None
+    return Left(number, parts(number), frozenset(THEIRS.rglob("*")) - before, said, panic)
 
 
-def parts(pid: int) -> frozenset[str]:
+def parts(pid: int | None) -> frozenset[str]:
     """What of a node is on this machine."""
     mounted = any(f" {FOLDER}/" in line for line in Path("/proc/self/mountinfo").read_text().splitlines())
     there = {
-        "container": is_alive(pid),
+        "container": pid is not None and is_alive(pid),
         "mounts": mounted,
         "bridge": Path("/sys/class/net", BRIDGE).exists(),
         "control groups": any(folder.exists() for folder in cgroup_folders()),
         "folder": FOLDER.exists(),
-        "kernel setting": PANIC.read_text().strip() == "77",
+        "kernel setting": PANIC.read_text().strip() == CHANGED,
     }
     return frozenset(name for name, is_there in there.items() if is_there)
 

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 ON_ITS_WAY_MS = 1_000  # a beat that was sent before the cut may still be written
 HALF = 500  # milli-GPU: half a T4, whose weight is 1
+MINUTE_S = 60
 JOBS = "/apis/batch/v1/namespaces/gpus/jobs"
 
 
@@ -116,24 +117,29 @@ def veth(pid: int) -> str:
     return next(link.name for link in links if (link / "ifindex").read_text() == peer)
 
 
-def test_a_minute_without_the_timekeeper_is_charged_to_the_second(world: World) -> None:
-    world.create(half_a_card("minute", runs_for(63)))
-    pod = world.running("minute")
-    before = world.beaten(pod)
+def test_a_minute_without_the_timekeeper_is_charged_to_the_millisecond(world: World) -> None:
+    """Pods that end while it is away, one that begins too, and one that runs on when it is back."""
+    for name, lasts_s in (("ends", 20), ("runs-on", 80)):
+        world.create(half_a_card(name, runs_for(lasts_s)))
+    before = {name: world.beaten(world.running(name)) for name in ("ends", "runs-on")}
 
     world.stack.stop("timekeeper")
+    back_at = time.monotonic() + MINUTE_S
     try:
         world.create(half_a_card("born-and-gone", runs_for(3)))
-        gone = world.ended("born-and-gone")
-        ended = world.ended("minute")
+        gone = [world.ended(name) for name in ("born-and-gone", "ends")]
+        world.until("a minute to pass", lambda: time.monotonic() > back_at)
+        runs_on = world.pod("runs-on")
     finally:
         world.stack.start("timekeeper")
 
     world.until("the timekeeper", lambda: world.stack.is_ready(world.stack.timekeeper_url))
-    assert ran_ms(ended) >= 63_000
-    assert world.charged(ended) == ran_ms(ended) * HALF
-    assert world.charged(gone) == ran_ms(gone) * HALF
-    assert before
+    assert "running" in state(runs_on, "main")
+    after = world.beaten(runs_on, since=before["runs-on"])
+    ended = world.ended("runs-on")
+    assert {beat.boot for beat in after} == {beat.boot for beat in before["runs-on"]}
+    assert [world.charged(pod) for pod in (*gone, ended)] == [ran_ms(pod) * HALF for pod in (*gone, ended)]
+    assert ran_ms(ended) >= 80_000
 
 
 def test_a_restarted_kubelet_changes_nothing(world: World) -> None:

@@ -1,11 +1,9 @@
 """The node agent as it is deployed: cards that appear, fail and recover, and who is really on them."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from tests.kubelet import agents
 from tests.kubelet.agents import Agent
 from tests.kubelet.worlds import (
     CARDS,
@@ -21,14 +19,6 @@ from tests.kubelet.worlds import (
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module")
-def agent(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """The agent on a node of which nobody had told anything."""
-    agents.strip(world)
-    yield agents.deploy(world, tmp_path_factory.mktemp("nvml"))
-    world.stack.cp.api.call("DELETE", f"{agents.DAEMONSETS}/bursar-node")
 
 
 def test_the_cards_that_nvml_shows_appear_on_the_node(world: World, agent: Agent) -> None:
