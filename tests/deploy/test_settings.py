@@ -12,6 +12,7 @@ import webhook.settings
 from sidecar.settings import VARIABLES
 from tests.deploy.dockerfile import DOCKERFILE
 from tests.deploy.reading import (
+    AGENTS,
     MANIFESTS,
     NAMESPACE,
     SAMPLES,
@@ -24,6 +25,7 @@ from tests.deploy.reading import (
 )
 from timekeeper.core import __version__, names
 from webhook import injected
+from webhook.certificates.cluster import AGENTS_CA
 
 Read = Callable[[Sequence[str], Mapping[str, str]], object]
 
@@ -153,8 +155,9 @@ def test_the_agent_finds_the_timekeeper_and_what_the_manifest_mounts_for_it() ->
         names.AUDIENCE,
         f"{mounts['token']}/{token['path']}",
     )
-    assert volumes["ca"]["secret"]["secretName"] == "bursar-timekeeper-tls"
-    assert read.timekeeper.ca == f"{mounts['ca']}/{volumes['ca']['secret']['items'][0]['path']}"
+    assert volumes["ca"]["configMap"]["name"] == AGENTS_CA
+    assert volumes["ca"]["configMap"]["optional"] is True  # cards are told of before there are certificates
+    assert read.timekeeper.ca == f"{mounts['ca']}/{volumes['ca']['configMap']['items'][0]['path']}"
     assert read.timekeeper.spool == mounts["spool"]
     assert read.cgroups == mounts["cgroup"]
     assert read.pod_resources == f"{mounts['pod-resources']}/kubelet.sock"
@@ -250,7 +253,7 @@ def test_our_own_pods_start_while_the_webhook_is_down() -> None:
 
             assert left_out["key"] == "kubernetes.io/metadata.name"
             assert left_out["operator"] == "NotIn"
-            assert {NAMESPACE, "kube-system"} <= set(left_out["values"])
+            assert {NAMESPACE, AGENTS, "kube-system"} <= set(left_out["values"])
 
 
 def vars_of(settings: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ from tests.deploy.reading import the
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
 from tests.nvml.build import DESCRIPTION, describe
 
-DAEMONSETS = "/apis/apps/v1/namespaces/bursar-system/daemonsets"
+DAEMONSETS = "/apis/apps/v1/namespaces/bursar-node/daemonsets"
 _SEEN_AT = "/fake-nvml"
 
 

@@ -18,7 +18,7 @@ from deploy.local.api import Api, ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.nodes import kwok_node
 from deploy.local.stack import free_port
-from tests.deploy.reading import MANIFESTS, NAMESPACE
+from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT
@@ -58,7 +58,7 @@ class World:
         spec: dict[str, Any] = {"expirationSeconds": 3600}
         if node is not None:
             spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **self._agents_pod(node)}
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+        path = f"/api/v1/namespaces/{AGENTS}/serviceaccounts/{ACCOUNT}/token"
         return str(self.call("POST", path, {"spec": spec})["status"]["token"])
 
     def as_agent(self, node: str | None) -> Api:
@@ -68,7 +68,7 @@ class World:
         containers = [{"name": "agent", "image": "example"}]
         spec = {"nodeName": node, "serviceAccountName": ACCOUNT, "containers": containers}
         pod = {"metadata": {"generateName": "bursar-node-"}, "spec": spec}
-        made = self.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)["metadata"]
+        made = self.call("POST", f"/api/v1/namespaces/{AGENTS}/pods", pod)["metadata"]
         return {"name": made["name"], "uid": made["uid"]}
 
 
@@ -125,7 +125,7 @@ def test_the_node_in_the_token_counts_whatever_the_body_says(world: World) -> No
 @pytest.mark.parametrize(
     "patch",
     [
-        {"metadata": {"labels": {"bursar.dev/gpu-node": "true"}}},
+        {"metadata": {"labels": {"bursar.node-restriction.kubernetes.io/gpu-node": "true"}}},
         {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
         {"metadata": {"annotations": {"example.com/mine": "1"}}},
         {"metadata": {"annotations": {"local.bursar.dev/node": None}}},
@@ -177,7 +177,7 @@ def test_the_policy_holds_also_for_an_agent_that_was_given_more_rights_than_ours
     binding = {
         "metadata": {"name": "too-much"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": AGENTS}],
     }
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     world.call("POST", bindings, binding)
@@ -193,6 +193,19 @@ def test_the_policy_holds_also_for_an_agent_that_was_given_more_rights_than_ours
                 agent.call(method, path, body)
     finally:
         world.call("DELETE", f"{bindings}/too-much")
+
+
+def test_no_node_can_call_an_agent_to_itself(world: World) -> None:
+    """The label that the DaemonSet selects is one that the API server lets no kubelet set."""
+    (label,) = the("DaemonSet", "bursar-node")["spec"]["template"]["spec"]["nodeSelector"]
+    kubelet = ("--as=system:node:own", "--as-group=system:nodes", "--as-group=system:authenticated")
+
+    def labelled(name: str) -> str:
+        done = world.cp.kubectl("label", "node", "own", f"{name}=true", *kubelet)
+        return "" if done.returncode == 0 else done.stderr
+
+    assert f"is not allowed to modify labels: {label}" in labelled(label)
+    assert labelled("bursar.dev/any-other") == ""
 
 
 def test_others_write_nodes_as_they_like(world: World) -> None:
@@ -294,7 +307,7 @@ def test_cards_appear_fail_and_recover_and_capacity_stays_all_the_while(world: W
 
 def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp_path: Path) -> None:
     world.make_node("n2")
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    pods = f"/api/v1/namespaces/{AGENTS}/pods"
     devices = {"main": [{"uuid": "GPU-b", "index": 1, "share_milli": 500, "memory_mib": 1}]}
     annotations = {"bursar.dev/devices": json.dumps({"version": 1, "containers": devices})}
     spec = {"nodeName": "n2", "containers": [{"name": "main", "image": "example"}]}
@@ -305,7 +318,7 @@ def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp
         eventually(lambda: agent.healthy() == {"GPU-a": True, "GPU-b": False})
 
         def told() -> list[str]:
-            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{AGENTS}/events")["items"]
             return [each["note"] for each in events if each["regarding"]["name"] == "user"]
 
         eventually(told)
