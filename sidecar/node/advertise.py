@@ -36,16 +36,18 @@ _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
 
 @value
 class Wanted:
-    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is."""
+    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the cards,
+    by UUID, that are computed on through MPS."""
 
     cards: tuple[Card, ...] | None
+    mps: frozenset[str]
     holders: str | None
     held: bool
 
 
-def inventory(cards: tuple[Card, ...]) -> str:
+def inventory(cards: tuple[Card, ...], mps: frozenset[str] = frozenset()) -> str:
     """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
-    whole: Inventory = {"version": 1, "cards": [_wire(card) for card in cards]}
+    whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps) for card in cards]}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
@@ -57,6 +59,15 @@ def read_inventory(text: str | None) -> tuple[Card, ...]:
     except (ValueError, LookupError, TypeError, RecursionError):
         return ()
     return cards if len({c.uuid for c in cards}) == len({c.index for c in cards}) == len(cards) else ()
+
+
+def read_mps(text: str | None) -> frozenset[str]:
+    """The cards of which an annotation of ours says that they are computed on through MPS; none where it is
+    not readable."""
+    try:
+        return frozenset(raw["uuid"] for raw in json.loads(text or "")["cards"] if raw.get("mps") is True)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return frozenset()
 
 
 def boot_in(holders: str | None) -> str:
@@ -73,7 +84,11 @@ def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
     annotations = {
         name: text
         for name, text, now in (
-            (INVENTORY, None if wanted.cards is None else inventory(wanted.cards), node.inventory),
+            (
+                INVENTORY,
+                None if wanted.cards is None else inventory(wanted.cards, wanted.mps),
+                node.inventory,
+            ),
             (HOLDERS, wanted.holders, node.holders),
         )
         if text is not None and text != now
@@ -128,7 +143,7 @@ def amount(text: str) -> int | None:
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _wire(card: Card) -> CardWire:
+def _wire(card: Card, mps: bool) -> CardWire:
     wire: CardWire = {
         "uuid": card.uuid,
         "index": card.index,
@@ -141,6 +156,8 @@ def _wire(card: Card) -> CardWire:
     }
     if card.fault:
         wire["fault"] = card.fault
+    if mps:
+        wire["mps"] = True
     return wire
 
 

@@ -104,8 +104,8 @@ class Cluster:
         return True
 
     def hand_out(self, namespace: str, bundle: bytes) -> bool:
-        """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret of
-        ours; False where nothing was to be changed, or where there is no such namespace."""
+        """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret
+        of ours; False where nothing was to be changed, or where there is no such namespace."""
         folder = f"/api/v1/namespaces/{namespace}/configmaps"
         data = {"ca.crt": bundle.decode("ascii")}
         status, found = self._call("GET", f"{folder}/{AGENTS_CA}")
