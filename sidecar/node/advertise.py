@@ -36,8 +36,8 @@ _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
 
 @value
 class Wanted:
-    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the cards,
-    by UUID, that are computed on through MPS."""
+    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the UUIDs
+    of the cards that are computed on through MPS."""
 
     cards: tuple[Card, ...] | None
     mps: frozenset[str]
@@ -81,14 +81,11 @@ def boot_in(holders: str | None) -> str:
 
 def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
     """The merge patch of the node's status that makes it what it shall be; empty where it is."""
+    cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps)
     annotations = {
         name: text
         for name, text, now in (
-            (
-                INVENTORY,
-                None if wanted.cards is None else inventory(wanted.cards, wanted.mps),
-                node.inventory,
-            ),
+            (INVENTORY, cards, node.inventory),
             (HOLDERS, wanted.holders, node.holders),
         )
         if text is not None and text != now

@@ -1,4 +1,4 @@
-"""On which cards processes compute through MPS, as the inventory tells it: what lasts, not what comes and goes.
+"""On which cards processes compute through MPS, as the inventory tells it: what lasts alone. Pure.
 
 NVML tells of the processes of this moment, and a batch of short jobs would have the node written at the start
 and the end of each. So a card is told of once it has had such processes at every look for a while, and for
@@ -18,8 +18,8 @@ LASTS_MS = 600_000
 
 @value
 class Through:
-    """``told``: the UUIDs of the cards of which the inventory says so. ``since``: those that are now otherwise
-    than it says, each with the moment since which that is so."""
+    """``told``: the UUIDs of the cards of which the inventory says so. ``since``: those that are
+    otherwise now than it says, each with the moment since which that is so."""
 
     told: frozenset[str]
     since: tuple[tuple[str, int], ...]

@@ -1,8 +1,8 @@
 """Whom to tell of cards that fail and recover. Pure.
 
-Events are stored for the whole cluster, and a card can fail in a new way each second. So a pod is told by what
-has changed since it was told last, at most once in a while of each kind: what comes in between is not told one
-by one, but what it came to is.
+Events are stored for the whole cluster, and a card can fail in a new way each second. So a pod is told what
+has changed since it was told last, at most once in a while of each kind: what comes in between is not told
+one by one, but what it came to is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The agent as a process against a real API server, with its own account's token: what it writes, what it may
 write, and what it puts right. The cards are those of the fake library."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,13 +17,18 @@ import pytest
 
 from deploy.local.api import Api, ApiError
 from deploy.local.cluster import ControlPlane
+from deploy.local.identity import Authority
 from deploy.local.nodes import kwok_node
 from deploy.local.stack import free_port
+from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT
+from tests.sidecar.conftest import authority, timekeeper
+from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
 from timekeeper.core.cards import decode_inventory
+
+__all__ = ["authority", "timekeeper"]
 
 pytestmark = pytest.mark.cluster
 
@@ -217,7 +223,7 @@ def test_others_write_nodes_as_they_like(world: World) -> None:
 class Agent:
     """``python -m sidecar.node`` for one node."""
 
-    def __init__(self, world: World, folder: Path, node: str, cards: str) -> None:
+    def __init__(self, world: World, folder: Path, node: str, cards: str, **more: str) -> None:
         self.world, self.name = world, node
         environ = fake_nvml(folder, cards)
         self.description = Path(environ["BURSAR_FAKE_NVML"])
@@ -234,6 +240,7 @@ class Agent:
             "listen": f"127.0.0.1:{self.port}",
             "look-every": "1s",
             "cgroups": folder / "cgroup",
+            **{name.replace("_", "-"): text for name, text in more.items()},
         }
         self.command = [sys.executable, "-m", "sidecar.node", *(f"--{k}={v}" for k, v in flags.items())]
         self.environ = {"PATH": os.environ.get("PATH", os.defpath), **kept, **environ}
@@ -278,8 +285,8 @@ class Agent:
 
 
 @contextmanager
-def running(world: World, folder: Path, node: str, cards: str = TWO) -> Iterator[Agent]:
-    agent = Agent(world, folder, node, cards)
+def running(world: World, folder: Path, node: str, cards: str = TWO, **more: str) -> Iterator[Agent]:
+    agent = Agent(world, folder, node, cards, **more)
     agent.start()
     try:
         yield agent
@@ -346,6 +353,52 @@ def test_what_is_removed_comes_back_and_so_does_a_node_that_was_made_anew(
         world.call("DELETE", "/api/v1/nodes/n3")
         world.make_node("n3")
         eventually(agent.is_whole)
+
+
+def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged(
+    world: World, tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    world.make_node("n5")
+    timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 1_000})
+    (tmp_path / "for-timekeeper").write_text("first-token")
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    more = {
+        "timekeeper_url": timekeeper.url,
+        "token_file": str(tmp_path / "for-timekeeper"),
+        "ca": str(tmp_path / "ca.crt"),
+        "spool": str(tmp_path / "spool"),
+    }
+    with running(world, tmp_path, "n5", **more) as agent:
+        timekeeper.wait(lambda: timekeeper.arrivals, within_s=40)
+        timekeeper.stop()
+        eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4, within_s=40)
+        assert agent.process
+        agent.process.kill()
+        agent.process.wait()
+        killed_ms = boot_ms()
+        timekeeper.start()
+        agent.start()
+        timekeeper.wait(lambda: len({boot for boot, _ in reported(timekeeper)}) == 2, within_s=60)
+        assert agent.stop() == 0
+
+    ends = [end for _, end in reported(timekeeper)]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(end for end in ends if end <= killed_ms)]
+    assert ends == sorted(ends)
+    assert len(gaps) >= 4
+    assert max(gaps[1:]) < 5_000  # of a second, since the timekeeper was heard; so none is missing
+
+
+def reported(timekeeper: Timekeeper) -> list[tuple[str, int]]:
+    """Each interval that was reported, in the order of arrival, a repeated post counted once: by which run,
+    and when it ended."""
+    first: dict[tuple[str, int], Arrival] = {}
+    for each in timekeeper.arrivals:
+        first.setdefault(each.key, each)
+    return [
+        (each.key[0], each.received_ms - use["age_ms"])
+        for each in first.values()
+        for use in each.document["uses"]
+    ]
 
 
 def test_a_node_at_rest_is_not_written(world: World, tmp_path: Path) -> None:
