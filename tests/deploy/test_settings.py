@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ import scheduler_ext.settings
 import sidecar.node.settings
 import timekeeper.settings
 import webhook.settings
+from sidecar.node.runtimes import hands_out_all
 from sidecar.settings import VARIABLES
 from tests.deploy.dockerfile import DOCKERFILE
 from tests.deploy.reading import (
@@ -164,6 +166,44 @@ def test_the_agent_finds_the_timekeeper_and_what_the_manifest_mounts_for_it() ->
     assert volumes["cgroup"]["hostPath"]["path"] == "/sys/fs/cgroup"
     assert read.node_name == "$(NODE_NAME)"  # which the kubelet fills in
     assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in one["env"]
+
+
+def test_the_agent_is_shown_the_runtimes_configuration_and_no_node_needs_to_have_it() -> None:
+    one, pod = container("bursar-node/agent"), template(the("DaemonSet", "bursar-node"))["spec"]
+    read = sidecar.node.settings.read(one["args"], environment_of(one))
+    mounts = {each["mountPath"]: each["name"] for each in one["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    named = {path.partition("/host")[2].split("/")[2]: path for path in read.runtime_configs}
+
+    assert named.keys() == {"containerd", "crio", "nvidia-container-runtime"}
+    for folder in named:
+        assert volumes[mounts[f"/host/etc/{folder}"]]["hostPath"] == {"path": f"/etc/{folder}", "type": ""}
+    assert hands_out_all(read.runtime_configs) == ("", ())  # nothing is wrong where there are none
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("containerd/config.toml", '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n'),
+        ("containerd/conf.d/99-nvidia.toml", '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n'),
+        ("crio/crio.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n'),
+        ("crio/crio.conf.d/99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n'),
+    ],
+)
+def test_a_default_runtime_that_hands_out_all_cards_is_seen_as_the_manifest_stands(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    one = container("bursar-node/agent")
+    read = sidecar.node.settings.read(one["args"], environment_of(one))
+    shown = [path.replace("/host/etc", str(tmp_path)) for path in read.runtime_configs]
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+
+    assert "gives all cards" in hands_out_all(shown)[0]
+    unheard = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+    (tmp_path / "nvidia-container-runtime").mkdir()
+    (tmp_path / "nvidia-container-runtime/config.toml").write_text(unheard)
+    assert hands_out_all(shown) == ("", ())
 
 
 def test_the_agent_can_write_no_file_of_the_node() -> None:
