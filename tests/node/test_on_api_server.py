@@ -358,7 +358,7 @@ def test_what_is_removed_comes_back_and_so_does_a_node_that_was_made_anew(
 def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged(
     world: World, tmp_path: Path, timekeeper: Timekeeper, authority: Authority
 ) -> None:
-    world.make_node("n5")
+    world.make_node("n9")
     timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 1_000})
     (tmp_path / "for-timekeeper").write_text("first-token")
     (tmp_path / "ca.crt").write_bytes(authority.pem)
@@ -368,7 +368,7 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         "ca": str(tmp_path / "ca.crt"),
         "spool": str(tmp_path / "spool"),
     }
-    with running(world, tmp_path, "n5", **more) as agent:
+    with running(world, tmp_path, "n9", **more) as agent:
         timekeeper.wait(lambda: timekeeper.arrivals, within_s=40)
         timekeeper.stop()
         eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4, within_s=40)
