@@ -26,7 +26,7 @@ class Disk:
     def load(self, boot: str, now_ms: int) -> spool.Spool:
         """What an earlier process left, or an empty spool with a line that says why."""
         try:
-            text = self._read(SPOOL)
+            text = self.read(SPOOL)
             if text is None:
                 return spool.empty(boot)
             return spool.decode(text, self._node_boot, boot, now_ms)
@@ -36,12 +36,12 @@ class Disk:
 
     def keep(self, kept: spool.Spool) -> None:
         """Write the spool."""
-        self._replace(SPOOL, spool.encode(kept, self._node_boot))
+        self.replace(SPOOL, spool.encode(kept, self._node_boot))
 
     def followed(self) -> tuple[str, str] | None:
         """The configured CA bundle and the one that took its place, as ``follow`` was told."""
         try:
-            text = self._read(FOLLOWED)
+            text = self.read(FOLLOWED)
             if text is None:
                 return None
             read = json.loads(text)
@@ -53,16 +53,19 @@ class Disk:
     def follow(self, configured: str, followed: str) -> None:
         """Remember that the bundle ``followed`` took the place of the configured one."""
         say("ca-followed")
-        self._replace(FOLLOWED, json.dumps({"configured": configured, "followed": followed}))
+        self.replace(FOLLOWED, json.dumps({"configured": configured, "followed": followed}))
 
-    def _read(self, name: str) -> str | None:
+    def read(self, name: str) -> str | None:
+        """What a file of the folder holds; None where there is none. Raises OSError, and ValueError where it
+        is no text."""
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 return file.read(MOST_BYTES)
         except FileNotFoundError:
             return None
 
-    def _replace(self, name: str, text: str) -> None:
+    def replace(self, name: str, text: str) -> bool:
+        """Write a file of the folder as a whole; False where that failed, which is said once."""
         path = os.path.join(self._folder, name)
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -73,6 +76,7 @@ class Disk:
             if self._well:
                 say("spool-not-written", reason=error.strerror, folder=self._folder)
             self._well = False
+        return self._well
 
 
 def node_boot() -> str:

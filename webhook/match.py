@@ -11,7 +11,7 @@ from webhook.forbidden import DEVICE_ANNOTATIONS
 from webhook.rules import OURS, OWNED
 from webhook.visible import VISIBLE_DEVICES
 
-SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE)
+SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy tells who may set it
 
 # gpu-manager itself writes this one on a pod that it has begun to run

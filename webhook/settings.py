@@ -53,11 +53,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSettings:
-    """What `certificates` runs with. ``folder`` None writes no files; ``issuer``: `bursar` makes
-    certificates, `cert-manager` only has those of another trusted."""
+    """What `certificates` runs with. ``agents_namespace`` empty: there are no agents to hand the CAs to;
+    ``folder`` None writes no files; ``issuer``: `bursar` makes certificates, `cert-manager` only has those of
+    another trusted."""
 
     kubeconfig: Path | None
     namespace: str
+    agents_namespace: str
     configuration: str
     extra_names: tuple[str, ...]
     folder: Path | None
@@ -124,6 +126,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
     return CertificateSettings(
         kubeconfig=given.kubeconfig,
         namespace=given.namespace,
+        agents_namespace=given.agents_namespace,
         configuration=given.configuration,
         extra_names=tuple(name for names in given.extra_name for name in names.split(",") if name),
         folder=given.write,
@@ -266,6 +269,12 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     flags = _Flags(parser, environment)
     flags.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     flags.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
+    flags.add(
+        "--agents-namespace",
+        str,
+        names.AGENTS_NAMESPACE,
+        "namespace of the nodes' agents, where the ConfigMap bursar-ca gets the CAs; empty: none",
+    )
     flags.add("--configuration", str, "bursar", "name of both webhook configurations")
     flags.add(
         "--issuer",

@@ -75,6 +75,7 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
         "--tls-private-key-file=apiserver.key",
         "--token-auth-file=tokens.csv",
         "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
         "--service-account-key-file=service-accounts.key",
         "--service-account-signing-key-file=service-accounts.key",
         f"--service-account-issuer={ISSUER}",

@@ -36,16 +36,18 @@ _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
 
 @value
 class Wanted:
-    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is."""
+    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the UUIDs
+    of the cards that are computed on through MPS."""
 
     cards: tuple[Card, ...] | None
+    mps: frozenset[str]
     holders: str | None
     held: bool
 
 
-def inventory(cards: tuple[Card, ...]) -> str:
+def inventory(cards: tuple[Card, ...], mps: frozenset[str] = frozenset()) -> str:
     """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
-    whole: Inventory = {"version": 1, "cards": [_wire(card) for card in cards]}
+    whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps) for card in cards]}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
@@ -59,6 +61,15 @@ def read_inventory(text: str | None) -> tuple[Card, ...]:
     return cards if len({c.uuid for c in cards}) == len({c.index for c in cards}) == len(cards) else ()
 
 
+def read_mps(text: str | None) -> frozenset[str]:
+    """The cards of which an annotation of ours says that they are computed on through MPS; none where it is
+    not readable."""
+    try:
+        return frozenset(raw["uuid"] for raw in json.loads(text or "")["cards"] if raw.get("mps") is True)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return frozenset()
+
+
 def boot_in(holders: str | None) -> str:
     """The boot in which the holders were written; empty where that cannot be read."""
     try:
@@ -70,10 +81,11 @@ def boot_in(holders: str | None) -> str:
 
 def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
     """The merge patch of the node's status that makes it what it shall be; empty where it is."""
+    cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps)
     annotations = {
         name: text
         for name, text, now in (
-            (INVENTORY, None if wanted.cards is None else inventory(wanted.cards), node.inventory),
+            (INVENTORY, cards, node.inventory),
             (HOLDERS, wanted.holders, node.holders),
         )
         if text is not None and text != now
@@ -128,7 +140,7 @@ def amount(text: str) -> int | None:
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _wire(card: Card) -> CardWire:
+def _wire(card: Card, mps: bool) -> CardWire:
     wire: CardWire = {
         "uuid": card.uuid,
         "index": card.index,
@@ -141,6 +153,8 @@ def _wire(card: Card) -> CardWire:
     }
     if card.fault:
         wire["fault"] = card.fault
+    if mps:
+        wire["mps"] = True
     return wire
 
 

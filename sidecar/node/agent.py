@@ -4,12 +4,11 @@ tell. It waits for nothing; ``Ports`` are its edges, and every moment is an argu
 
 from __future__ import annotations
 
-from sidecar.node import advertise, health
+from sidecar.node import advertise, health, mps, telling
 from sidecar.node.advertise import Wanted
 from sidecar.node.api import Unreached
 from sidecar.node.pods import read_node
 from sidecar.node.values import Broke, Look
-from sidecar.node.watchdog import Notice
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -19,12 +18,14 @@ if TYPE_CHECKING:
     from sidecar.heart import Say
     from sidecar.node.api import Answer
     from sidecar.node.health import Book
+    from sidecar.node.mps import Through
+    from sidecar.node.telling import Told
     from sidecar.node.values import Card, NodeSeen, PodSeen
+    from sidecar.node.watchdog import Notice
 
 HUNG_MS = 10_000  # beyond the time between two looks: so long NVML may take for one
 GAP_MS = 1_000  # between two writes, also where somebody undoes each
 LONGEST_PAUSE_MS = 30_000
-FAULTY, WELL = "GPUUnhealthy", "GPUHealthyAgain"
 
 
 @value
@@ -46,6 +47,9 @@ class Agent:
         self._looked_at = now_ms
         self._look: Look | None = None
         self._book: Book | None = None
+        self._through: Through = mps.begun(())
+        self._known: dict[str, str] = {}
+        self._told: dict[str, Told] = {}
         self._rebooted = False
         self._told_error = ""
         self._paused_until = self._pause_ms = 0
@@ -79,6 +83,8 @@ class Agent:
         self.node = node
         if node and self._book is None:
             self._book = health.begun(advertise.read_inventory(node.inventory))
+            self._through = mps.begun(advertise.read_mps(node.inventory))
+            self._known = {card.uuid: card.fault for card in self._book.cards if card.fault}
             self._rebooted = advertise.boot_in(node.holders) not in ("", self._boot)
             if self._look:
                 self._learn(self._look, now_ms)
@@ -89,18 +95,20 @@ class Agent:
         self.looks += 1
         self._say_error(look.error)
         self._learn(look, now_ms)
+        self._through = mps.after(self._through, (card.uuid for card in look.cards), look.mps, now_ms)
 
     def broke(self, broke: Broke, now_ms: int) -> None:
         """An event of the driver told against cards."""
         if self._book:
-            self._turn_to(health.after_event(self._book, broke, now_ms))
+            self._turn_to(health.after_event(self._book, broke, now_ms), now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """See whether NVML hangs."""
+        """See whether NVML hangs, and tell the pods what they have not been told yet."""
         if now_ms - self._looked_at >= self._silence_ms:
             self._look = Look((), (), (), (), (), (), (), "it does not answer")
             self._say_error(self._look.error)
             self._learn(self._look, now_ms)
+        self._tell_pods(now_ms)
 
     def write_if_due(self, now_ms: int) -> None:
         """Write what differs from what stands on the node, if anything does and it is time."""
@@ -121,21 +129,24 @@ class Agent:
         after = health.after_look(self._book, look, held, self._rebooted, now_ms)
         if not look.error and held is not None:
             self._rebooted = False
-        self._turn_to(after)
+        self._turn_to(after, now_ms)
 
-    def _turn_to(self, after: Book) -> None:
+    def _turn_to(self, after: Book, now_ms: int) -> None:
         before, self._book = self._book or health.begun(()), after
         for card in health.new_faults(before, after):
             self._ports.say("card-unhealthy", uuid=card.uuid, index=card.index, reason=card.fault)
-            self._tell_pods(card, "Warning", FAULTY, f"its GPU {card.uuid} is not healthy: {card.fault}")
         for card in health.recovered(before, after):
             self._ports.say("card-healthy-again", uuid=card.uuid, index=card.index)
-            self._tell_pods(card, "Normal", WELL, f"its GPU {card.uuid} is healthy again")
+        self._tell_pods(now_ms)
 
-    def _tell_pods(self, card: Card, kind: str, reason: str, note: str) -> None:
-        for pod in self.pods or ():
-            if card.uuid in pod.cards:
-                self._ports.tell(Notice(pod.uid, pod.namespace, pod.name, kind, reason, note))
+    def _tell_pods(self, now_ms: int) -> None:
+        if self.pods is None:
+            return
+        self._told, notices = telling.tell(self._told, self._known, self.cards, self.pods, now_ms)
+        ill = {card.uuid for card in self.cards if card.fault}
+        self._known = {uuid: fault for uuid, fault in self._known.items() if uuid in ill}
+        for notice in notices:
+            self._ports.tell(notice)
 
     def _held(self) -> frozenset[str] | None:
         if self.pods is None:
@@ -145,8 +156,8 @@ class Agent:
     def _wanted(self) -> Wanted:
         cards = self.cards
         if not cards and not self.nvml_answers:
-            return Wanted(None, self.holders, True)  # nothing was ever known of them
-        return Wanted(cards, self.holders, self._held() != frozenset())
+            return Wanted(None, frozenset(), self.holders, True)  # nothing was ever known of them
+        return Wanted(cards, self._through.told, self.holders, self._held() != frozenset())
 
     def _judge(self, answer: Answer, now_ms: int) -> None:
         if answer.status == 200:

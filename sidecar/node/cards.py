@@ -1,9 +1,11 @@
 """The node's cards by NVIDIA's own binding: what each is, whether the driver finds it well, and what happens
 to it.
 
-One thread uses it: it looks, then waits for an event of the driver or for the next look. Nothing of NVML's is
-raised: a card that fails is told of as silent, NVML that fails as the look's error, and both are opened
-afresh after a while, for a driver that was restarted or a card that came back.
+One thread uses it: it looks, then waits for an event of the driver or for the next look. Nothing of NVML's
+is raised: a card that fails is told of as silent, NVML that fails as the look's error. It is opened afresh,
+for a driver that was restarted or a card that came back: at each look where it fails as a whole, and ever
+less often where only some cards are silent, for it must be closed first, and what happens to the others until
+it is open again the driver tells nobody.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import ctypes
 from functools import partial
 
 from sidecar.node import figures
-from sidecar.node.values import Broke, Card, Look, Silent
+from sidecar.node.alarms import Alarms, Handle
+from sidecar.node.values import Card, Look, Silent
 from sidecar.nvml import LIBRARY, MIB
-from sidecar.value import TYPE_CHECKING, value
+from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-REOPEN_MS = 20_000
+    from sidecar.node.values import Broke
+
+REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # twice as long each time, for events may be lost meanwhile
 MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
 # Of the program that ran, not of the card; the list is that of NVIDIA's own device plugin.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
@@ -31,19 +36,6 @@ WHAT_TO_DO = {
     3: "that peer traffic is drained",
     4: "that the GPU is drained and reset",
 }
-
-
-@value
-class _Handle:
-    """A card or MIG instance as NVML knows it in this session; ``parent`` and ``card``: UUID and handle of
-    the card that an instance is of, else its own."""
-
-    uuid: str
-    index: int
-    handle: Any
-    parent: str
-    card: Any
-    mig: str | None
 
 
 class Reader:
@@ -58,16 +50,16 @@ class Reader:
         reopen_ms: int = REOPEN_MS,
     ) -> None:
         """``ignored``: the XIDs that say nothing against a card."""
-        self._clock, self._ignored, self._reopen_ms = clock, ignored, reopen_ms
+        self._clock, self._reopen_ms, self._pause_ms = clock, reopen_ms, reopen_ms
         self._bind = bind or binding
         self._nvml: Any = None
-        self._events: Any = None
+        self._alarms = Alarms(ignored)
         self._opened_at = 0
-        self._handles: tuple[_Handle, ...] = ()
+        self._handles: tuple[Handle, ...] = ()
         self._facts: dict[str, tuple[str, int, int | None]] = {}
         self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = ((), {})
         self._meter = figures.Meter()
-        self._ailing = False
+        self._silent_ones: frozenset[int] = frozenset()
 
     def look(self) -> Look:
         """What NVML tells now."""
@@ -82,42 +74,32 @@ class Reader:
     def wait(self, most_ms: int) -> Broke | None:
         """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
         none came, or none can be waited for (then at once)."""
-        if self._events is None:
-            return None
-        until = self._clock() + most_ms
-        try:
-            while (left := until - self._clock()) > 0:
-                broke = self._judged(self._nvml.nvmlEventSetWait_v2(self._events, left))
-                if broke:
-                    return broke
-        except self._nvml.NVMLError_Timeout:
-            return None
-        except Exception:
-            # The next look says what is the matter, if something is; until then nothing can be waited for.
-            self._events = None
-        return None
+        return self._alarms.wait(most_ms, self._clock)
 
     @property
     def waits(self) -> bool:
-        """Whether `wait` can wait."""
-        return self._events is not None
+        """Whether `wait` can wait, or has something to tell."""
+        return self._alarms.listens or self._alarms.holds
 
     def close(self) -> None:
         """Let NVML go."""
         self._shut()
 
     def _open(self) -> None:
-        ails_long = self._ailing and self._clock() - self._opened_at >= self._reopen_ms
-        if self._nvml is not None and not ails_long:
+        is_due = bool(self._silent_ones) and self._clock() - self._opened_at >= self._pause_ms
+        if self._nvml is not None and not is_due:
             return
+        if self._nvml is not None:
+            self._pause_ms = min(2 * self._pause_ms, MOST_REOPEN_MS)
         self._shut()
         nvml = self._bind()
         nvml.nvmlInit()
         self._nvml, self._opened_at = nvml, self._clock()
 
     def _shut(self) -> None:
-        nvml, self._nvml, self._events = self._nvml, None, None
-        self._handles, self._near, self._ailing = (), ((), {}), False
+        self._alarms.end()
+        nvml, self._nvml = self._nvml, None
+        self._handles, self._near = (), ((), {})
         self._facts.clear()
         if nvml is None:
             return
@@ -128,7 +110,7 @@ class Reader:
 
     def _read(self) -> Look:
         nvml, silent, divided = self._nvml, list[Silent](), list[str]()
-        handles: list[_Handle] = []
+        handles: list[Handle] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handles += self._of_card(index, divided)
@@ -136,8 +118,8 @@ class Reader:
                 silent.append(self._silent(index, self._uuid_at(index), error))
         is_new = [each.uuid for each in handles] != [each.uuid for each in self._handles]
         self._handles = tuple(handles)
-        if self._events is None or is_new:
-            self._listen()
+        if not self._alarms.listens or is_new:
+            self._alarms.listen(nvml, self._handles)
         cards, measures = list[Card](), list[figures.Measured]()
         for each in handles:
             try:
@@ -146,7 +128,7 @@ class Reader:
             except nvml.NVMLError as error:
                 cards = [card for card in cards if card.uuid != each.uuid]
                 silent.append(self._silent(each.index, each.uuid, error))
-        self._ailing = bool(silent)
+        self._note({each.index for each in silent})
         return Look(
             self._linked(cards),
             tuple(silent),
@@ -158,16 +140,21 @@ class Reader:
             "",
         )
 
-    def _of_card(self, index: int, divided: list[str]) -> list[_Handle]:
+    def _note(self, silent: set[int]) -> None:
+        """Begin to count anew where other cards are silent than before."""
+        if silent != self._silent_ones:
+            self._silent_ones, self._pause_ms = frozenset(silent), self._reopen_ms
+
+    def _of_card(self, index: int, divided: list[str]) -> list[Handle]:
         """The card, or its instances where it is divided."""
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(handle)
         if (figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0) == 0:
-            return [_Handle(uuid, index, handle, uuid, handle, None)]
+            return [Handle(uuid, index, handle, uuid, handle, None)]
         divided.append(uuid)
         return [
-            self._instance(_Handle(uuid, index, handle, uuid, handle, None), number, part)
+            self._instance(Handle(uuid, index, handle, uuid, handle, None), number, part)
             for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
             if (part := self._part(handle, number)) is not None
         ]
@@ -178,20 +165,20 @@ class Reader:
         except self._nvml.NVMLError_NotFound:
             return None  # fewer instances than there can be
 
-    def _instance(self, of: _Handle, number: int, handle: Any) -> _Handle:
+    def _instance(self, of: Handle, number: int, handle: Any) -> Handle:
         nvml = self._nvml
         profile = str(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2]
         uuid, index = nvml.nvmlDeviceGetUUID(handle), INSTANCES_FROM * (of.index + 1) + number
-        return _Handle(uuid, index, handle, of.uuid, of.card, profile)
+        return Handle(uuid, index, handle, of.uuid, of.card, profile)
 
-    def _card(self, at: _Handle) -> Card:
+    def _card(self, at: Handle) -> Card:
         if at.uuid not in self._facts:
             self._facts[at.uuid] = self._described(at)
         model, memory_mib, numa = self._facts[at.uuid]
         fault = self._complaint(at)
         return Card(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
 
-    def _described(self, at: _Handle) -> tuple[str, int, int | None]:
+    def _described(self, at: Handle) -> tuple[str, int, int | None]:
         nvml = self._nvml
         model, memory_mib = (
             str(nvml.nvmlDeviceGetName(at.handle)),
@@ -211,7 +198,7 @@ class Reader:
         mask = sum(word << (64 * at) for at, word in enumerate(words or ()))
         return (mask & -mask).bit_length() - 1 if mask else None
 
-    def _complaint(self, at: _Handle) -> str:
+    def _complaint(self, at: Handle) -> str:
         """What the driver itself says against the card."""
         nvml = self._nvml
         action = self._action(at)
@@ -220,7 +207,7 @@ class Reader:
         rows = figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(at.handle))
         return "rows of its memory could not be remapped" if rows and rows[3] else ""
 
-    def _action(self, at: _Handle) -> int | None:
+    def _action(self, at: Handle) -> int | None:
         """What the driver asks to be done with the card (0: nothing), where it tells."""
         nvml = self._nvml
         field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -249,7 +236,7 @@ class Reader:
             for c in cards
         )
 
-    def _links(self, one: _Handle, all_of_them: list[_Handle]) -> tuple[str, ...] | None:
+    def _links(self, one: Handle, all_of_them: list[Handle]) -> tuple[str, ...] | None:
         joined = {
             other.uuid: figures.unless_unsupported(self._nvml, partial(self._joined, one, other))
             for other in all_of_them
@@ -259,7 +246,7 @@ class Reader:
             return None
         return tuple(sorted(uuid for uuid, near in joined.items() if near))
 
-    def _joined(self, one: _Handle, other: _Handle) -> bool:
+    def _joined(self, one: Handle, other: Handle) -> bool:
         """By NVLink (also through its switches), or by PCIe switches alone."""
         nvml = self._nvml
         by_nvlink = figures.unless_unsupported(
@@ -270,52 +257,6 @@ class Reader:
             return True
         level = nvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle)
         return bool(level <= nvml.NVML_TOPOLOGY_MULTIPLE)
-
-    def _listen(self) -> None:
-        """Have an event set of this session's cards; none where no card sends events."""
-        nvml, old, self._events = self._nvml, self._events, None
-        try:
-            if old is not None:
-                nvml.nvmlEventSetFree(old)
-            events = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError:
-            return  # a driver without events: the looks alone must do
-        cards = {each.parent: each.card for each in self._handles}
-        registered = [self._registered(card, events) for card in cards.values()]  # each of them
-        self._events = events if any(registered) else None
-
-    def _registered(self, card: Any, events: Any) -> bool:
-        nvml = self._nvml
-        try:
-            types = nvml.nvmlDeviceGetSupportedEventTypes(card) & (
-                nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-            )
-            if types:
-                nvml.nvmlDeviceRegisterEvents(card, types, events)
-        except nvml.NVMLError:
-            return False  # not one that sends events, or it is lost, which the looks find
-        return bool(types)
-
-    def _judged(self, event: Any) -> Broke | None:
-        nvml = self._nvml
-        if event.eventType == nvml.nvmlEventTypeXidCriticalError:
-            if event.eventData in self._ignored:
-                return None
-            fault = f"XID {event.eventData}"
-        else:
-            fault = "a double-bit ECC error"
-        parent = self._event_uuid(event)
-        uuids = tuple(each.uuid for each in self._handles if parent in ("", each.parent))
-        return Broke(uuids, fault) if uuids else None
-
-    def _event_uuid(self, event: Any) -> str:
-        """Whose event it is; empty where that cannot be told, and then every card is meant."""
-        try:
-            return str(self._nvml.nvmlDeviceGetUUID(event.device))
-        except self._nvml.NVMLError:
-            mine = ctypes.cast(event.device, ctypes.c_void_p).value
-            found = (h for h in self._handles if ctypes.cast(h.card, ctypes.c_void_p).value == mine)
-            return next((each.parent for each in found), "")
 
     def _uuid_at(self, index: int) -> str:
         return next((each.uuid for each in self._handles if each.index == index), "")

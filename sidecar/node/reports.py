@@ -52,9 +52,12 @@ class Post:
 
 @value
 class Ports:
-    """The edges. ``post`` only starts something, whose end is told to ``posted``."""
+    """The edges. ``post`` only starts something, whose end is told to ``posted``. ``keep`` has the post under
+    way and the uses that wait outlive the process, in place of what it was given before; False where it
+    cannot."""
 
     post: Callable[[Post], None]
+    keep: Callable[[Post | None, tuple[Use, ...]], bool]
     fraction: Callable[[], float]
     say: Say
 
@@ -62,15 +65,22 @@ class Ports:
 class Reports:
     """The state. Give it each look by ``look``, call ``tick`` after each event and at ``due_ms``."""
 
-    def __init__(self, ports: Ports, boot: str, now_ms: int) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        boot: str,
+        now_ms: int,
+        left: tuple[Post | None, tuple[Use, ...]] = (None, ()),
+    ) -> None:
+        """``left``: what an earlier process kept."""
         self._ports = ports
         self._boot = boot
         self._sequence = 1
         self._interval_ms = DEFAULT_INTERVAL_MS
         self._close_at = now_ms + DEFAULT_INTERVAL_MS
         self._looks: tuple[Measured, ...] = ()
-        self._waiting: tuple[Use, ...] = ()
-        self._post: Post | None = None
+        self._post, self._waiting = self._kept = left
+        self._is_kept = True
         self._posting = False
         self._retry_at = 0
         self._failures = 0
@@ -101,14 +111,20 @@ class Reports:
         """Do what is due: end the interval, send."""
         if now_ms >= self._close_at:
             self._close(now_ms)
+        is_new = self._is_posting(now_ms)
+        self._keep()  # before it is sent, or the next process would send it as another
+        if is_new and self._post is not None:
+            self._ports.post(self._post)
+
+    def _is_posting(self, now_ms: int) -> bool:
+        """Whether a post is to be sent now; then it is under way."""
         if self._posting or self._gave_up or now_ms < self._retry_at:
-            return
+            return False
         if self._post is None and self._waiting:
             self._post, self._waiting = self._next(), self._waiting[self._fit() :]
             self._sequence += 1
-        if self._post is not None:
-            self._posting = True
-            self._ports.post(self._post)
+        self._posting = self._post is not None
+        return self._posting
 
     def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
         """The post under way came to its end."""
@@ -119,6 +135,7 @@ class Reports:
             self._refused(outcome.reason)
         else:
             self._failed(outcome.reason, now_ms)
+        self._keep()
 
     def end(self, now_ms: int) -> None:
         """The agent ends: what it has goes at once, once."""
@@ -135,8 +152,10 @@ class Reports:
         return now_ms >= self._end_at or (not self._posting and (self._gave_up or not self.waiting))
 
     def lose(self) -> None:
-        """The process exits: what was not acknowledged is lost, and said."""
-        if self.waiting:
+        """The process exits: what was not acknowledged is the next one's, or lost, and said either way."""
+        if self.waiting and self._is_kept:
+            self._ports.say("use-kept", intervals=self.waiting)
+        elif self.waiting:
             self._drop(self.waiting, "the agent ends")
 
     def _close(self, now_ms: int) -> None:
@@ -145,6 +164,12 @@ class Reports:
             self._waiting = (*self._waiting, Use(now_ms, use.mean(self._looks)))
             self._looks = ()
             self._fold()
+
+    def _keep(self) -> None:
+        post, waiting = self._kept
+        if self._post is not post or self._waiting is not waiting:
+            self._kept = self._post, self._waiting
+            self._is_kept = self._ports.keep(*self._kept)
 
     def _fold(self) -> None:
         kept = fold(self._waiting, MOST_WAITING)

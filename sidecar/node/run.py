@@ -16,7 +16,7 @@ from sidecar.disk import Disk, node_boot
 from sidecar.errand import errand
 from sidecar.inbox import End, Inbox
 from sidecar.log import say
-from sidecar.node import api, metrics, pods, reports
+from sidecar.node import api, kept, metrics, pods, reports
 from sidecar.node.agent import Agent, Ports
 from sidecar.node.cards import Reader
 from sidecar.node.duties import Duties
@@ -167,7 +167,8 @@ def _ports(server: api.Api, events: Events, node: str) -> Ports:
 def _reports(settings: Settings, inbox: Inbox) -> reports.Reports | None:
     if settings.timekeeper is None:
         return None
-    disk = Disk(settings.timekeeper.spool, node_boot())
+    boot = node_boot()
+    disk = Disk(settings.timekeeper.spool, boot)
     courier = Courier(
         settings.timekeeper,
         boot_ms,
@@ -178,10 +179,21 @@ def _reports(settings: Settings, inbox: Inbox) -> reports.Reports | None:
     )
     ports = reports.Ports(
         post=lambda post: errand(inbox, lambda: Posted(courier.deliver(post)), UNTRIED),
+        keep=lambda post, waiting: disk.replace(kept.FILE, kept.encode(post, waiting, boot)),
         fraction=fraction,
         say=say,
     )
-    return reports.Reports(ports, os.urandom(8).hex(), boot_ms())
+    return reports.Reports(ports, os.urandom(8).hex(), boot_ms(), _left(disk, boot))
+
+
+def _left(disk: Disk, boot: str) -> tuple[reports.Post | None, tuple[reports.Use, ...]]:
+    """The reports that an earlier process of this container kept."""
+    try:
+        text = disk.read(kept.FILE)
+        return (None, ()) if text is None else kept.decode(text, boot, boot_ms())
+    except (OSError, ValueError) as error:
+        say("use-unreadable", reason=error)
+        return None, ()
 
 
 def _follow_node(server: api.Api, name: str, inbox: Inbox) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import tomllib
 
 from sidecar.value import TYPE_CHECKING, value
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_BYTES = 1 << 20
+_ANY = re.compile(r"[*?\[]")
 # containerd's tables of its CRI plugin in versions 3, 2 and 1 of its configuration
 _CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
 _NVIDIA = "nvidia"
@@ -41,11 +43,12 @@ def hands_out_all(patterns: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     with files that could not be read.
 
     ``patterns``: paths of configuration files of containerd, CRI-O or Docker, and of NVIDIA's runtime, in
-    the order in which they are read; ``*`` stands for any name.
+    the order in which they are read; ``*``, ``?`` and ``[...]`` stand for any name, any letter, one of these.
+    Of a path without them something is wrong where there is no such file; of one with them there may be none.
     """
     files, wrong = [], []
     for pattern in patterns:
-        for path in sorted(glob.glob(pattern)) or [pattern]:
+        for path in sorted(glob.glob(pattern)) or ([] if _ANY.search(pattern) else [pattern]):
             try:
                 files.append(_read(path))
             except (OSError, ValueError, RecursionError) as error:

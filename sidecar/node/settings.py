@@ -48,7 +48,7 @@ FLAGS = (
     ),
     (
         "trusted-namespaces",
-        "kube-system,gpu-operator,bursar-system",
+        "kube-system,gpu-operator,bursar-system,bursar-node",
         "namespaces whose pods may use any card without being strangers, parted by commas",
     ),
 )

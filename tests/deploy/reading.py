@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 MANIFESTS = ROOT / "deploy" / "manifests"
 SAMPLES = ROOT / "deploy" / "samples"
 NAMESPACE = "bursar-system"
+AGENTS = "bursar-node"  # the namespace of the nodes' agents
 
 
 @cache

@@ -6,7 +6,17 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
-from tests.deploy.reading import MANIFESTS, NAMESPACE, SAMPLES, Json, documents, named, template, workloads
+from tests.deploy.reading import (
+    AGENTS,
+    MANIFESTS,
+    NAMESPACE,
+    SAMPLES,
+    Json,
+    documents,
+    named,
+    template,
+    workloads,
+)
 from timekeeper.core import budgets
 from timekeeper.core.policy import not_built
 
@@ -54,17 +64,58 @@ def strict(control_plane: ControlPlane, _applied: None) -> str:
 def test_pod_security_admits_the_pods_of_a_workload(
     control_plane: ControlPlane, strict: str, workload: Json
 ) -> None:
-    """Those of the nodes' agent in our namespace, all others in one of the level restricted too. The API
-    server only warns about a Deployment; its pods are what a namespace's level refuses."""
-    namespace = NAMESPACE if workload["kind"] == "DaemonSet" else strict
+    """Each in its own namespace, and all but the nodes' agents in one of the level restricted. The API server
+    only warns about a Deployment; its pods are what a namespace's level refuses."""
+    own = workload["metadata"]["namespace"]
+    for namespace in (own,) if own == AGENTS else (own, strict):
+        assert refused(control_plane, pod_of(workload, namespace)) == ""
+
+
+def pod_of(workload: Json, namespace: str) -> Json:
+    """A pod of a workload, which only its own controller would give a critical class."""
     spec = {name: part for name, part in template(workload)["spec"].items() if name != "priorityClassName"}
     claims = [each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])]
     spec["volumes"] = spec.get("volumes", []) + [{"name": name, "emptyDir": {}} for name in claims]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": spec,
+    }
 
-    done = control_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
 
-    assert done.returncode == 0, done.stderr
+def refused(cp: ControlPlane, pod: Json, *flags: str) -> str:
+    """Why a pod may not be created; empty where it may. It is not."""
+    done = cp.kubectl("create", "--dry-run=server", *flags, "-f", "-", input=json.dumps(pod))
+    return done.stderr if done.returncode else ""
+
+
+def test_our_namespace_takes_no_pod_that_reaches_for_its_node(control_plane: ControlPlane) -> None:
+    (agents,) = (each for each in workloads() if each["kind"] == "DaemonSet")
+    stray = pod_of(agents, NAMESPACE)
+    stray["spec"]["serviceAccountName"] = "default"
+
+    assert 'violates PodSecurity "restricted' in refused(control_plane, stray)
+
+
+def test_who_administers_a_namespace_of_users_can_put_nothing_among_the_agents(
+    control_plane: ControlPlane,
+) -> None:
+    control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
+    bound = ("create", "rolebinding", "admin", "-n", "team-a", "--clusterrole=admin", "--user=tenant")
+    assert control_plane.kubectl(*bound).returncode == 0
+    (agents,) = (each for each in workloads() if each["kind"] == "DaemonSet")
+    harmless: Json = {"containers": [{"name": "main", "image": "example"}]}
+
+    for spec in (harmless, pod_of(agents, AGENTS)["spec"]):
+        metadata = {"name": "p", "namespace": AGENTS}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        assert "Forbidden" in refused(control_plane, pod, "--as=tenant")
+    for what in ("serviceaccounts/token", "secrets", "configmaps", "daemonsets.apps"):
+        asked = ("auth", "can-i", "create", what, "-n", AGENTS, "--as=tenant")
+        assert control_plane.kubectl(*asked).stdout.strip() == "no"
+    own = ("auth", "can-i", "create", "pods", "-n", "team-a", "--as=tenant")
+    assert control_plane.kubectl(*own).stdout.strip() == "yes"
 
 
 def test_pod_security_would_refuse_a_pod_that_is_not_hardened(

@@ -8,7 +8,7 @@ import ast
 
 import pytest
 
-from tests.deploy.reading import NAMESPACE, ROOT, of_kind
+from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, role
 from timekeeper.core.names import DOMAIN
 
@@ -38,6 +38,10 @@ NEEDED: dict[str, Reasons] = {
                 Right(verb, "leases", "coordination.k8s.io", NAMESPACE, "bursar-certificates")
                 for verb in ("get", "update")
             ),
+        },
+        "to have the nodes' agents trust the CA": {
+            Right("create", "configmaps", "", AGENTS),
+            *(Right(verb, "configmaps", "", AGENTS, "bursar-ca") for verb in ("get", "patch")),
         },
         "to write caBundle": {
             Right(verb, kind, "admissionregistration.k8s.io", name="bursar")

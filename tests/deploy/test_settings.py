@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +10,11 @@ import scheduler_ext.settings
 import sidecar.node.settings
 import timekeeper.settings
 import webhook.settings
+from sidecar.node.runtimes import hands_out_all
 from sidecar.settings import VARIABLES
 from tests.deploy.dockerfile import DOCKERFILE
 from tests.deploy.reading import (
+    AGENTS,
     MANIFESTS,
     NAMESPACE,
     SAMPLES,
@@ -24,6 +27,7 @@ from tests.deploy.reading import (
 )
 from timekeeper.core import __version__, names
 from webhook import injected
+from webhook.certificates.cluster import AGENTS_CA
 
 Read = Callable[[Sequence[str], Mapping[str, str]], object]
 
@@ -153,14 +157,53 @@ def test_the_agent_finds_the_timekeeper_and_what_the_manifest_mounts_for_it() ->
         names.AUDIENCE,
         f"{mounts['token']}/{token['path']}",
     )
-    assert volumes["ca"]["secret"]["secretName"] == "bursar-timekeeper-tls"
-    assert read.timekeeper.ca == f"{mounts['ca']}/{volumes['ca']['secret']['items'][0]['path']}"
+    assert volumes["ca"]["configMap"]["name"] == AGENTS_CA
+    assert volumes["ca"]["configMap"]["optional"] is True  # cards are told of before there are certificates
+    assert read.timekeeper.ca == f"{mounts['ca']}/{volumes['ca']['configMap']['items'][0]['path']}"
     assert read.timekeeper.spool == mounts["spool"]
     assert read.cgroups == mounts["cgroup"]
     assert read.pod_resources == f"{mounts['pod-resources']}/kubelet.sock"
     assert volumes["cgroup"]["hostPath"]["path"] == "/sys/fs/cgroup"
     assert read.node_name == "$(NODE_NAME)"  # which the kubelet fills in
     assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in one["env"]
+
+
+def test_the_agent_is_shown_the_runtimes_configuration_and_no_node_needs_to_have_it() -> None:
+    one, pod = container("bursar-node/agent"), template(the("DaemonSet", "bursar-node"))["spec"]
+    read = sidecar.node.settings.read(one["args"], environment_of(one))
+    mounts = {each["mountPath"]: each["name"] for each in one["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    named = {path.partition("/host")[2].split("/")[2]: path for path in read.runtime_configs}
+
+    assert named.keys() == {"containerd", "crio", "nvidia-container-runtime"}
+    for folder in named:
+        assert volumes[mounts[f"/host/etc/{folder}"]]["hostPath"] == {"path": f"/etc/{folder}", "type": ""}
+    assert hands_out_all(read.runtime_configs) == ("", ())  # nothing is wrong where there are none
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("containerd/config.toml", '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n'),
+        ("containerd/conf.d/99-nvidia.toml", '[plugins.cri.containerd]\ndefault_runtime_name = "nvidia"\n'),
+        ("crio/crio.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n'),
+        ("crio/crio.conf.d/99-nvidia.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n'),
+    ],
+)
+def test_a_default_runtime_that_hands_out_all_cards_is_seen_as_the_manifest_stands(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    one = container("bursar-node/agent")
+    read = sidecar.node.settings.read(one["args"], environment_of(one))
+    shown = [path.replace("/host/etc", str(tmp_path)) for path in read.runtime_configs]
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+
+    assert "gives all cards" in hands_out_all(shown)[0]
+    unheard = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+    (tmp_path / "nvidia-container-runtime").mkdir()
+    (tmp_path / "nvidia-container-runtime/config.toml").write_text(unheard)
+    assert hands_out_all(shown) == ("", ())
 
 
 def test_the_agent_can_write_no_file_of_the_node() -> None:
@@ -250,7 +293,7 @@ def test_our_own_pods_start_while_the_webhook_is_down() -> None:
 
             assert left_out["key"] == "kubernetes.io/metadata.name"
             assert left_out["operator"] == "NotIn"
-            assert {NAMESPACE, "kube-system"} <= set(left_out["values"])
+            assert {NAMESPACE, AGENTS, "kube-system"} <= set(left_out["values"])
 
 
 def vars_of(settings: object) -> dict[str, object]:

@@ -6,6 +6,7 @@ import yaml
 from deploy.local.scheduler import GPU_PROFILE, extender, scheduler_configuration
 from deploy.local.tools import KUBERNETES_VERSION
 from tests.deploy.reading import (
+    AGENTS,
     NAMESPACE,
     Json,
     container,
@@ -51,10 +52,33 @@ def selected(selector: Json) -> list[str]:
     ]
 
 
-def test_the_namespace_comes_first_so_that_one_apply_of_the_folder_finds_it() -> None:
-    first = documents()[0]
+def test_the_namespaces_come_first_so_that_one_apply_of_the_folder_finds_them() -> None:
+    first = [(each["kind"], each["metadata"]["name"]) for each in documents()[:2]]
 
-    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", NAMESPACE)
+    assert first == [("Namespace", NAMESPACE), ("Namespace", AGENTS)]
+
+
+def test_only_the_namespace_of_the_agents_lets_pods_reach_for_their_node() -> None:
+    levels = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in of_kind("Namespace")
+    }
+    places = {(each["kind"] == "DaemonSet", each["metadata"]["namespace"]) for each in workloads()}
+
+    assert levels == {NAMESPACE: "restricted", AGENTS: "privileged"}
+    assert places == {(True, AGENTS), (False, NAMESPACE)}
+
+
+@each_workload
+def test_a_quota_speaks_of_the_class_of_a_workload_in_its_namespace(workload: Json) -> None:
+    (quota,) = (
+        each
+        for each in of_kind("ResourceQuota")
+        if each["metadata"]["namespace"] == workload["metadata"]["namespace"]
+    )
+    (expression,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+
+    assert template(workload)["spec"]["priorityClassName"] in expression["values"]
 
 
 @pytest.mark.parametrize("document", documents(), ids=named)
@@ -64,7 +88,7 @@ def test_everything_in_a_namespace_names_it(document: Json) -> None:
     if document["kind"] in CLUSTER_WIDE:
         assert namespace is None
     else:
-        assert namespace in (NAMESPACE, "kube-node-lease", "kube-system")
+        assert namespace in (NAMESPACE, AGENTS, "kube-node-lease", "kube-system")
 
 
 def test_nothing_is_defined_twice() -> None:
@@ -130,8 +154,8 @@ def test_a_binding_binds_a_role_that_is_there_to_accounts_that_are_there(binding
 
     assert role in ours | KUBERNETES_OWN_ROLES
     for subject in binding["subjects"]:
-        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
-        assert the("ServiceAccount", subject["name"])
+        account = the("ServiceAccount", subject["name"])["metadata"]
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", account["namespace"])
 
 
 @each_workload

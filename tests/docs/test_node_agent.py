@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node import agent, cards, health, settings
+from sidecar.node import agent, cards, health, mps, settings, telling
 from sidecar.node.agent import Agent, Ports
 from sidecar.node.api import Answer
 from sidecar.node.metrics import of_agent
@@ -66,10 +66,12 @@ def test_every_line_of_the_log_is_told() -> None:
 
 
 def test_its_events_numbers_and_links_are_those_that_there_are() -> None:
-    assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {agent.FAULTY, agent.WELL}
+    assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {telling.FAULTY, telling.WELL}
     listed = ", ".join(map(str, sorted(cards.OF_PROGRAMS)[:-1]))
     assert f"XIDs {listed} and {max(cards.OF_PROGRAMS)} are a program's own" in PAGE
     assert (health.PATIENCE_MS, health.CALM_MS, cards.REOPEN_MS) == (10_000, 600_000, 20_000)
+    assert (cards.MOST_REOPEN_MS, telling.QUIET_MS) == (300_000, 600_000)
+    assert (mps.BEGINS_AFTER_MS, mps.LASTS_MS) == (30_000, 600_000)
     assert agent.HUNG_MS + health.PATIENCE_MS + 5_000 == 25_000
     for name in OTHERS:
         assert f"]({name}" in PAGE

@@ -27,7 +27,7 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
     card = Card("G", 0, "A100", 10, True, "", 0, (), "1g.5gb")
     pod = PodSeen("u", "team", "p", ("G",), False, ())
     seen = Measured((PodLoad("u", (Load("G", 1, 9),)),), (Load("G", 1, 9),))
-    reports = Reports(Ports(lambda _: None, lambda: 0.5, _say), "run", 0)
+    reports = Reports(Ports(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)
     episodes = {"u": Episode(0, None, (Excess("G", 9, 8),))}
     text = (
         of_cards((card,), seen, "n") + of_pods((pod,), seen, {"u": {"G": 8}}, episodes) + of_reports(reports)

@@ -11,7 +11,7 @@ from tests.deploy.reading import the
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
 from tests.nvml.build import DESCRIPTION, describe
 
-DAEMONSETS = "/apis/apps/v1/namespaces/bursar-system/daemonsets"
+DAEMONSETS = "/apis/apps/v1/namespaces/bursar-node/daemonsets"
 _SEEN_AT = "/fake-nvml"
 
 
@@ -97,5 +97,7 @@ def daemon_set(world: World, folder: Path) -> Json:
     container["volumeMounts"].append({"name": "fake-nvml", "mountPath": _SEEN_AT, "readOnly": True})
     volumes = {each["name"]: each for each in spec["volumes"]}
     volumes["pod-resources"]["hostPath"]["path"] = f"{FOLDER}/kubelet/pod-resources"
+    for name in ("containerd", "crio", "nvidia-runtime"):
+        volumes[name]["hostPath"]["path"] = str(folder / name)  # this machine's own are none of the node's
     spec["volumes"].append({"name": "fake-nvml", "hostPath": {"path": str(folder)}})
     return body

@@ -20,7 +20,7 @@ TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * M
 
 
 def wanted(*cards: Card, held: bool = False, holders: str | None = None) -> Wanted:
-    return Wanted(cards, holders, held)
+    return Wanted(cards, frozenset(), holders, held)
 
 
 def capacity(patch: dict[str, Any]) -> Any:
@@ -48,6 +48,20 @@ def test_what_stands_already_is_not_written_again() -> None:
     stands = node(advertise.inventory((A, B)), "{}", TWO_CARDS)
 
     assert change(stands, wanted(A, B, holders="{}")) == {}
+
+
+def test_a_card_on_mps_is_said_to_be_and_readers_of_the_inventory_read_on() -> None:
+    text = advertise.inventory((A, B), frozenset({"GPU-b", "GPU-gone"}))
+
+    assert [each.get("mps") for each in json.loads(text)["cards"]] == [None, True]
+    assert decode_inventory(text) == decode_inventory(advertise.inventory((A, B)))
+    assert advertise.read_inventory(text) == (A, B)
+    assert advertise.read_mps(text) == {"GPU-b"}
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cards": [3]}', '{"cards": [{"mps": true}]}'])
+def test_of_an_inventory_that_cannot_be_read_nothing_is_said_of_mps(text: str | None) -> None:
+    assert advertise.read_mps(text) == frozenset()
 
 
 def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
@@ -120,7 +134,7 @@ def test_other_peoples_resources_are_never_in_a_change() -> None:
 
 
 def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
-    assert change(node(), Wanted(None, None, True)) == {}
+    assert change(node(), Wanted(None, frozenset(), None, True)) == {}
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:

@@ -9,6 +9,7 @@ from sidecar.node import advertise
 from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, Ports
 from sidecar.node.api import Answer, Unreached
 from sidecar.node.health import PATIENCE_MS
+from sidecar.node.telling import QUIET_MS
 from sidecar.node.values import Broke, NodeSeen
 from sidecar.node.watchdog import Notice
 from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
@@ -22,6 +23,8 @@ class World:
 
     def __init__(self, stands: NodeSeen | None = None) -> None:
         self.patches: list[dict[str, Any]] = []
+        self.annotations: dict[str, str] = {}
+        self.status: dict[str, Any] = {}
         self.notices: list[Notice] = []
         self.said: list[tuple[str, dict[str, object]]] = []
         self.answer: Callable[[dict[str, Any]], Answer] = self.well
@@ -39,10 +42,10 @@ class World:
     def well(self, patch: dict[str, Any]) -> Answer:
         """The node as it is after the patch."""
         self.version += 1
-        annotations = patch.get("metadata", {}).get("annotations", {})
-        status = patch.get("status", {})
-        metadata = {"uid": "n1", "resourceVersion": str(self.version), "annotations": annotations}
-        return Answer(200, {"metadata": metadata, "status": status}, "")
+        self.annotations |= patch.get("metadata", {}).get("annotations", {})
+        self.status |= patch.get("status", {})
+        metadata = {"uid": "n1", "resourceVersion": str(self.version), "annotations": self.annotations}
+        return Answer(200, {"metadata": metadata, "status": self.status}, "")
 
     def words(self) -> list[str]:
         return [event for event, _ in self.said]
@@ -157,6 +160,69 @@ def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_w
         ("both", "Normal", "its GPU GPU-a is healthy again"),
     ]
     assert world.words() == ["card-unhealthy", "card-healthy-again"]
+
+
+def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_minutes() -> None:
+    world = World()
+    world.agent.pods = (pod("p", "GPU-a"),)
+    for at in range(0, 3_600_000, 1_000):
+        world.agent.looked(look(card("GPU-a", healthy=at % 3_000 == 0, fault="x" * (at // 1_000 % 3))), at)
+        world.agent.tick(at)
+
+    kinds = [each.kind for each in world.notices]
+    assert (kinds.count("Warning"), kinds.count("Normal")) == (6, 6)
+
+
+def test_what_a_card_came_to_is_told_when_it_is_time_again() -> None:
+    world = World()
+    world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
+    ill = card("GPU-a", healthy=False, fault="XID 48")
+    for at, seen in ((0, look(A, B)), (1, look(ill, B)), (2, look(A, B)), (3, look(ill, B))):
+        world.agent.looked(seen, at)
+    world.agent.looked(look(ill, B), QUIET_MS)
+    assert [each.kind for each in world.notices] == ["Warning", "Normal"]
+
+    world.agent.looked(look(ill, B), QUIET_MS + 1)
+    assert [each.note for each in world.notices][2:] == ["its GPU GPU-a is not healthy: XID 48"]
+    world.agent.looked(look(ill, B), 9 * QUIET_MS)
+    assert len(world.notices) == 3
+
+
+def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
+    world = World()
+    world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
+    world.agent.looked(look(A, B), 0)
+    world.agent.broke(Broke(("GPU-a", "GPU-b"), "XID 79"), 1)
+
+    (notice,) = world.notices
+    assert notice.note == "its GPU GPU-a is not healthy: XID 79, its GPU GPU-b is not healthy: XID 79"
+
+
+def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> None:
+    ill = card("GPU-a", healthy=False, fault="XID 48")
+    world = World(node(advertise.inventory((ill, B))))
+    world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
+    world.agent.looked(look(ill, B), 0)
+    assert world.notices == []
+
+    world.agent.looked(look(A, B), 1)
+    world.agent.pods = (pod("new", "GPU-a"),)
+    world.agent.looked(look(ill, B), 2)
+    assert [(each.name, each.kind) for each in world.notices] == [("p", "Normal"), ("new", "Warning")]
+
+
+def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_written_each_time() -> None:
+    world = World()
+    for at in range(0, 1_200_000, 5_000):
+        comes_and_goes = at < 300_000 and at % 10_000
+        stays = 300_000 <= at < 400_000
+        world.agent.looked(look(A, B, mps=("GPU-a",) if comes_and_goes or stays else ()), at)
+        world.agent.write_if_due(at)
+
+    told = [patch["metadata"]["annotations"]["bursar.dev/inventory"] for patch in world.patches]
+
+    assert [advertise.read_mps(each) for each in told] == [set(), {"GPU-a"}, set()]
+    assert '"mps"' not in told[2]
 
 
 def test_an_xid_is_written_at_once() -> None:

@@ -176,6 +176,54 @@ def test_nvml_is_opened_anew_for_a_card_that_is_silent_and_no_more_often_than_th
     assert set(by_uuid(seen[3])) == {"GPU-a", "GPU-b"}
 
 
+GONE = "fail nvmlInitWithFlags DRIVER_NOT_LOADED\n"  # which shows at the moment at which NVML is opened anew
+LOST = TWO + "fail nvmlDeviceGetMemoryInfo_v2 GPU_IS_LOST GPU-a\n"
+
+
+def test_nvml_is_opened_ever_less_often_while_a_card_stays_silent(tmp_path: Path) -> None:
+    """Before 100, at 300 and 700 s it is opened; from then on each 300 s, be it for days."""
+    opened = [(at, LOST, "look") for at in (0, 100_000, 300_000, 600_000)]
+    kept = [(at - 1, LOST + GONE, "look") for at in (100_000, 300_000, 600_000, 900_000)]
+    steps = sorted(opened + kept, key=lambda step: step[0])
+    *seen, last = read(tmp_path, *steps, (900_000, LOST + GONE, "look"), reopen_ms=100_000)
+
+    assert [each["error"] for each in seen] == [""] * len(steps)
+    assert last["error"] == "Driver Not Loaded"
+
+
+def test_a_second_card_that_falls_silent_is_not_waited_for_as_long_as_the_first(tmp_path: Path) -> None:
+    both = LOST + "fail nvmlDeviceGetMemoryInfo_v2 GPU_IS_LOST GPU-b\n"
+    waited = [(0, LOST, "look"), (100, LOST, "look"), (150, both, "look")]
+    *_, kept, opened = read(tmp_path, *waited, (199, both + GONE, "look"), (200, both + GONE, "look"))
+
+    assert (kept["error"], opened["error"]) == ("", "Driver Not Loaded")
+
+
+def test_an_xid_from_before_nvml_is_opened_anew_is_told_after_it(tmp_path: Path) -> None:
+    xid = LOST + "event 1 GPU-b 8 79\nevent 2 GPU-b 8 31\nevent 3 GPU-b 2 0\n"
+    looks = [(0, LOST, "look"), (100, xid, "look")]
+    _, _, *told = read(tmp_path, *looks, *[(moment, xid, "wait") for moment in (101, 102, 103)])
+
+    ecc = {"uuids": ["GPU-b"], "fault": "a double-bit ECC error"}
+    assert told == [{"uuids": ["GPU-b"], "fault": "XID 79"}, ecc, None]
+
+
+def test_an_xid_that_comes_while_another_card_goes_is_told(tmp_path: Path) -> None:
+    gone = TWO + "fail nvmlDeviceGetHandleByIndex_v2 GPU_IS_LOST GPU-a\nevent 1 GPU-b 8 79\n"
+    _, _, told, nothing = read(
+        tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, gone, "wait"), (3, gone, "wait")
+    )
+
+    assert (told, nothing) == ({"uuids": ["GPU-b"], "fault": "XID 79"}, None)
+
+
+def test_an_xid_from_before_a_driver_was_unloaded_is_told_where_it_was_heard(tmp_path: Path) -> None:
+    gone = TWO + "event 1 GPU-b 8 79\nfail nvmlDeviceGetCount_v2 UNINITIALIZED\n"
+    _, out, told = read(tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, gone, "wait"))
+
+    assert (out["error"], told) == ("Uninitialized", {"uuids": ["GPU-b"], "fault": "XID 79"})
+
+
 @pytest.mark.parametrize("error", ["DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "UNKNOWN"])
 def test_nvml_that_fails_as_a_whole_is_told_as_an_error_and_tried_at_the_next_look(
     tmp_path: Path, error: str

@@ -79,7 +79,7 @@ def _say_nothing(event: str, **pairs: object) -> None:
 
 
 def test_how_the_reports_go_is_told() -> None:
-    world = Reports(Ports(lambda _: None, lambda: 0.5, _say_nothing), "run", 0)
+    world = Reports(Ports(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
     world.look(SEEN)
     world.tick(20_000)
 

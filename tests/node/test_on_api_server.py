@@ -1,6 +1,7 @@
 """The agent as a process against a real API server, with its own account's token: what it writes, what it may
 write, and what it puts right. The cards are those of the fake library."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,13 +17,18 @@ import pytest
 
 from deploy.local.api import Api, ApiError
 from deploy.local.cluster import ControlPlane
+from deploy.local.identity import Authority
 from deploy.local.nodes import kwok_node
 from deploy.local.stack import free_port
-from tests.deploy.reading import MANIFESTS, NAMESPACE
+from sidecar.run import boot_ms
+from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT
+from tests.sidecar.conftest import authority, timekeeper
+from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
 from timekeeper.core.cards import decode_inventory
+
+__all__ = ["authority", "timekeeper"]
 
 pytestmark = pytest.mark.cluster
 
@@ -58,7 +64,7 @@ class World:
         spec: dict[str, Any] = {"expirationSeconds": 3600}
         if node is not None:
             spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", **self._agents_pod(node)}
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+        path = f"/api/v1/namespaces/{AGENTS}/serviceaccounts/{ACCOUNT}/token"
         return str(self.call("POST", path, {"spec": spec})["status"]["token"])
 
     def as_agent(self, node: str | None) -> Api:
@@ -68,7 +74,7 @@ class World:
         containers = [{"name": "agent", "image": "example"}]
         spec = {"nodeName": node, "serviceAccountName": ACCOUNT, "containers": containers}
         pod = {"metadata": {"generateName": "bursar-node-"}, "spec": spec}
-        made = self.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)["metadata"]
+        made = self.call("POST", f"/api/v1/namespaces/{AGENTS}/pods", pod)["metadata"]
         return {"name": made["name"], "uid": made["uid"]}
 
 
@@ -125,7 +131,7 @@ def test_the_node_in_the_token_counts_whatever_the_body_says(world: World) -> No
 @pytest.mark.parametrize(
     "patch",
     [
-        {"metadata": {"labels": {"bursar.dev/gpu-node": "true"}}},
+        {"metadata": {"labels": {"bursar.node-restriction.kubernetes.io/gpu-node": "true"}}},
         {"metadata": {"labels": {"kubernetes.io/hostname": None}}},
         {"metadata": {"annotations": {"example.com/mine": "1"}}},
         {"metadata": {"annotations": {"local.bursar.dev/node": None}}},
@@ -177,7 +183,7 @@ def test_the_policy_holds_also_for_an_agent_that_was_given_more_rights_than_ours
     binding = {
         "metadata": {"name": "too-much"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": AGENTS}],
     }
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     world.call("POST", bindings, binding)
@@ -195,6 +201,19 @@ def test_the_policy_holds_also_for_an_agent_that_was_given_more_rights_than_ours
         world.call("DELETE", f"{bindings}/too-much")
 
 
+def test_no_node_can_call_an_agent_to_itself(world: World) -> None:
+    """The label that the DaemonSet selects is one that the API server lets no kubelet set."""
+    (label,) = the("DaemonSet", "bursar-node")["spec"]["template"]["spec"]["nodeSelector"]
+    kubelet = ("--as=system:node:own", "--as-group=system:nodes", "--as-group=system:authenticated")
+
+    def labelled(name: str) -> str:
+        done = world.cp.kubectl("label", "node", "own", f"{name}=true", *kubelet)
+        return "" if done.returncode == 0 else done.stderr
+
+    assert f"is not allowed to modify labels: {label}" in labelled(label)
+    assert labelled("bursar.dev/any-other") == ""
+
+
 def test_others_write_nodes_as_they_like(world: World) -> None:
     world.call("PATCH", "/api/v1/nodes/other", {"metadata": {"labels": {"example.com/a": "b"}}}, MERGE)
 
@@ -204,7 +223,7 @@ def test_others_write_nodes_as_they_like(world: World) -> None:
 class Agent:
     """``python -m sidecar.node`` for one node."""
 
-    def __init__(self, world: World, folder: Path, node: str, cards: str) -> None:
+    def __init__(self, world: World, folder: Path, node: str, cards: str, **more: str) -> None:
         self.world, self.name = world, node
         environ = fake_nvml(folder, cards)
         self.description = Path(environ["BURSAR_FAKE_NVML"])
@@ -221,6 +240,7 @@ class Agent:
             "listen": f"127.0.0.1:{self.port}",
             "look-every": "1s",
             "cgroups": folder / "cgroup",
+            **{name.replace("_", "-"): text for name, text in more.items()},
         }
         self.command = [sys.executable, "-m", "sidecar.node", *(f"--{k}={v}" for k, v in flags.items())]
         self.environ = {"PATH": os.environ.get("PATH", os.defpath), **kept, **environ}
@@ -265,8 +285,8 @@ class Agent:
 
 
 @contextmanager
-def running(world: World, folder: Path, node: str, cards: str = TWO) -> Iterator[Agent]:
-    agent = Agent(world, folder, node, cards)
+def running(world: World, folder: Path, node: str, cards: str = TWO, **more: str) -> Iterator[Agent]:
+    agent = Agent(world, folder, node, cards, **more)
     agent.start()
     try:
         yield agent
@@ -294,7 +314,7 @@ def test_cards_appear_fail_and_recover_and_capacity_stays_all_the_while(world: W
 
 def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp_path: Path) -> None:
     world.make_node("n2")
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    pods = f"/api/v1/namespaces/{AGENTS}/pods"
     devices = {"main": [{"uuid": "GPU-b", "index": 1, "share_milli": 500, "memory_mib": 1}]}
     annotations = {"bursar.dev/devices": json.dumps({"version": 1, "containers": devices})}
     spec = {"nodeName": "n2", "containers": [{"name": "main", "image": "example"}]}
@@ -305,7 +325,7 @@ def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp
         eventually(lambda: agent.healthy() == {"GPU-a": True, "GPU-b": False})
 
         def told() -> list[str]:
-            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{AGENTS}/events")["items"]
             return [each["note"] for each in events if each["regarding"]["name"] == "user"]
 
         eventually(told)
@@ -333,6 +353,52 @@ def test_what_is_removed_comes_back_and_so_does_a_node_that_was_made_anew(
         world.call("DELETE", "/api/v1/nodes/n3")
         world.make_node("n3")
         eventually(agent.is_whole)
+
+
+def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged(
+    world: World, tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    world.make_node("n9")
+    timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 1_000})
+    (tmp_path / "for-timekeeper").write_text("first-token")
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    more = {
+        "timekeeper_url": timekeeper.url,
+        "token_file": str(tmp_path / "for-timekeeper"),
+        "ca": str(tmp_path / "ca.crt"),
+        "spool": str(tmp_path / "spool"),
+    }
+    with running(world, tmp_path, "n9", **more) as agent:
+        timekeeper.wait(lambda: timekeeper.arrivals, within_s=40)
+        timekeeper.stop()
+        eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4, within_s=40)
+        assert agent.process
+        agent.process.kill()
+        agent.process.wait()
+        killed_ms = boot_ms()
+        timekeeper.start()
+        agent.start()
+        timekeeper.wait(lambda: len({boot for boot, _ in reported(timekeeper)}) == 2, within_s=60)
+        assert agent.stop() == 0
+
+    ends = [end for _, end in reported(timekeeper)]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(end for end in ends if end <= killed_ms)]
+    assert ends == sorted(ends)
+    assert len(gaps) >= 4
+    assert max(gaps[1:]) < 5_000  # of a second, since the timekeeper was heard; so none is missing
+
+
+def reported(timekeeper: Timekeeper) -> list[tuple[str, int]]:
+    """Each interval that was reported, in the order of arrival, a repeated post counted once: by which run,
+    and when it ended."""
+    first: dict[tuple[str, int], Arrival] = {}
+    for each in timekeeper.arrivals:
+        first.setdefault(each.key, each)
+    return [
+        (each.key[0], each.received_ms - use["age_ms"])
+        for each in first.values()
+        for use in each.document["uses"]
+    ]
 
 
 def test_a_node_at_rest_is_not_written(world: World, tmp_path: Path) -> None:

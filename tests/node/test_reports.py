@@ -15,7 +15,7 @@ from deploy.local.identity import Authority, new_authority
 from sidecar import settings
 from sidecar.beats import Answer
 from sidecar.courier import Courier, Delivered, Failed
-from sidecar.node import reports
+from sidecar.node import kept, reports
 from sidecar.node.reports import (
     DEFAULT_INTERVAL_MS,
     ENDING_MS,
@@ -56,10 +56,23 @@ class World:
         self.now_ms = 1_000_000
         self.posts: list[Post] = []
         self.said: list[str] = []
-        self.reports = Reports(Ports(self.posts.append, lambda: 0.5, self._say), "run", self.now_ms)
+        self.disk: tuple[Post | None, tuple[Use, ...]] = (None, ())
+        self.disk_is_well = True
+        self._ports = Ports(self.posts.append, self._keep, lambda: 0.5, self._say)
+        self.reports = Reports(self._ports, "run", self.now_ms)
 
     def _say(self, event: str, **pairs: object) -> None:
         self.said.append(event)
+
+    def _keep(self, post: Post | None, waiting: tuple[Use, ...]) -> bool:
+        if self.disk_is_well:
+            self.disk = post, waiting
+        return self.disk_is_well
+
+    def die(self) -> None:
+        """The process is killed, and another goes on from what is on the disk."""
+        left = kept.decode(kept.encode(*self.disk, "boot"), "boot", self.now_ms)
+        self.reports = Reports(self._ports, f"run-{len(self.posts)}", self.now_ms, left)
 
     def turn(self, ms: int, *, look: Measured | None = None, answer: Any = None) -> None:
         """So much time, with a look each 5 s; every post is answered so at once."""
@@ -78,9 +91,10 @@ class World:
 
     def kept(self) -> list[int]:
         """The moments of the uses that were acknowledged, given that all posts were, in order."""
-        first: dict[int, Post] = {}
+        first: dict[tuple[str, int], Post] = {}
         for post in self.posts:
-            assert first.setdefault(post.sequence, post) == post, "a repeat must be the same post"
+            key = post.boot, post.sequence
+            assert first.setdefault(key, post) == post, "a repeat must be the same post"
         return [each.at_ms for post in first.values() for each in post.uses]
 
 
@@ -208,8 +222,60 @@ def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer
     assert world.reports.ended(world.now_ms + 10)
 
 
+@pytest.mark.parametrize("seconds", [15, 20, 300])
+def test_a_killed_process_loses_no_more_than_the_interval_that_had_not_ended(seconds: int) -> None:
+    world = World()
+    world.turn(60_000, look=seen(), answer=FINE)
+    world.turn(1_000 * seconds, look=seen(), answer=AWAY)
+    world.die()
+    world.turn(120_000, look=seen(), answer=FINE)
+
+    moments = world.kept()
+    assert moments == sorted(moments)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(moments)]
+    assert set(gaps) <= {15_000, 20_000, 25_000}
+    assert sum(gap > 15_000 for gap in gaps) <= 1
+    assert world.disk == (None, ())
+
+
+def test_a_post_that_was_under_way_is_sent_again_under_its_own_name() -> None:
+    world = World()
+    world.turn(15_000, look=seen())
+    (sent,) = world.posts
+    world.die()
+    world.turn(STEP)
+
+    assert world.posts == [sent, sent]
+
+
+def test_what_was_acknowledged_is_kept_no_longer() -> None:
+    world = World()
+    world.turn(15_000, look=seen())
+    sent = world.disk
+
+    world.reports.posted(FINE, world.now_ms)
+
+    assert (sent, world.disk) == ((world.posts[0], ()), (None, ()))
+
+
+def test_what_the_end_keeps_is_said() -> None:
+    world = World()
+    world.turn(60_000, look=seen(), answer=AWAY)
+
+    world.reports.end(world.now_ms)
+    world.reports.tick(world.now_ms)
+    world.reports.posted(AWAY, world.now_ms)
+    world.reports.lose()
+
+    assert (world.said[-1], world.reports.dropped) == ("use-kept", 0)
+    post, waiting = world.disk
+    assert post is not None
+    assert len(post.uses) + len(waiting) == world.reports.waiting == 4
+
+
 def test_what_the_end_loses_is_said() -> None:
     world = World()
+    world.disk_is_well = False
     world.turn(60_000, look=seen(), answer=AWAY)
 
     world.reports.end(world.now_ms)

@@ -111,5 +111,15 @@ def test_what_has_nothing_to_do_with_runtimes_says_nothing() -> None:
     )
 
 
+def test_a_pattern_may_stand_for_no_file_and_a_path_may_not(tmp_path: Path) -> None:
+    patterns = [
+        str(tmp_path / name) for name in ("config.tom[l]", "conf.d/*.toml", "crio.con?", "config.toml")
+    ]
+
+    _, wrong = runtimes.hands_out_all(patterns)
+
+    assert wrong == (f"{patterns[-1]}: No such file or directory",)
+
+
 def test_without_files_nothing_is_known() -> None:
     assert runtimes.hands_out_all([]) == ("", ())

@@ -67,7 +67,6 @@ static const struct { const char *name; int code; } errors[] = {
 };
 
 static int opened; /* how often nvmlInit was called more than nvmlShutdown */
-static unsigned heard; /* the serial of the last event that was given out */
 
 static int code_of(const char *name)
 {
@@ -559,15 +558,19 @@ int nvmlEventSetCreate(void **set)
     int code = enter("nvmlEventSetCreate");
     if (code)
         return code;
-    *set = &heard;
-    heard = event_after(0, NULL);
+    *set = malloc(sizeof(unsigned)); /* the serial of the last event that it gave out, or missed */
+    if (!*set)
+        abort();
+    *(unsigned *)*set = event_after(0, NULL);
     return 0;
 }
 
 int nvmlEventSetFree(void *set)
 {
-    (void)set;
-    return enter("nvmlEventSetFree");
+    int code = enter("nvmlEventSetFree");
+    if (!code)
+        free(set);
+    return code;
 }
 
 int nvmlDeviceGetSupportedEventTypes(device_t device, unsigned long long *types)
@@ -589,15 +592,14 @@ int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, void *se
 
 int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout_ms)
 {
-    unsigned serial;
-    (void)set;
+    unsigned serial, *heard = set;
     for (unsigned waited = 0;; waited += 10) {
         int code = enter("nvmlEventSetWait_v2");
         if (code)
             return code;
-        serial = event_after(heard, event);
+        serial = event_after(*heard, event);
         if (serial) {
-            heard = serial;
+            *heard = serial;
             return 0;
         }
         if (waited >= timeout_ms)

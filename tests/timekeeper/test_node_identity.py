@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.deploy.reading import NAMESPACE, Json, the
+from tests.deploy.reading import AGENTS, Json, the
 from tests.timekeeper.worlds import Clock, Town
 from timekeeper.app import create_app
 from timekeeper.app.gate import Gate
@@ -27,10 +27,10 @@ REPORT = {
 def cluster(control_plane: ControlPlane) -> ControlPlane:
     """The agent's account and rights as the manifests give them, and an account without any."""
     api = control_plane.api
-    api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", the("ServiceAccount", "bursar-node"))
+    api.call("POST", "/api/v1/namespaces", {"metadata": {"name": AGENTS}})
+    api.call("POST", f"/api/v1/namespaces/{AGENTS}/serviceaccounts", the("ServiceAccount", "bursar-node"))
     account = {"metadata": {"name": "nobody"}}
-    api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    api.call("POST", f"/api/v1/namespaces/{AGENTS}/serviceaccounts", account)
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     api.call("POST", f"{rbac}/clusterroles", the("ClusterRole", "bursar-node"))
     api.call("POST", f"{rbac}/clusterrolebindings", the("ClusterRoleBinding", "bursar-node"))
@@ -57,10 +57,10 @@ def token(cluster: ControlPlane, account: str, pod: str = "", node: str = "n1") 
             "metadata": {"name": pod},
             "spec": {"serviceAccountName": account, "nodeName": node, "containers": containers},
         }
-        made = cluster.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+        made = cluster.api.call("POST", f"/api/v1/namespaces/{AGENTS}/pods", body)
         reference = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": made["metadata"]["uid"]}
         spec["boundObjectRef"] = reference
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    path = f"/api/v1/namespaces/{AGENTS}/serviceaccounts/{account}/token"
     answer = cluster.api.call("POST", path, {"spec": spec})
     return str(answer["status"]["token"])
 
@@ -85,7 +85,7 @@ def test_a_pod_on_the_node_of_another_account_speaks_for_no_node(cluster: Contro
     answer = town.post("/v1/nodeusage", REPORT, token(cluster, "nobody", "other-n1"))
 
     assert answer.status_code == 403
-    assert f"system:serviceaccount:{NAMESPACE}:nobody may not create nodeusage" in answer.get_json()["detail"]
+    assert f"system:serviceaccount:{AGENTS}:nobody may not create nodeusage" in answer.get_json()["detail"]
 
 
 def test_the_agent_may_report_and_not_read(cluster: ControlPlane, town: Town) -> None:

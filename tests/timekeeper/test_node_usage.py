@@ -276,7 +276,7 @@ def test_which_node_it_is_stands_in_the_token_whatever_the_body_says(running: To
 
 
 def test_the_right_is_asked_for_the_tokens_node_by_name(running: Town) -> None:
-    who = "system:serviceaccount:bursar-system:bursar-node"
+    who = "system:serviceaccount:bursar-node:bursar-node"
     running.reviews.denied.add((who, "create", "nodeusage", "n1"))
 
     answer = running.post("/v1/nodeusage", body(1, use()), AGENT)

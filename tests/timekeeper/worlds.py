@@ -132,8 +132,8 @@ def pod_status(pod: Json) -> Json:
 
 def agent_status(node: str = "n1") -> Json:
     """What TokenReview says of the token of the agent's pod on a node."""
-    status = pod_status(gpu_pod(f"agent-{node}", namespace="bursar-system"))
-    status["user"]["username"] = "system:serviceaccount:bursar-system:bursar-node"
+    status = pod_status(gpu_pod(f"agent-{node}", namespace="bursar-node"))
+    status["user"]["username"] = "system:serviceaccount:bursar-node:bursar-node"
     status["user"]["extra"]["authentication.kubernetes.io/node-name"] = [node]
     return status
 

@@ -26,6 +26,7 @@ def settings(lives: Lives, **changed: Any) -> CertificateSettings:
     made = CertificateSettings(
         kubeconfig=None,
         namespace="bursar-system",
+        agents_namespace="bursar-node",
         configuration="bursar",
         extra_names=("127.0.0.1", "localhost"),
         folder=None,
@@ -48,7 +49,7 @@ class Kept(Cluster):
         self.closed: set[str] = set()
         self.written: list[str] = []
         self.secrets: dict[str, tuple[Pair, int]] = {}
-        self.ca_bundles: dict[str, bytes] = {"mutating": b"", "validating": b""}
+        self.ca_bundles: dict[str, bytes] = {"mutating": b"", "validating": b"", "bursar-node": b""}
         self.held: Lease | None = None
         self.served: dict[str, list[tuple[datetime, Pair]]] = {}
         self.trusted: dict[str, list[tuple[datetime, bytes]]] = {}
@@ -79,6 +80,14 @@ class Kept(Cluster):
         self._write(which)
         self.ca_bundles[which] = bundle
         self.trusted.setdefault(which, []).append((self.now, bundle))
+        return True
+
+    def hand_out(self, namespace: str, bundle: bytes) -> bool:
+        if self.ca_bundles[namespace] == bundle:
+            return False
+        self._write(namespace)
+        self.ca_bundles[namespace] = bundle
+        self.trusted.setdefault(namespace, []).append((self.now, bundle))
         return True
 
     def lease(self, name: str) -> Lease | None:

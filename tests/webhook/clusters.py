@@ -29,7 +29,7 @@ class Cluster:
 
     def __init__(self, cp: ControlPlane) -> None:
         self.cp = cp
-        for namespace in ("bursar-system", "team-a", "team-b"):
+        for namespace in ("bursar-system", "bursar-node", "team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
 

@@ -36,6 +36,7 @@ from tests.worlds import Json
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 NAMESPACE = "bursar-system"
+AGENTS_NAMESPACE = "bursar-node"
 SERVICE = "bursar-webhook"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
@@ -59,8 +60,8 @@ def own_address() -> str:
 
 
 def prepared(cp: ControlPlane, *manifests: str) -> None:
-    """Our namespace, a user's, and these files of deploy/manifests."""
-    for name in (NAMESPACE, "team-a"):
+    """Our namespaces, a user's, and these files of deploy/manifests."""
+    for name in (NAMESPACE, AGENTS_NAMESPACE, "team-a"):
         cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     for name in manifests:
         done = cp.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))

@@ -39,7 +39,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     with Registered(control_plane, tmp_path_factory.mktemp("world")) as made:
         for name, labels in (("ops", {"bursar.dev/exempt": "true"}), ("gpu-operator", {})):
             made.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-        for name in ("team-a", "ops", "gpu-operator", "bursar-system"):
+        for name in ("team-a", "ops", "gpu-operator", "bursar-system", "bursar-node"):
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
             wait_until(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
         for name in ("nvidia", "gvisor"):
@@ -122,7 +122,7 @@ def test_every_way_in_one_pod_is_told_at_once(world: Registered) -> None:
     }
 
 
-@pytest.mark.parametrize("namespace", ["ops", "kube-system", "gpu-operator", "bursar-system"])
+@pytest.mark.parametrize("namespace", ["ops", "kube-system", "gpu-operator", "bursar-system", "bursar-node"])
 def test_what_runs_the_nodes_is_left_alone(world: Registered, namespace: str) -> None:
     assert {way: refusal(world, case.bad, namespace) for way, case in WAYS.items()} == dict.fromkeys(WAYS, "")
 
@@ -144,13 +144,14 @@ def test_a_mirror_of_a_static_pod_is_shown_for_the_pod_runs_anyway(world: Regist
     pod = a_pod(plain("main"), hostPID=True, nodeName="n1") | {"metadata": {"name": "static-n1"}}
     pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
     create = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
-    world.kubectl(
-        "create", "-f", "-", input='{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}'
-    )
+    node = world.cp.api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": node["uid"], "controller": True}
+    pod["metadata"]["ownerReferences"] = [owner]
 
     kubelet = ("--as=system:node:n1", "--as-group=system:nodes", "--as-group=system:authenticated")
     code, said = world.said(*create, *kubelet, input=json.dumps(pod))
     assert (code, said) == (0, "")
+    del pod["metadata"]["ownerReferences"]
     code, said = world.said(*create, "--as=tess", input=json.dumps(pod))
     assert code != 0
     assert "[host-pid]" in said

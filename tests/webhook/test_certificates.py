@@ -331,17 +331,19 @@ def test_nobody_is_shown_a_leaf_before_its_ca_is_trusted() -> None:
         CA_SECRET,
         "mutating",
         "validating",
+        "bursar-node",
         WEBHOOK.secret,
         TIMEKEEPER.secret,
         CA_SECRET,  # that it is trusted since now
     ]
 
 
-def test_a_configuration_that_may_not_be_written_stops_the_rotation_before_it_harms() -> None:
+@pytest.mark.parametrize("place", ["validating", "bursar-node"])
+def test_a_place_that_may_not_be_written_stops_the_rotation_before_it_harms(place: str) -> None:
     cluster, day = Kept(), timedelta(days=1)
     step(cluster, LIVES)
     first = cluster.issuer(WEBHOOK.secret)
-    cluster.closed = {"validating"}
+    cluster.closed = {place}
 
     for days in (2434, 8, 8):
         assert not step(cluster, LIVES, by=days * day)
@@ -491,7 +493,14 @@ def test_the_cas_of_another_issuer_are_trusted_beside_the_former_ones_and_nothin
     cluster.ca_bundles["mutating"] = b"garbage"
     assert look(cluster, wanted, lambda: NOW)
     assert set(cluster.ca_bundles.values()) == {bundle([certificate(OTHER_CA), certificate(CA)])}
-    assert set(cluster.written) == {"mutating", "validating"}
+    assert set(cluster.written) == {"mutating", "validating", "bursar-node"}
+
+
+def test_where_there_are_no_agents_nothing_is_handed_to_them() -> None:
+    cluster = Kept()
+
+    assert look(cluster, settings(LIVES, agents_namespace=""), lambda: NOW)
+    assert "bursar-node" not in cluster.written
 
 
 def test_another_issuer_whose_secrets_name_no_ca_leaves_everything_as_it_is() -> None:

@@ -19,6 +19,7 @@ from deploy.local.nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning, free_port
 from tests.webhook.replicas import (
+    AGENTS_NAMESPACE,
     BY_ENDPOINTS,
     CONFIGURATIONS,
     KINDS,
@@ -45,6 +46,7 @@ ROTATIONS = 3
 CREATIONS = 50  # at the least, under each CA
 LIVES = ("--ca-life", "36s", "--leaf-life", "16s", "--overlap", "5s", "--every", "1")
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+AGENTS_MAPS = f"/api/v1/namespaces/{AGENTS_NAMESPACE}/configmaps"
 
 
 def ca_bundles(cp: ControlPlane) -> list[bytes]:
@@ -237,11 +239,19 @@ def write(cp: ControlPlane, name: str, **data: bytes | None) -> None:
     cp.api.call("PATCH", f"{SECRETS}/{name}", {"data": texts}, "application/merge-patch+json")
 
 
+def agents_ca(cp: ControlPlane) -> bytes:
+    """What the nodes' agents trust; empty where nothing was handed to them."""
+    if not cp.api.answers(f"{AGENTS_MAPS}/bursar-ca"):
+        return b""
+    return str(cp.api.call("GET", f"{AGENTS_MAPS}/bursar-ca")["data"]["ca.crt"]).encode()
+
+
 def whole(cp: ControlPlane) -> bool:
     """Whether every leaf is of a trusted CA, and one bundle is everywhere."""
     names = ("bursar-webhook-tls", "bursar-timekeeper-tls")
     leaves = [secret(cp, name) for name in names]
     trusted = {secret(cp, "bursar-ca")["ca.crt"], *ca_bundles(cp), *(leaf["ca.crt"] for leaf in leaves)}
+    trusted.add(agents_ca(cp))
     (one,) = trusted if len(trusted) == 1 else (b"",)
     return all(
         any(is_issued_by(certificate, ca) for ca in certificates(one))
@@ -344,6 +354,34 @@ def test_garbage_in_a_ca_bundle_is_replaced_within_a_look(cluster: tuple[Control
             assert broken["webhooks"][0]["clientConfig"]["caBundle"] == garbage
 
         wait_until(lambda: set(ca_bundles(cp)) == before, "the CA to be written again", within_s=10)
+
+
+def test_what_the_agents_trust_comes_back_and_what_others_wrote_beside_it_stays(
+    cluster: tuple[ControlPlane, Path],
+) -> None:
+    cp, folder = cluster
+    theirs = {"data": {"ca.crt": "garbage", "other.crt": "theirs"}}
+    cp.api.call("PATCH", f"{AGENTS_MAPS}/bursar-ca", theirs, "application/merge-patch+json")
+
+    assert certify(cp, folder) == 0
+    assert whole(cp)
+    found = cp.api.call("GET", f"{AGENTS_MAPS}/bursar-ca")
+    assert found["data"]["other.crt"] == "theirs"
+    assert certify(cp, folder) == 0
+    again = cp.api.call("GET", f"{AGENTS_MAPS}/bursar-ca")
+    assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]
+    cp.api.call("DELETE", f"{AGENTS_MAPS}/bursar-ca")
+    assert certify(cp, folder) == 0
+    assert whole(cp)
+
+
+def test_a_cluster_without_the_agents_namespace_gets_its_certificates(
+    cluster: tuple[ControlPlane, Path],
+) -> None:
+    cp, folder = cluster
+
+    assert certify(cp, folder, "--agents-namespace", "nowhere") == 0
+    assert whole(cp)
 
 
 def test_a_leader_that_is_told_to_end_is_followed_at_once(cluster: tuple[ControlPlane, Path]) -> None:

@@ -2,6 +2,7 @@
 
 DOMAIN = "bursar.dev"
 NAMESPACE = "bursar-system"
+AGENTS_NAMESPACE = "bursar-node"  # of the nodes' agents alone, which need more of a node than others may have
 AUDIENCE = "bursar"
 SIDECAR = "bursar-sidecar"
 SCHEDULER = "bursar-scheduler"

@@ -11,7 +11,8 @@ class CardWire(TypedDict):
 
     ``numa``: the number of its NUMA node. ``links``: the UUIDs of the node's cards that it reaches without
     going through a CPU: by NVLink, else by a PCIe switch. Null or left out: not known. ``fault``: why it is
-    not healthy, for people.
+    not healthy, for people. ``mps``: processes compute on it through MPS, and have for a while; left out:
+    they do not, or nobody looked.
     """
 
     uuid: str
@@ -23,6 +24,7 @@ class CardWire(TypedDict):
     links: NotRequired[list[str] | None]
     mig: str | None
     fault: NotRequired[str]
+    mps: NotRequired[bool]
 
 
 class Inventory(TypedDict):

@@ -14,6 +14,7 @@ from kubernetes.config import ConfigException
 from timekeeper.core.lease import Lease, read_lease
 from webhook.certificates.plan import CA_SECRET, Pair
 
+AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
@@ -100,6 +101,25 @@ class Cluster:
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
         status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, _BY_NAMES)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
+        return True
+
+    def hand_out(self, namespace: str, bundle: bytes) -> bool:
+        """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret
+        of ours; False where nothing was to be changed, or where there is no such namespace."""
+        folder = f"/api/v1/namespaces/{namespace}/configmaps"
+        data = {"ca.crt": bundle.decode("ascii")}
+        status, found = self._call("GET", f"{folder}/{AGENTS_CA}")
+        if status == 200 and (found.get("data") or {}).get("ca.crt") == data["ca.crt"]:
+            return False
+        if status == 404:
+            metadata = {"name": AGENTS_CA, "namespace": namespace, "labels": _LABELS}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            status, found = self._call("POST", folder, body)
+            if status == 404:
+                return False
+        if status in (200, 409):  # it is there by now
+            status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, _MERGE)
+        self._demand(status in (200, 201), f"write ConfigMap {namespace}/{AGENTS_CA}", found)
         return True
 
     def lease(self, name: str) -> Lease | None:

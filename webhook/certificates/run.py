@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from timekeeper.core.lease import Watched, is_free, watched
 from webhook import log
 from webhook.certificates import files, plan
-from webhook.certificates.cluster import KINDS, AbsentError, Cluster, UnreachableError
+from webhook.certificates.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, UnreachableError
 from webhook.certificates.issue import new_ca, new_leaf
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Leaf, Pair, leaves
@@ -99,12 +100,7 @@ def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
 
     def tell(trusted: bytes) -> None:
         troubles.clear()
-        for kind in KINDS:
-            try:
-                _trusted(cluster, kind, settings.configuration, trusted)
-            except UnreachableError as error:
-                log.to_stderr("not-trusted", configuration=f"{kind}/{settings.configuration}", error=error)
-                troubles.add(type(error))
+        troubles.update(_told(cluster, settings, trusted))
 
     try:
         if settings.issuer == "cert-manager":
@@ -225,11 +221,26 @@ def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Pair]) ->
     return True
 
 
-def _trusted(cluster: Cluster, kind: str, name: str, bundle: bytes) -> None:
+def _told(cluster: Cluster, settings: CertificateSettings, bundle: bytes) -> set[type[UnreachableError]]:
+    """Tells the bundle to everyone who has to trust it; the kinds of what failed, which is logged."""
     if not is_bundle(bundle):
         raise ValueError("our own CA bundle does not parse")
-    if cluster.trust(kind, name, bundle):
-        log.to_stderr("trusted", configuration=f"{kind}/{name}")
+    places: dict[str, Callable[[], bool]] = {
+        f"{kind}/{settings.configuration}": partial(cluster.trust, kind, settings.configuration, bundle)
+        for kind in KINDS
+    }
+    if settings.agents_namespace:
+        agents = settings.agents_namespace
+        places[f"configmaps/{agents}/{AGENTS_CA}"] = partial(cluster.hand_out, agents, bundle)
+    troubles = set()
+    for place, write in places.items():
+        try:
+            if write():
+                log.to_stderr("trusted", configuration=place)
+        except UnreachableError as error:
+            log.to_stderr("not-trusted", configuration=place, error=error)
+            troubles.add(type(error))
+    return troubles
 
 
 def _now() -> datetime:
