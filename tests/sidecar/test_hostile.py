@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import Authority
+from sidecar import spool
+from sidecar.disk import node_boot
 from tests.nvml import compile_library
 from tests.sidecar.worlds import (
     INTERVAL_MS,
@@ -287,6 +289,30 @@ def test_a_wall_clock_that_is_set_moves_no_beat(
     moments = timekeeper.moments()
     assert all(later - earlier > 0 for earlier, later in pairwise(moments))
     assert max(later - earlier for earlier, later in pairwise(moments)) < 20 * INTERVAL_MS
+
+
+LIMIT_KIB = 64 * 1024  # of memory, as the webhook writes it; the kernel counts the spool's folder too
+
+
+def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answers(
+    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+) -> None:
+    figure = {"uuid": "MIG-" + "x" * 36, "utilisation": None, "memory_mib": 80_000, "scope": "shared"}
+    most = spool.MOST_FIGURES_WAITING // spool.MOST_CARDS
+    beats = tuple(spool.Beat(at, (figure,) * spool.MOST_CARDS) for at in range(most))  # type: ignore[arg-type]
+    held = spool.sending(spool.Spool("run", 1, None, beats))
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "spool.json").write_text(spool.encode(held, node_boot()))
+    padding = {f"k{number}": [number] * 40 for number in range(1_000)}  # nearly a quarter of a MiB
+    timekeeper.answer = lambda arrival: fine(arrival, **padding)
+    with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
+        timekeeper.wait(lambda: len({each.key for each in timekeeper.arrivals}) >= 10)
+        status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
+        (peak,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+
+        assert "timekeeper-away" not in sidecar.log()
+    assert sum(len(each.document["beats"]) for each in timekeeper.arrivals) >= most
+    assert peak + 4 * 1024 < LIMIT_KIB
 
 
 def listening(sidecar: Sidecar) -> tuple[list[str], int]:

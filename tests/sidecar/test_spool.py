@@ -160,7 +160,9 @@ def test_a_spool_of_nonsense_is_a_value_error_and_nothing_else(read: object) -> 
         spool.decode(text, "b", "s", 10)
 
 
-odd = st.sampled_from(["", "x" * 200, -1, 2**60, 1.5, None, True, [], {}, "\u0660", "run-1", 0, 7])
+odd: st.SearchStrategy[object] = st.sampled_from(
+    ["", "x" * 200, -1, 2**60, 1.5, None, True, [], {}, "\u0660", "run-1", 0, 7]
+)
 
 
 @settings(max_examples=300)

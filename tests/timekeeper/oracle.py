@@ -91,7 +91,7 @@ class Known:
     def copy(self) -> "Known":
         """The same once more, to go on from by itself."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
-        leases, marks, words, old = map(dict, (self.leases, self.marks, self.words, self.old))
+        leases, marks, words, old = self.leases.copy(), self.marks.copy(), self.words.copy(), self.old.copy()
         return Known(pods, leases, marks, self.heard, self.terms, words, old)
 
     def says(self, node: str, word: Word) -> None:
