@@ -7,9 +7,11 @@ caller's back-off.
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import ssl
+import time
 
 from sidecar import beats, http1, spool, trust
 from sidecar.value import TYPE_CHECKING, value
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 PATH = "/v1/heartbeats"
 TIMEOUT_S = 10
 MOST_TOKEN = 65_536
+MOST_BUNDLE = 1 << 20
 MOST_REASON = 200
 
 
@@ -79,6 +82,10 @@ class Courier:
         except (OSError, http1.NotHTTP, Unready) as error:
             self.close()
             return Failed(_reason(error, self._timeout_s))
+        except Exception as error:
+            # A fault of our own: the caller says it once and goes on. Its text might quote the token.
+            self.close()
+            return Failed(f"the sender has a fault: {type(error).__name__}")
 
     def close(self) -> None:
         """Let the connection go; the next post opens another."""
@@ -101,8 +108,9 @@ class Courier:
 
     def _talk(self, connection: ssl.SSLSocket, post: Any, token: str) -> http1.Response:
         body = json.dumps(self._document(post, self._clock()), separators=(",", ":")).encode()
+        connection.settimeout(self._timeout_s)
         connection.sendall(http1.request(self._settings.authority, self._path, token, body))
-        with connection.makefile("rb") as stream:
+        with io.BufferedReader(_Answering(connection, time.monotonic() + self._timeout_s)) as stream:
             response = http1.response(stream)
         if not response.keep:
             self.close()
@@ -151,12 +159,32 @@ class Courier:
         return connection
 
 
+class _Answering(io.RawIOBase):
+    """What a server sends until a moment of the monotonic clock. A time-out for each read alone would let one
+    that sends a byte now and then keep us for days."""
+
+    def __init__(self, connection: ssl.SSLSocket, until: float) -> None:
+        self._connection = connection
+        self._until = until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 def _tls(server: tuple[str, int], bundle: str, timeout_s: float) -> ssl.SSLSocket:
     """A connection to a server whose certificate the bundle signs for this host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks chain and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(cadata=bundle)
+        # Remarks between the certificates may be in any language, certificates are ASCII.
+        context.load_verify_locations(cadata=bundle.encode("ascii", "ignore").decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise Unready("the CA bundle holds no readable certificate") from None
     # As bytes: a str is encoded by the idna codec, whose tables take 0.4 MiB; settings let only ASCII pass.
@@ -173,8 +201,8 @@ def _bundle(ca: str) -> str:
     if trust.PEM in ca:
         return ca
     try:
-        with open(ca, encoding="ascii") as file:
-            return file.read()
+        with open(ca, encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_BUNDLE)
     except (OSError, ValueError) as error:
         raise Unready(f"the CA file {ca} cannot be read ({_cause(error)})") from None
 

@@ -74,6 +74,7 @@ class Heart:
         self._posting = False
         self._retry_at = 0
         self._failures = 0
+        self._folding = False
         self._reasons: set[str] = set()
         self._in_budget: bool | None = None
         self._end_at: int | None = None
@@ -156,6 +157,11 @@ class Heart:
 
     def _beat(self, now_ms: int, devices: tuple[BeatDevice, ...]) -> None:
         self._gather_until = None
+        if spool.is_full(self._spool) and not self._folding:
+            self._folding = True
+            self._ports.say(
+                "spool-full", reason="beats are folded into their neighbours: figures are coarser"
+            )
         self._spool = spool.add(self._spool, spool.Beat(now_ms, devices))
 
     def _send(self, now_ms: int) -> None:
@@ -173,6 +179,7 @@ class Heart:
 
     def _delivered(self, answer: beats.Answer, now_ms: int) -> None:
         self._spool = spool.delivered(self._spool)
+        self._folding = False
         if self._failures:
             self._ports.say("timekeeper-back", failures=self._failures, waiting=len(self._spool.beats()))
         self._failures = 0

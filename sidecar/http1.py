@@ -89,16 +89,19 @@ def _body(stream: BinaryIO, status: int, headers: dict[str, str]) -> tuple[bytes
         return _chunks(stream), True
     if "content-length" in headers:
         return _exactly(stream, _length(headers["content-length"], 10)), True
-    return _bounded(stream.read(MOST_BODY + 1)), False
+    body = stream.read(MOST_BODY + 1)
+    _check_size(body)
+    return body, False
 
 
 def _chunks(stream: BinaryIO) -> bytes:
-    body = b""
+    body = bytearray()  # a copy for each of many small chunks would take long
     while size := _length(_line(stream).partition(";")[0], 16):
-        body = _bounded(body + _exactly(stream, size))
+        body += _exactly(stream, size)
+        _check_size(body)
         _line(stream)
     _headers(stream)
-    return body
+    return bytes(body)
 
 
 def _length(text: str, base: int) -> int:
@@ -117,7 +120,6 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return body
 
 
-def _bounded(body: bytes) -> bytes:
+def _check_size(body: bytes | bytearray) -> None:
     if len(body) > MOST_BODY:
         raise NotHTTP("the answer is too long")
-    return body

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 LIBRARY = "libnvidia-ml.so.1"
 RETRY_MS = 300_000
 MIB = 1 << 20
+# What is more is no figure: all ones is NVML's word for what it cannot tell, and the timekeeper would refuse
+# a beat with it.
+MOST_PERCENT = 100
+MOST_MIB = 1 << 24
 
 
 class Gauge:
@@ -81,12 +85,11 @@ class Gauge:
     def _measure(self, uuid: str) -> BeatDevice | None:
         handle = self._handles[uuid]
         utilisation = self._unless_unsupported(
-            lambda: self._binding.nvmlDeviceGetUtilizationRates(handle).gpu
+            lambda: self._binding.nvmlDeviceGetUtilizationRates(handle).gpu, MOST_PERCENT
         )
-        used = self._unless_unsupported(lambda: self._used(handle))
-        if utilisation is None and used is None:
+        memory_mib = self._unless_unsupported(lambda: self._used(handle) // MIB, MOST_MIB)
+        if utilisation is None and memory_mib is None:
             return None
-        memory_mib = None if used is None else used // MIB
         return {"uuid": uuid, "utilisation": utilisation, "memory_mib": memory_mib, "scope": "shared"}
 
     def _used(self, handle: Any) -> int:
@@ -97,9 +100,10 @@ class Gauge:
         except nvml.NVMLError_FunctionNotFound:
             return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
-    def _unless_unsupported(self, ask: Callable[[], int]) -> int | None:
+    def _unless_unsupported(self, ask: Callable[[], int], most: int) -> int | None:
         try:
-            return ask()
+            figure = ask()
+            return figure if 0 <= figure <= most else None
         except (self._binding.NVMLError_NotSupported, self._binding.NVMLError_NoPermission):
             return None  # as a MIG instance answers for its utilisation: not a fault
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from sidecar import trust
+from sidecar.spool import MOST_CARDS
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ def by_hand(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def cards(listed: str) -> tuple[str, ...]:
-    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``; ``void``, ``none``, ``all`` and bare indices name no card of
-    the pod's."""
+    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``, as many as a beat may have figures of; ``void``, ``none``,
+    ``all`` and bare indices name no card of the pod's."""
     names = (each.strip() for each in listed.split(","))
-    return tuple(dict.fromkeys(each for each in names if _CARD.fullmatch(each)))
+    return tuple(dict.fromkeys(each for each in names if _CARD.fullmatch(each)))[:MOST_CARDS]
 
 
 def _flag(name: str) -> str:

@@ -13,6 +13,7 @@ coarsens.
 from __future__ import annotations
 
 import json
+import re
 
 from sidecar.value import TYPE_CHECKING, value
 
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
 MOST_IN_A_POST = 64
 MOST_WAITING = 448
 MOST_BEATS = MOST_IN_A_POST + MOST_WAITING
+# The timekeeper refuses a body above 256 KiB, for ever, and what is kept must fit twice into a folder of
+# 4 MiB: a pod of many cards has fewer beats in a post, and fewer that wait. A figure takes 200 bytes at most.
+MOST_FIGURES_IN_A_POST = 1_024
+MOST_FIGURES_WAITING = 8_192
 MOST_AGE_MS = 30 * 86_400_000  # the oldest that the timekeeper takes: after a longer outage it is that old
+# What else it takes: one post that it refuses would keep all others back.
+MOST_CARDS = 64
+MOST_UUID = 128
+MOST_FIGURE = 2**31
+MOST_SEQUENCE = 2**53
+
+_BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 @value
@@ -63,7 +75,12 @@ def empty(boot: str) -> Spool:
 
 def add(spool: Spool, beat: Beat) -> Spool:
     """The spool with one beat more, folded where it was full."""
-    return Spool(spool.boot, spool.sequence, spool.post, fold((*spool.waiting, beat), MOST_WAITING))
+    return Spool(spool.boot, spool.sequence, spool.post, _folded((*spool.waiting, beat)))
+
+
+def is_full(spool: Spool) -> bool:
+    """Whether one beat more of as many figures folds another one."""
+    return len(spool.waiting) >= _room(spool.waiting)
 
 
 def fold(beats: tuple[Beat, ...], most: int) -> tuple[Beat, ...]:
@@ -79,8 +96,9 @@ def sending(spool: Spool) -> Spool:
     """The spool with a post under way: the unanswered one again, else one of the oldest beats that wait."""
     if spool.post or not spool.waiting:
         return spool
-    post = Post(spool.boot, spool.sequence, spool.waiting[:MOST_IN_A_POST])
-    return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[MOST_IN_A_POST:])
+    most = min(MOST_IN_A_POST, MOST_FIGURES_IN_A_POST // _most_figures(spool.waiting))
+    post = Post(spool.boot, spool.sequence, spool.waiting[:most])
+    return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[most:])
 
 
 def delivered(spool: Spool) -> Spool:
@@ -125,36 +143,56 @@ def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
         read = json.loads(text)
         version, left_in = read["version"], read["node_boot"]
         post, waiting = read["post"], _beats(read["waiting"], now_ms)
-        sent = post and Post(str(post["boot"]), _whole(post["sequence"]), _beats(post["beats"], now_ms))
+        sent = post and _post(post, now_ms)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("it is no spool") from None
     if version != 1 or left_in != node_boot:
         raise ValueError("it is from another boot of the node or another version")
-    return Spool(boot, 1, sent or None, fold(waiting, MOST_WAITING))
+    return Spool(boot, 1, sent or None, _folded(waiting))
+
+
+def _folded(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+    return fold(beats, _room(beats))
+
+
+def _room(beats: tuple[Beat, ...]) -> int:
+    return min(MOST_WAITING, MOST_FIGURES_WAITING // _most_figures(beats))
+
+
+def _most_figures(beats: tuple[Beat, ...]) -> int:
+    return max((len(beat.devices) for beat in beats), default=0) or 1
 
 
 def _written(beats: tuple[Beat, ...]) -> list[tuple[int, tuple[BeatDevice, ...]]]:
     return [(beat.at_ms, beat.devices) for beat in beats]
 
 
-def _beats(read: list[list[object]], now_ms: int) -> tuple[Beat, ...]:
-    return tuple(Beat(_moment(at, now_ms), tuple(map(_device, _rows(devices)))) for at, devices in read)
+def _post(read: dict[str, object], now_ms: int) -> Post:
+    beats = _beats(read["beats"], now_ms)
+    if not 1 <= len(beats) <= MOST_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
+        raise ValueError
+    if len(beats) * _most_figures(beats) > MOST_FIGURES_IN_A_POST:
+        raise ValueError
+    return Post(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
 
 
-def _whole(read: object) -> int:
-    if not isinstance(read, int) or isinstance(read, bool) or read < 0:
+def _beats(read: object, now_ms: int) -> tuple[Beat, ...]:
+    return tuple(_beat(each, now_ms) for each in _rows(read, MOST_BEATS))
+
+
+def _beat(read: object, now_ms: int) -> Beat:
+    at, devices = _rows(read, 2)
+    return Beat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MOST_CARDS))))
+
+
+def _whole(read: object, most: int) -> int:
+    if not isinstance(read, int) or isinstance(read, bool) or not 0 <= read <= most:
         raise ValueError
     return read
 
 
-def _moment(read: object, now_ms: int) -> int:
-    if _whole(read) > now_ms:
-        raise ValueError
-    return _whole(read)
-
-
-def _rows(read: object) -> list[object]:
-    if not isinstance(read, list):
+def _rows(read: object, most: int) -> list[object]:
+    if not isinstance(read, list) or len(read) > most:
         raise ValueError
     return read
 
@@ -162,8 +200,11 @@ def _rows(read: object) -> list[object]:
 def _device(read: object) -> BeatDevice:
     if not isinstance(read, dict) or set(read) != {"uuid", "utilisation", "memory_mib", "scope"}:
         raise ValueError
+    uuid = str(read["uuid"])
+    if not 1 <= len(uuid) <= MOST_UUID:
+        raise ValueError
     return {
-        "uuid": str(read["uuid"]),
+        "uuid": uuid,
         "utilisation": _figure(read["utilisation"]),
         "memory_mib": _figure(read["memory_mib"]),
         "scope": "exclusive" if read["scope"] == "exclusive" else "shared",
@@ -171,4 +212,4 @@ def _device(read: object) -> BeatDevice:
 
 
 def _figure(read: object) -> int | None:
-    return None if read is None else _whole(read)
+    return None if read is None else _whole(read, MOST_FIGURE)

@@ -255,13 +255,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device)
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device)
 {
-    card_t found[MOST_CARDS];
+    card_t found[MOST_CARDS], parts[MOST_INSTANCES];
     int code = enter("nvmlDeviceGetHandleByUUID"), count = cards(found);
-    for (int i = 0; !code && i < count; i++)
-        if (strcmp(found[i].uuid, uuid) == 0) {
-            *device = (device_t)(size_t)(i + 1);
-            return fault("nvmlDeviceGetHandleByUUID", uuid);
-        }
+    for (int i = 0; !code && i < count; i++) {
+        unsigned most = instances(&found[i], parts);
+        for (unsigned part = 0; part <= most; part++)
+            if (strcmp(part ? parts[part - 1].uuid : found[i].uuid, uuid) == 0) {
+                *device = (device_t)(size_t)(i + 1 + 1000 * part);
+                return fault("nvmlDeviceGetHandleByUUID", uuid);
+            }
+    }
     return code ? code : code_of("NOT_FOUND");
 }
 
@@ -283,6 +286,8 @@ int nvmlDeviceGetUtilizationRates(device_t device, utilization_t *rates)
     int code = look("nvmlDeviceGetUtilizationRates", device, &card);
     if (code)
         return code;
+    if (card.number) /* NVML counts no utilisation of an instance */
+        return code_of("NOT_SUPPORTED");
     rates->gpu = card.utilisation;
     rates->memory = 0;
     return 0;

@@ -17,6 +17,10 @@ def test_the_next_beat_comes_within_a_tenth_of_the_interval(interval_ms: int, fr
     assert 0.9 * interval_ms - 1 <= beats.jittered_ms(interval_ms, fraction) <= 1.1 * interval_ms + 1
 
 
+def test_chance_spreads_the_beats_over_a_fifth_of_the_interval() -> None:
+    assert [beats.jittered_ms(10_000, fraction) for fraction in (0, 0.5, 1)] == [9_000, 10_000, 11_000]
+
+
 @given(st.integers(1, 10**6), fractions)
 def test_the_back_off_is_never_longer_than_a_minute_nor_shorter_than_half_a_second(
     failures: int, fraction: float

@@ -116,14 +116,39 @@ def test_a_ca_may_be_a_file_and_is_read_again_when_it_changes(
     file = tmp_path / "ca.crt"
     route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA=str(file))
     assert "cannot be read (No such file or directory)" in reason(route.deliver())
-    file.write_bytes(b"\xff")
-    assert "cannot be read (not ASCII)" in reason(route.deliver())
+    file.write_bytes(b"\xff\x00")
+    assert reason(route.deliver()) == "the CA bundle holds no readable certificate"
     file.write_bytes(new_authority("another").pem)
     assert "its certificate is not accepted" in reason(route.deliver())
     file.write_bytes(authority.pem)
 
     with closing(route.courier):
         assert route.deliver() == FINE
+
+
+REMARK = "# F\u0151tan\u00fas\u00edtv\u00e1ny\n"  # as Mozilla's bundle has one
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_remarks_between_certificates_may_be_in_any_language(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, is_file: bool
+) -> None:
+    text = REMARK + authority.pem.decode()
+    (tmp_path / "ca.crt").write_text(text)
+    ca = str(tmp_path / "ca.crt") if is_file else text
+    route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA=ca)
+
+    with closing(route.courier):
+        assert route.deliver() == FINE
+
+
+@pytest.mark.parametrize("remark", [REMARK, "\ud800", "\x00"])
+def test_an_offered_bundle_with_odd_letters_locks_nobody_out(
+    route: Route, timekeeper: Timekeeper, authority: Authority, remark: str
+) -> None:
+    timekeeper.answer = lambda arrival: fine(arrival, ca=remark + authority.pem.decode())
+
+    assert all(isinstance(route.deliver(), Delivered) for _ in range(3))
 
 
 def test_a_configured_bundle_of_nonsense_is_named(
@@ -168,6 +193,37 @@ def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: Authorit
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
 
         assert reason(Route(tmp_path, url, authority, 0.2).deliver()) == "no answer within 0.2 s"
+
+
+def dripping(piece: bytes, pause_s: float) -> Iterator[bytes]:
+    """The pieces of an answer that never ends."""
+    never = threading.Event()
+    while not never.wait(pause_s):
+        yield piece
+
+
+@pytest.mark.parametrize(
+    ("piece", "pause_s"),
+    [(b"H", 0.05), (b"HTTP/1.1 100 Go on\r\n\r\n", 0.0)],
+    ids=["a letter now and then", "as if it were about to answer"],
+)
+def test_a_server_that_answers_for_ever_is_given_up(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, piece: bytes, pause_s: float
+) -> None:
+    timekeeper.answer = lambda _: dripping(piece, pause_s)
+
+    assert reason(Route(tmp_path, timekeeper.url, authority, 0.5).deliver()) == "no answer within 0.5 s"
+
+
+def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
+    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+) -> None:
+    def quoting() -> int:
+        raise KeyError("Bearer secret")
+
+    read = settings.read([], variables(tmp_path, timekeeper.url, authority))
+    with closing(Courier(read, quoting, None, lambda *_: None)) as courier:
+        assert reason(courier.deliver(POST)) == "the sender has a fault: KeyError"
 
 
 def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: Authority) -> None:

@@ -114,6 +114,23 @@ def test_a_driver_without_the_newer_call_counts_its_own_memory_too(tmp_path: Pat
     assert figures(tmp_path, (0, old))[0] == [[{**A, "memory_mib": 1700}, {**B, "memory_mib": 500}]]
 
 
+def test_a_mig_instance_has_its_memory_and_no_utilisation(tmp_path: Path) -> None:
+    card = "card GPU-a 37 1200 81920\nmig GPU-a MIG-1 1g.10gb 9728\n"
+    read, log = figures(tmp_path, (0, card), uuids=("MIG-1",))
+
+    assert read == [[{"uuid": "MIG-1", "utilisation": None, "memory_mib": 0, "scope": "shared"}]]
+    assert log == ""
+
+
+def test_a_figure_that_cannot_be_is_none(tmp_path: Path) -> None:
+    """All ones is what NVML says of a card that it cannot read; the timekeeper would refuse the beat."""
+    odd = f"card GPU-a {2**32 - 1} 1200 81920\ncard GPU-b 1 {2**43} {2**43}\n"
+
+    assert figures(tmp_path, (0, odd))[0] == [
+        [{**A, "utilisation": None}, {**B, "utilisation": 1, "memory_mib": None}]
+    ]
+
+
 def test_a_card_that_is_not_in_the_machine_is_said(tmp_path: Path) -> None:
     read, log = figures(tmp_path, (0, TWO), uuids=("GPU-x", "GPU-b"))
 

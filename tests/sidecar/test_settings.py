@@ -105,6 +105,7 @@ def test_a_flag_shadows_its_variable() -> None:
         (" GPU-1 , GPU-2,GPU-1,", ("GPU-1", "GPU-2")),
         ("MIG-0a,void", ("MIG-0a",)),
         ("GPU-" + "x" * 100, ()),
+        (",".join(f"MIG-{n}" for n in range(70)), tuple(f"MIG-{n}" for n in range(64))),
     ],
 )
 def test_only_uuids_name_cards(listed: str, cards: tuple[str, ...]) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from sidecar import spool
 from sidecar.spool import Beat, Post, Spool
+from timekeeper.app.body import LARGEST_BODY
+from timekeeper.app.posts import read_heartbeats
 from timekeeper.core.wire import BeatDevice
 
 FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}
@@ -19,14 +21,19 @@ figures = st.builds(
     lambda uuid, utilisation, memory_mib: BeatDevice(
         uuid=uuid, utilisation=utilisation, memory_mib=memory_mib, scope="shared"
     ),
-    st.text(max_size=40),
+    st.text(min_size=1, max_size=40),
     st.none() | st.integers(0, 100),
     st.none() | st.integers(0, 10**6),
 )
 beats = st.lists(
     st.builds(Beat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
 ).map(tuple)
-posts = st.builds(Post, st.text(max_size=16), st.integers(0, 10**6), beats)
+posts = st.builds(
+    Post,
+    st.text("abz019._:-", min_size=1, max_size=16),
+    st.integers(0, 10**6),
+    beats.filter(len),
+)
 spools = st.builds(Spool, st.just("now"), st.just(1), st.none() | posts, beats)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -151,6 +158,57 @@ def test_a_spool_of_nonsense_is_a_value_error_and_nothing_else(read: object) -> 
 
     with suppress(ValueError):
         spool.decode(text, "b", "s", 10)
+
+
+odd: st.SearchStrategy[object] = st.sampled_from(
+    ["", "x" * 200, -1, 2**60, 1.5, None, True, [], {}, "\u0660", "run-1", 0, 7]
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.fixed_dictionaries({"boot": odd | st.just("r"), "sequence": odd | st.just(1), "beats": st.none()}),
+    st.lists(
+        st.tuples(odd | st.just(5), st.lists(odd | st.just(FIGURE), max_size=2)), min_size=0, max_size=3
+    ),
+    st.sampled_from(["uuid", "utilisation", "memory_mib", "scope"]),
+    odd,
+)
+def test_a_spool_that_is_read_holds_no_post_that_the_timekeeper_would_refuse_for_ever(
+    post: dict[str, object], rows: list[tuple[object, list[object]]], name: str, value: object
+) -> None:
+    changed = [
+        (at, [each if each != FIGURE else {**FIGURE, name: value} for each in row]) for at, row in rows
+    ]
+    text = json.dumps(
+        {"version": 1, "node_boot": "b", "post": {**post, "beats": changed}, "waiting": changed}
+    )
+    with suppress(ValueError):
+        held = spool.decode(text, "b", "s", 10)
+        while (held := spool.sending(held)).post:
+            sent = json.dumps(spool.document(held.post, 10)).encode()
+            assert len(read_heartbeats(sent).ages_ms) == len(held.post.beats)
+            held = spool.delivered(held)
+
+
+@pytest.mark.parametrize("cards", [1, 8, 56, spool.MOST_CARDS])
+def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in_its_folder_twice(
+    cards: int,
+) -> None:
+    figure = {"uuid": "MIG-" + "x" * 90, "utilisation": 100, "memory_mib": 1_000_000, "scope": "exclusive"}
+    held = spool.empty("x" * 16)
+    for number in range(2 * spool.MOST_BEATS):
+        held = spool.sending(spool.add(held, Beat(10**12 + number, (figure,) * cards)))  # type: ignore[arg-type]
+    first, last = held.beats()[0], held.beats()[-1]
+
+    assert 2 * len(spool.encode(held, "b" * 36)) < 4 << 20
+    assert (first.at_ms, last.at_ms) == (10**12, 10**12 + 2 * spool.MOST_BEATS - 1)
+    assert spool.decode(spool.encode(held, "b"), "b", held.boot, 10**13).waiting == held.waiting
+    while held.post:
+        body = json.dumps(spool.document(held.post, 10**13)).encode()
+        assert len(body) <= LARGEST_BODY
+        read_heartbeats(body)
+        held = spool.sending(spool.delivered(held))
 
 
 def test_no_age_is_told_that_the_timekeeper_would_not_take() -> None:

@@ -43,8 +43,9 @@ class Arrival:
         return [self.received_ms - beat["age_ms"] for beat in self.document["beats"]]
 
 
-# What the timekeeper does with an arrival: a status with a body; or nothing more, for ever; or it hangs up.
-Answer = Callable[[Arrival], tuple[int, Any] | str]
+# What the timekeeper does with an arrival: a status with a body; or nothing more, for ever; or it hangs up;
+# or it sends these pieces as they are.
+Answer = Callable[[Arrival], tuple[int, Any] | str | Iterable[bytes]]
 SILENCE = "silence"
 HANG_UP = "hang up"
 
@@ -178,6 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             if answer == SILENCE:
                 self.server.closing.wait(WITHIN_S)
+            return
+        if not isinstance(answer, tuple):
+            self.close_connection = True
+            for piece in answer:
+                self.wfile.write(piece)
             return
         status, body = answer
         written = json.dumps(body).encode()

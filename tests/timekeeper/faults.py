@@ -22,7 +22,7 @@ class Fuse:
         self.at, self.passed, self.killed = 0, 0, True
         self.away = self.written = self._changing = False
         event.listen(self.engine, "before_cursor_execute", self._before)
-        event.listen(self.engine, "after_cursor_execute", self._point)
+        event.listen(self.engine, "after_cursor_execute", self._after)
         event.listen(self.engine, "commit", self._commit)
         event.listen(self.engine, "do_connect", self._connect)
 
@@ -43,6 +43,13 @@ class Fuse:
     def _before(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         self._point()
         self._changing |= statement.split(None, 1)[0].upper() in ("INSERT", "UPDATE", "DELETE")
+
+    def _after(self, _connection: Any, cursor: Any, *_: Any) -> None:
+        try:
+            self._point()
+        except BaseException:
+            cursor.close()  # a dead process has none open, and SQLAlchemy takes its end for a lost connection
+            raise
 
     def _commit(self, connection: sqlalchemy.Connection) -> None:
         self._point()

@@ -5,8 +5,10 @@ What can happen to it is in machine.py.
 
 import copy
 import itertools
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.oracle import Known, Terms
 from tests.timekeeper.oracle_accounts import Books, Budget
+from tests.timekeeper.oracle_presence import Word
 from tests.timekeeper.worlds import READ, Clock, Json, Town, budgets, lease
 from timekeeper.settler.run import Settler
 from timekeeper.settler.world import All, Heard, One
@@ -67,6 +70,17 @@ Url = Callable[[ExitStack], str]
 Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a node's object says: the boot by its kubelet, and the agent's ``text``, which comes to this: who
+    is there, None where nothing follows from it, and whether others are not."""
+
+    boot: str
+    text: str | None = None
+    there: frozenset[str] | None = None
+    knows: bool = False
+
+
 def _in_no_hurry(connection: Any, *_: object) -> None:
     """A machine that loses its power loses the tests with it: SQLite need not wait for the disk."""
     connection.execute("PRAGMA synchronous = OFF")
@@ -80,7 +94,8 @@ def _change(books: Books, changes: list[Change]) -> None:
 class Life(RuleBasedStateMachine):
     """``heard`` is the oracle as the settler knows the world, ``written`` as the database does; ``log`` holds
     the pods' events, of which the settler was told ``told``; ``spoke``: when each node last renewed its
-    Lease; ``wrong``: by how much our clock is ahead of the true time."""
+    Lease; ``said``: what each node's object says, also while it is ``absent``; ``wrong``: by how much our
+    clock is ahead of the true time."""
 
     url: Url
 
@@ -102,6 +117,8 @@ class Life(RuleBasedStateMachine):
         self.memory = Books()
         self.silent: set[str] = set()
         self.spoke: dict[str, int] = {}
+        self.said = dict.fromkeys(NODES, Said("boot-0"))
+        self.absent: set[str] = set()
         self.skew = dict.fromkeys(NODES, 0)
         self.config: list[dict[str, Any]] = []
         self.failed = True
@@ -116,7 +133,7 @@ class Life(RuleBasedStateMachine):
             event.listen(self.town.store.engine, "checkout", _in_no_hurry)
         self.fuse = Fuse(self.town.store)
         for name in NODES:
-            self.town.objects["nodes"][f"/{name}/"] = truth.node(name, CARDS)
+            self.town.objects["nodes"][f"/{name}/"] = self.node(name)
 
     # -- time and truth
 
@@ -193,6 +210,40 @@ class Life(RuleBasedStateMachine):
             if pod.end is None or pod.there:
                 pod.slack = max(pod.slack, self.wrong)
 
+    def node(self, name: str) -> Json:
+        """As the API server has it now."""
+        raw, said = truth.node(name, CARDS), self.said[name]
+        raw["status"] = {"nodeInfo": {"bootID": said.boot}}
+        if said.text is not None:
+            raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
+        return raw
+
+    def words(self, boot: str, there: frozenset[str], knows: bool) -> str:
+        """The agent's annotation."""
+        listed: dict[str, list[str]] = {uid: [] for uid in sorted(there)}
+        return json.dumps({"version": 1, "boot": boot, "known": knows, "closed": "", "pods": listed})
+
+    def speaks(self, name: str, there: frozenset[str], knows: bool, ticks: bool) -> None:
+        """A node's agent lists these in its present boot."""
+        boot = self.said[name].boot
+        self.says(name, Said(boot, self.words(boot, there, knows), there, knows), ticks)
+
+    def says(self, name: str, said: Said, ticks: bool) -> None:
+        """A node's object changes; while it is absent, it will be so when it is there again."""
+        self.said[name] = said
+        if name in self.absent:
+            return
+        self.town.hear("nodes", self.node(name), unheard=not self.connected)
+        if self.connected:
+            self.heard.says(name, self.word(name))
+        if ticks:
+            self.tick()
+
+    def word(self, name: str) -> Word:
+        """What is heard of a node now."""
+        said = self.said[name]
+        return Word(self.town.clock(), said.boot, said.there, said.knows)
+
     def put_config(self) -> None:
         texts = {name: text for name, (text, _) in self.budget_texts.items()} | {
             "_settings": self.settings_text[0]
@@ -228,6 +279,8 @@ class Life(RuleBasedStateMachine):
                 )
         leases = self.town.objects["leases"].values()
         self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
+        here = {name: self.word(name) for name in NODES if name not in self.absent}
+        self.heard.nodes_listed(here, self.town.clock())
         self._hear_config()
 
     def begin_anew(self, known: Known) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.timekeeper import truth
-from tests.timekeeper.checked import Checked
+from tests.timekeeper.agents import Agents
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.lives import BUDGETS, CARDS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.oracle import Terms
@@ -33,7 +33,7 @@ SKEWS = (0, 0, 0, -1, -SECOND, -50 * SECOND, -HOUR, 20 * SECOND)
 LEAPS = (-2 * HOUR, -61 * SECOND, -SECOND, SECOND, 90 * SECOND, HOUR)
 
 
-class Machine(Checked):
+class Machine(Agents):
     """The rules by which a life goes on."""
 
     @initialize(began=st.sampled_from(BEGINNINGS), budget=st.sampled_from(BUDGETS))
@@ -72,6 +72,8 @@ class Machine(Checked):
     ) -> None:
         """A pod is bound, perhaps under the name of one that went, as a StatefulSet's is; perhaps some time
         ago and running since."""
+        if node in self.absent:
+            return
         number = next(self.numbers)
         names = [pod.name for pod in self.pods if pod.namespace == team and not pod.there]
         living = {pod.name for pod in self.living()}

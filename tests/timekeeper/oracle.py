@@ -10,6 +10,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from tests.timekeeper.oracle_presence import Word, seen_gone
+
 Json = dict[str, Any]
 
 SILENT_MS = 60_000
@@ -34,7 +36,8 @@ class Seen:
 
     ``terms`` and ``rate``: fixed when its session was opened. ``left``: when it was seen to vanish, and its
     grace; ``lost``: it was found missing; ``lease_then`` and ``mark_then``: its node's Lease, and until when
-    the node was heard, at that moment. ``last``: where a session without proof ends for good.
+    the node was heard, at that moment. ``last``: where a session without proof ends for good; ``graced``:
+    that is the end of its grace, which its node's agent may cut short.
     ``mark_at_end``: until when its node had been heard as its end was told; ``at_rest``: the same, once it is
     written. ``settled``: the interval that was posted for good.
     """
@@ -50,6 +53,7 @@ class Seen:
     lease_then: int | None = None
     mark_then: int = 0
     last: int | None = None
+    graced: bool = False
     mark_at_end: int = 0
     at_rest: int = 0
     settled: tuple[int, int] | None = None
@@ -73,18 +77,33 @@ class Seen:
 @dataclass
 class Known:
     """What the settler knows: of pods by UID and of nodes, and the moment that its watch of pods was last
-    heard. ``marks``: until when each node was heard, as it is written."""
+    heard. ``marks``: until when each node was heard, as it is written. ``words``: what was heard of each
+    node, the first ``old`` of them before the ledger was last written."""
 
     pods: dict[str, Seen] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     heard: int = 0
     terms: Terms = Terms()
+    words: dict[str, tuple[Word, ...]] = field(default_factory=dict)
+    old: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> "Known":
         """The same once more, to go on from by itself."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
-        return Known(pods, dict(self.leases), dict(self.marks), self.heard, self.terms)
+        leases, marks, words, old = self.leases.copy(), self.marks.copy(), self.words.copy(), self.old.copy()
+        return Known(pods, leases, marks, self.heard, self.terms, words, old)
+
+    def says(self, node: str, word: Word) -> None:
+        """A watch tells of a node."""
+        self.words[node] = (*self.words.get(node, ()), word)
+
+    def nodes_listed(self, words: dict[str, Word], now: int) -> None:
+        """All nodes there are."""
+        for node in self.words.keys() - words.keys():
+            self.says(node, Word(now, "", None))
+        for node, word in words.items():
+            self.says(node, word)
 
     def mark(self, node: str) -> int:
         """Until when a node was heard with its pods in view."""
@@ -140,6 +159,7 @@ class Known:
                 pod.rate = rate(pod.raw, cards[pod.node], self.terms)
             if not pod.over and (pod.left or pod.lost):
                 self._close(pod, beats.get(uid, 0))
+            self._let_go(uid, pod)
             if pod.end is not None and not pod.at_rest:
                 pod.at_rest = max(self.marks.get(pod.node, 0), pod.mark_at_end)
         for node in {pod.node for pod in self.pods.values() if not pod.over}:
@@ -149,11 +169,20 @@ class Known:
             is_silent = start == end or now - end >= self.terms.settle_after
             if pod.end is not None or (pod.last is not None and now >= pod.last and is_silent):
                 pod.settled = start, end
+        self.old = {node: len(words) for node, words in self.words.items()}
+
+    def _let_go(self, uid: str, pod: Seen) -> None:
+        if not pod.graced or pod.left is None or pod.last is None or pod.settled is not None:
+            return
+        vanished, words = pod.left[0], self.words.get(pod.node, ())
+        gone = seen_gone(uid, vanished, words, self.old.get(pod.node, 0))
+        if gone is not None and vanished <= gone < pod.last:
+            pod.last = gone
 
     def _close(self, pod: Seen, beat: int) -> None:
         is_heard = pod.left and pod.lease_then is not None and pod.left[0] - pod.lease_then <= SILENT_MS
         if pod.left and is_heard:
-            pod.last = pod.left[0] + min(pod.left[1], self.terms.most_grace)
+            pod.last, pod.graced = pod.left[0] + min(pod.left[1], self.terms.most_grace), True
         else:
             marks = (pod.mark_then, self.marks.get(pod.node, 0))
             pod.last = max(pod.bound, pod.start or 0, beat, *marks)
@@ -164,7 +193,8 @@ class Known:
             del self.pods[uid]
         for pod in self.pods.values():
             pod.mark_at_end = 0
-        self.leases.clear()
+        for heard in (self.leases, self.words, self.old):
+            heard.clear()
         self.heard = 0
 
     def counts(self, uid: str, now: int, beats: dict[str, int]) -> tuple[int, int]:

@@ -120,6 +120,24 @@ def test_after_a_reboot_a_pod_that_was_never_listed_is_charged_until_the_agent_h
     assert charged_after(town, told(boot="b2", known=False), told(boot="b2")) == 20
 
 
+def test_a_pod_that_went_as_its_node_booted_anew_is_charged_until_the_agent_had_looked(
+    town: Town,
+) -> None:
+    """All of it is heard before the next tick, as while the database is away."""
+    town.begin(("nodes", GONE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
+    town.clock.turn(2 * SECOND)
+    town.hear("pods", POD)
+    town.tick()
+    town.clock.turn(MINUTE)
+    town.node_heard()
+    town.hear("pods", POD, deleted=True)
+    for each in (told(boot="b2", known=False), told(boot="b2"), told(boot="b2")):
+        town.clock.turn(10 * SECOND)
+        town.hear("nodes", each)
+
+    assert charged_after(town) == 20
+
+
 def test_a_pod_that_is_there_after_a_reboot_is_charged_on(town: Town) -> None:
     begun(town, GONE)
 

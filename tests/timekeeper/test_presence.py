@@ -28,12 +28,12 @@ def test_a_reboot_is_looked_at_once() -> None:
     assert presence.looked == {}
 
 
-def test_a_look_that_was_not_written_is_not_done() -> None:
+def test_a_look_that_was_not_written_is_not_done_and_stays_of_its_moment() -> None:
     presence = rebooted()
 
     tell(presence, 4, "q", "r", boot="b2")
 
-    assert presence.looked == {"n": Looked(4, 2, frozenset("qr"))}
+    assert presence.looked == {"n": Looked(3, 2, frozenset("qr"))}
 
 
 def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_was_written() -> None:

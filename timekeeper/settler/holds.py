@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from timekeeper.accounts.pods import Pod
 from timekeeper.accounts.session import (
@@ -100,7 +101,8 @@ def _let_go(world: World, book: Book, moved: Moved) -> None:
     """Pods that were deleted by force, and that their nodes have seen gone since: their grace ends then."""
     presence = world.presence
     ends = dict(presence.left)
-    for uid, each in book.sessions.items() if presence.looked else ():
+    # those among them that vanish in this tick: all may have been heard since the last one
+    for uid, each in chain(book.sessions.items(), moved.sessions.items()) if presence.looked else ():
         look = presence.looked.get(each.node)
         is_older = look and each.vanished_ms is not None and each.vanished_ms <= look.booted_ms
         if look and is_older and uid not in look.there:

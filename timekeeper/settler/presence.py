@@ -13,7 +13,7 @@ MOST_BOOTS = 100_000  # nodes, those that are gone among them: one may come back
 
 class Looked(NamedTuple):
     """A node's agent has seen everything once since the node booted anew: when that was heard, when the boot
-    was, and which pods are there."""
+    was, and which pods were there then or have been since: who left later is told by that."""
 
     at_ms: int
     booted_ms: int
@@ -65,7 +65,10 @@ class Presence:
         self.left.update(dict.fromkeys(islice(before - now, room), at_ms))
         _, booted_ms, there = self.boots.get(node, FIRST)
         if booted_ms and (there is None or there - now):
-            self.looked[node] = Looked(at_ms, booted_ms, now)
+            look = self.looked.get(node)
+            if look is None or look.booted_ms != booted_ms:
+                look = Looked(at_ms, booted_ms, now)
+            self.looked[node] = look._replace(there=look.there | now)
         else:
             self.looked.pop(node, None)
 
