@@ -18,7 +18,7 @@ from deploy.local.commands import Options
 from deploy.local.nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack
-from tests.deploy.reading import NAMESPACE, SAMPLES, Json, container, of_kind
+from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of_kind
 from tests.deploy.rights import Call, Right, granted, logged
 from timekeeper.core import budgets
 
@@ -161,8 +161,8 @@ def evict_for_overuse(stack: Stack) -> None:
             "containers": [{"name": "agent", "image": "example"}],
         },
     }
-    made = stack.cp.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", agent)
-    token = stack.token(NAMESPACE, "bursar-node", audience="bursar", pod=made)
+    made = stack.cp.api.call("POST", f"/api/v1/namespaces/{AGENTS}/pods", agent)
+    token = stack.token(AGENTS, "bursar-node", audience="bursar", pod=made)
     metadata = stack.cp.api.call("GET", f"{PODS}/waiter")["metadata"]
     (card,) = json.loads(metadata["annotations"]["bursar.dev/devices"])["containers"]["main"]
     over = {"uuid": card["uuid"], "utilisation": 0, "memory_mib": card["memory_mib"] + 1}
