@@ -40,8 +40,8 @@ class Fuse:
         self.away = True
         self.engine.dispose()
 
-    def _before(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        self._point()
+    def _before(self, connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        self._after(connection, cursor)
         self._changing |= statement.split(None, 1)[0].upper() in ("INSERT", "UPDATE", "DELETE")
 
     def _after(self, _connection: Any, cursor: Any, *_: Any) -> None:

@@ -301,6 +301,7 @@ class Life(RuleBasedStateMachine):
         if self.late:
             self.late -= 1
             return
+        is_ahead = self.memory.newest >= self.town.clock()  # no two changes take effect at one moment
         known, changes = self._decided()
         done = self._ticks()
         if done is None:
@@ -317,7 +318,7 @@ class Life(RuleBasedStateMachine):
         if done:
             self.heard = known
             _change(self.memory, changes)
-        self.is_fresh = done
+        self.is_fresh = done and not is_ahead
         self.fuse.out()
 
     def _ticks(self) -> bool | None:
