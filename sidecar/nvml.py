@@ -4,9 +4,9 @@ NVML is opened when the first beat asks for it and only where ``NVIDIA_VISIBLE_D
 What fails is said once and tried again after a long while, with NVML opened afresh: a driver that was
 restarted, a card that came back. A call that hangs keeps only the thread that it was made on.
 
-Scope: NVML counts a whole card (or MIG instance), and the sidecar sees neither the pod's placement nor its
-neighbours; cards shared between pods are what Bursar is for. So every figure is marked ``shared``, the word
-by which no one takes a neighbour's load for the pod's. Who knows the placements may read more into it.
+Scope: NVML counts a whole card (or MIG instance). Figures are marked ``exclusive`` where the pod asked for
+whole cards alone, as the webhook tells the sidecar, and else ``shared``, so that no one takes a neighbour's
+load for the pod's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ class Gauge:
         clock: Callable[[], int],
         retry_ms: int = RETRY_MS,
         bind: Callable[[], Any] | None = None,
+        exclusive: bool = False,
     ) -> None:
-        """``bind`` gives NVIDIA's binding; by default it is imported when it is first wanted."""
+        """``exclusive``: nobody else is on the cards. ``bind`` gives NVIDIA's binding; by default it is
+        imported when it is first wanted."""
         self._uuids = uuids
         self._clock = clock
         self._retry_ms = retry_ms
         self._bind = bind or _binding
+        self._exclusive = exclusive
         self._retry_at = 0
         self._binding: Any = None
         self._handles: dict[str, Any] = {}
@@ -90,7 +93,12 @@ class Gauge:
         memory_mib = self._unless_unsupported(lambda: self._used(handle) // MIB, MOST_MIB)
         if utilisation is None and memory_mib is None:
             return None
-        return {"uuid": uuid, "utilisation": utilisation, "memory_mib": memory_mib, "scope": "shared"}
+        return {
+            "uuid": uuid,
+            "utilisation": utilisation,
+            "memory_mib": memory_mib,
+            "scope": "exclusive" if self._exclusive else "shared",
+        }
 
     def _used(self, handle: Any) -> int:
         """Bytes in use, without what the driver keeps for itself where NVML tells the two apart."""

@@ -44,7 +44,7 @@ def until_the_end(settings: Settings, inbox: Inbox) -> bool:
     was tried; whether a thread did not come back."""
     disk = Disk(settings.spool, node_boot())
     courier = Courier(settings, boot_ms, disk.followed(), disk.follow)
-    gauge = Gauge(settings.cards, boot_ms)
+    gauge = Gauge(settings.cards, boot_ms, exclusive=settings.exclusive)
     ports = Ports(
         post=lambda post: errand(inbox, lambda: Posted(courier.deliver(post)), UNTRIED),
         gauge=(lambda: errand(inbox, lambda: Gauged(gauge.read()), UNREAD)) if settings.cards else None,

@@ -26,6 +26,9 @@ VARIABLES = (
 # the pod would run for ever.
 ENDS = "BURSAR_ENDS"
 WHEN_OVER = "over"
+# Set where the pod's cards are its own as a whole.
+SHARING = "BURSAR_CARDS"
+EXCLUSIVE = "exclusive"
 CARDS = "NVIDIA_VISIBLE_DEVICES"
 # The kubelet sets it in every container.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
@@ -43,7 +46,8 @@ class Wrong(ValueError):
 @value
 class Settings:
     """``authority`` is host and port as the URL wrote them; ``prefix`` the URL's path without a last slash;
-    ``ends_when_over``: the sidecar ends by itself once the pod's other containers have ended."""
+    ``ends_when_over``: the sidecar ends by itself once the pod's other containers have ended; ``exclusive``:
+    nobody else is on the pod's cards."""
 
     authority: str
     host: str
@@ -54,6 +58,7 @@ class Settings:
     spool: str
     cards: tuple[str, ...]
     ends_when_over: bool
+    exclusive: bool
 
 
 def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -76,6 +81,7 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
         given["BURSAR_SPOOL"],
         cards(environ.get(CARDS, "")),
         ends_when_over(environ),
+        environ.get(SHARING, "").strip() == EXCLUSIVE,
     )
 
 

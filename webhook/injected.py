@@ -67,6 +67,7 @@ SECURITY_CONTEXT: Json = {
 }
 
 ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
+OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
 
 def found(pod: Json) -> tuple[str, bool, Json] | None:
@@ -88,11 +89,11 @@ def was_injected(pod: Json) -> bool:
 def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
     """The sidecar for this pod. Pods get a few kinds of it alone, so it is shared and must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
-    return _container(sidecar, sees, ends(pod, sidecar.native), _asks_for_itself(pod))
+    return _container(sidecar, sees, owns(request), ends(pod, sidecar.native), _asks_for_itself(pod))
 
 
 @lru_cache(maxsize=64)
-def _container(sidecar: Sidecar, sees: bool, ends_itself: bool, asks: bool) -> Json:
+def _container(sidecar: Sidecar, sees: bool, has_whole: bool, ends_itself: bool, asks: bool) -> Json:
     native = {"restartPolicy": "Always"} if sidecar.native else {}
     amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
     visible = from_annotation(names.SIDECAR) if sees else VOID
@@ -102,7 +103,7 @@ def _container(sidecar: Sidecar, sees: bool, ends_itself: bool, asks: bool) -> J
         "imagePullPolicy": "IfNotPresent",
         "command": COMMAND,
         **native,
-        "env": list(_variables(sidecar, visible, MOUNTS, ends_itself)),
+        "env": list(_variables(sidecar, visible, MOUNTS, has_whole, ends_itself)),
         "volumeMounts": list(MOUNTS),
         "securityContext": SECURITY_CONTEXT,
         "resources": {"limits": amounts, "requests": amounts} if asks else {},
@@ -115,23 +116,30 @@ def ends(pod: Json, native: bool) -> bool:
     return not native and pod["spec"].get("restartPolicy", "Always") != "Always"
 
 
+def owns(request: GPURequest) -> bool:
+    """True where nobody else is on any of the pod's cards: every container that asks has them as a whole."""
+    return all(each.ask.whole for each in request.asks)
+
+
 def variables(
     sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
 ) -> tuple[Variable, ...]:
     """The sidecar's environment: where it reports, whom it trusts, and the union of the pod's cards."""
-    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, ends_itself)
+    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, owns(request), ends_itself)
 
 
 def _variables(
-    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], ends_itself: bool
+    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], has_whole: bool, ends_itself: bool
 ) -> tuple[Variable, ...]:
     ending = (ENDS,) if ends_itself else ()
+    owning = (OWNS,) if has_whole and visible is not VOID else ()
     return (
         {"name": "BURSAR_TIMEKEEPER_URL", "value": sidecar.timekeeper_url},
         {"name": "BURSAR_TOKEN_FILE", "value": f"{_folder(mounts, TOKEN_VOLUME)}/token"},
         {"name": "BURSAR_CA", "value": sidecar.ca},
         {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
         *ending,
+        *owning,
         visible,
         {"name": CAPABILITIES, "value": "utility"},
     )
@@ -192,7 +200,7 @@ def refreshed(
     """Sets the variables of a sidecar that is there already: a CA may have turned since it was injected, or
     another release injected it, whose mounts stay as they are."""
     ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
-    known = {ENDS["name"], *(each["name"] for each in ours)}
+    known = {ENDS["name"], OWNS["name"], *(each["name"] for each in ours)}
     present = sequence_of(raw.get("env"))
     if [each for each in present if each["name"] in known] == list(ours):
         return []

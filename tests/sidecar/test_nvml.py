@@ -22,9 +22,9 @@ B = {"uuid": "GPU-b", "utilisation": 0, "memory_mib": 0, "scope": "shared"}
 READER = """
 import json, os, sys
 from sidecar.nvml import Gauge
-uuids, retry_ms, steps = json.loads(sys.argv[1])
+uuids, retry_ms, exclusive, steps = json.loads(sys.argv[1])
 now = [0]
-gauge = Gauge(tuple(uuids), lambda: now[0], retry_ms)
+gauge = Gauge(tuple(uuids), lambda: now[0], retry_ms, exclusive=exclusive)
 for now[0], description in steps:
     with open(os.environ["BURSAR_FAKE_NVML"], "w") as file:
         file.write(description)
@@ -33,12 +33,16 @@ for now[0], description in steps:
 
 
 def figures(
-    tmp_path: Path, *steps: tuple[int, str], uuids: tuple[str, ...] = ("GPU-a", "GPU-b"), retry_ms: int = 100
+    tmp_path: Path,
+    *steps: tuple[int, str],
+    uuids: tuple[str, ...] = ("GPU-a", "GPU-b"),
+    retry_ms: int = 100,
+    exclusive: bool = False,
 ) -> tuple[list[Any], str]:
     """What a process reads at the moment of each step, the cards being as the step describes; and its log."""
     environ = {**os.environ, **fake_nvml(tmp_path, "")}
     run = subprocess.run(
-        [sys.executable, "-c", READER, json.dumps([uuids, retry_ms, steps])],
+        [sys.executable, "-c", READER, json.dumps([uuids, retry_ms, exclusive, steps])],
         cwd=ROOT,
         env=environ,
         capture_output=True,
@@ -56,6 +60,12 @@ def fail(call: str, error: str, uuid: str = "") -> str:
 
 def test_each_card_of_the_pod_has_its_utilisation_and_memory(tmp_path: Path) -> None:
     assert figures(tmp_path, (0, TWO + "card GPU-of-another-pod 1 2 3\n")) == ([[A, B]], "")
+
+
+def test_figures_of_cards_that_are_the_pods_own_say_so(tmp_path: Path) -> None:
+    own = [{**each, "scope": "exclusive"} for each in (A, B)]
+
+    assert figures(tmp_path, (0, TWO), exclusive=True) == ([own], "")
 
 
 def test_a_lost_card_is_said_once_and_the_others_go_on(tmp_path: Path) -> None:

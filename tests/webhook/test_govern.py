@@ -394,6 +394,31 @@ def test_a_native_sidecar_is_told_nothing_of_the_end() -> None:
     assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
 
 
+CARDS = container("main", gpu_percent="200")
+
+
+@pytest.mark.parametrize(
+    ("containers", "told"),
+    [
+        ((CARDS,), "exclusive"),
+        ((CARDS, plain()), "exclusive"),
+        ((CARDS, container("more", gpu_percent="100")), "exclusive"),
+        ((CARDS, half("more")), None),
+        ((half(),), None),
+        ((container("main", gpu_memory="8000"),), None),
+        (({**plain("main"), "resources": {"limits": {"nvidia.com/gpu": "1"}}},), None),
+    ],
+)
+def test_a_sidecar_is_told_where_nobody_else_is_on_the_pods_cards(
+    containers: tuple[Json, ...], told: str | None
+) -> None:
+    after = governed(admitted(*containers))
+    assert env(sidecar_of(after)).get("BURSAR_CARDS") == told
+
+    sidecar_of(after)["env"].append({"name": "BURSAR_CARDS", "value": "exclusive"})
+    assert env(sidecar_of(governed(after))).get("BURSAR_CARDS") == told
+
+
 @pytest.mark.parametrize("now", [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
 @pytest.mark.parametrize("then", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
 def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_become(

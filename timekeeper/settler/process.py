@@ -24,6 +24,7 @@ from timekeeper.store.terms import Fenced, OverError
 
 # What may wait to be taken in: a full queue makes the watches wait, and the API server buffers.
 _MOST_HEARD = 10_000
+_ENDING_S = 2.0
 
 
 def settle(settings: Settings) -> int:
@@ -74,7 +75,8 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
         Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
     sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
     evictor = Evictor(store, settler.term, api, sight, now_ms)
-    Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True).start()
+    evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
+    evicting.start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
     try:
         turn(settler, heard, stop)
@@ -86,6 +88,10 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
         # Another settler wrote to this database. To start anew from what it wrote is all that is right.
         say("settler ends", reason="another writes what only one may write", error=error)
         return 1
+    finally:
+        # It is not to read the database while that is closed. A call under way may take longer than we wait.
+        stop.set()
+        evicting.join(_ENDING_S)
     return 0
 
 
