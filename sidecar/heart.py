@@ -157,12 +157,13 @@ class Heart:
 
     def _beat(self, now_ms: int, devices: tuple[BeatDevice, ...]) -> None:
         self._gather_until = None
-        if spool.is_full(self._spool) and not self._folding:
+        before = len(self._spool.waiting)
+        self._spool = spool.add(self._spool, spool.Beat(now_ms, devices))
+        if len(self._spool.waiting) <= before and not self._folding:
             self._folding = True
             self._ports.say(
                 "spool-full", reason="beats are folded into their neighbours: figures are coarser"
             )
-        self._spool = spool.add(self._spool, spool.Beat(now_ms, devices))
 
     def _send(self, now_ms: int) -> None:
         ready = not self._posting and not self._gave_up and now_ms >= self._retry_at

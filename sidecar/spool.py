@@ -78,11 +78,6 @@ def add(spool: Spool, beat: Beat) -> Spool:
     return Spool(spool.boot, spool.sequence, spool.post, _folded((*spool.waiting, beat)))
 
 
-def is_full(spool: Spool) -> bool:
-    """Whether one beat more of as many figures folds another one."""
-    return len(spool.waiting) >= _room(spool.waiting)
-
-
 def fold(beats: tuple[Beat, ...], most: int) -> tuple[Beat, ...]:
     """At most ``most`` (two or more) of the beats, first and last among them, with gaps as even as may be."""
     while len(beats) > most:

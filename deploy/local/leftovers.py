@@ -27,6 +27,7 @@ NETWORK = "bursar-node"
 _CGROUPS = Path("/sys/fs/cgroup")
 _ROOT = Path("/")
 _BEFORE = FOLDER / "before.json"
+_FORWARDING = "net/ipv4/ip_forward"
 # The kubelet and the bridge plugin set these for the whole machine.
 _SET_BY_OTHERS = (
     "vm/overcommit_memory",
@@ -35,7 +36,7 @@ _SET_BY_OTHERS = (
     "kernel/panic_on_oops",
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
-    "net/ipv4/ip_forward",
+    _FORWARDING,
 )
 _BINARIES = ("kubelet", "containerd", "containerd-shim-runc-v2")
 _BINARIES_OF_OTHERS = (*_BINARIES, "dockerd", "crio")
@@ -150,10 +151,13 @@ def _restore() -> None:
     """Make kernel settings what they were, and folders where nobody else has begun to use them. Who was
     killed before it had noted them has not changed them."""
     before = json.loads(_text(_BEFORE) or '{"sysctls": {}, "absent": []}')
+    is_shared = has_other_runtime()
     for name, value in before["sysctls"].items():
-        if _sysctl(name).read_text().strip() != value:
+        # Another runtime, begun since, cannot do without forwarding.
+        is_wanted = is_shared and name == _FORWARDING
+        if _sysctl(name).read_text().strip() != value and not is_wanted:
             _sysctl(name).write_text(value)
-    if not has_other_runtime():
+    if not is_shared:
         outside.take_made(_ROOT, before["absent"], _mount_points())
 
 

@@ -40,13 +40,14 @@ class Alarms:
         self._ignored = ignored
         self._nvml: Any = None
         self._events: Any = None
+        self._failed = False
         self._handles: tuple[Handle, ...] = ()
         self._held: tuple[Broke, ...] = ()
 
     @property
     def listens(self) -> bool:
-        """Whether some card of the session sends events."""
-        return self._events is not None
+        """Whether some card of the session sends events, and they can be waited for."""
+        return self._events is not None and not self._failed
 
     @property
     def holds(self) -> bool:
@@ -59,12 +60,12 @@ class Alarms:
         self._drain()
         if self._events is not None:
             self._free()
-        self._nvml, self._events, self._handles = nvml, fresh, handles
+        self._nvml, self._events, self._handles, self._failed = nvml, fresh, handles, False
 
     def end(self) -> None:
         """The session is about to end: keep what it has told and nobody has heard."""
         self._drain()
-        self._events = None
+        self._events, self._failed = None, False
 
     def wait(self, most_ms: int, clock: Callable[[], int]) -> Broke | None:
         """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
@@ -72,7 +73,7 @@ class Alarms:
         if self._held:
             first, self._held = self._held[0], self._held[1:]
             return first
-        if self._events is None:
+        if not self.listens:
             return None
         until = clock() + most_ms
         try:
@@ -84,7 +85,8 @@ class Alarms:
             return None
         except Exception:
             # The next look says what is the matter, if something is; until then nothing can be waited for.
-            self._events = None
+            # What the set holds is taken out when it is replaced.
+            self._failed = True
         return None
 
     def _made(self, nvml: Any, handles: tuple[Handle, ...]) -> Any:

@@ -55,6 +55,8 @@ def decode(text: str, node_boot: str, now_ms: int) -> tuple[Post | None, tuple[U
             _of(str, sent["boot"]), _whole(sent["sequence"]), _uses(sent["uses"], names, now_ms)
         )
         waiting = _uses(read["waiting"], names, now_ms)
+        if post and not post.uses:
+            raise ValueError
     except _FromElsewhere:
         raise ValueError("it is from another boot of the node or another version") from None
     except (ValueError, TypeError, LookupError, RecursionError):

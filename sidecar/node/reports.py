@@ -85,6 +85,7 @@ class Reports:
         self._retry_at = 0
         self._failures = 0
         self._reasons: set[str] = set()
+        self._lost_by: set[str] = set()
         self._end_at: int | None = None
         self._gave_up = False
         self.delivered = self.failed = self.dropped = 0
@@ -216,9 +217,10 @@ class Reports:
             self._ports.say("timekeeper-away", reason=reason, waiting=self.waiting)
 
     def _drop(self, looks: int, reason: str) -> None:
-        is_first = not self.dropped
+        is_new = reason not in self._lost_by and len(self._lost_by) < MOST_REASONS
         self.dropped += looks
-        if is_first or self._end_at is not None:
+        if is_new or self._end_at is not None:
+            self._lost_by.add(reason)
             self._ports.say("use-lost", intervals=looks, reason=reason)
 
 

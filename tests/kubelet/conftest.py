@@ -1,5 +1,6 @@
 """One real node for the whole session, with everything of Bursar around it."""
 
+import fcntl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.leftovers import LOCK, sweep
 from deploy.local.node import GATEWAY, Machine, RealNode, hindrance
 from deploy.local.stack import Stack, Tuning
 from deploy.local.tools import NODE_TOOLS, TOOLS
@@ -35,9 +37,15 @@ def archive(tools: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def killed_before(archive: Path) -> Left:
-    """A node whose owner was killed while a container ran on it, before this session's own node starts."""
-    return leave_behind(archive)
+def killed_before(archive: Path) -> Iterator[Left]:
+    """A node whose owner was killed while a container ran on it, before this session's own node starts. What
+    it left goes in any case, also where no other node comes."""
+    try:
+        yield leave_behind(archive)
+    finally:
+        with LOCK.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            sweep()
 
 
 @pytest.fixture(scope="session")

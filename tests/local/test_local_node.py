@@ -97,6 +97,24 @@ def test_nothing_is_taken_where_something_is_mounted_below(root: Path) -> None:
     assert left(root) == {"run/containerd/s/3a09"}
 
 
+@pytest.mark.parametrize(("is_other", "forwards"), [(True, "1"), (False, "0")])
+def test_kernel_settings_come_back_but_for_what_a_runtime_of_others_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool, forwards: str
+) -> None:
+    before = {"net/ipv4/ip_forward": "0", "kernel/panic": "1"}
+    (tmp_path / "before").write_text(json.dumps({"sysctls": before, "absent": []}))
+    for name, now in {"net/ipv4/ip_forward": "1", "kernel/panic": "10"}.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(now)
+    monkeypatch.setattr(leftovers, "_BEFORE", tmp_path / "before")
+    monkeypatch.setattr(leftovers, "_sysctl", lambda name: tmp_path / name)
+    monkeypatch.setattr(leftovers, "has_other_runtime", lambda: is_other)
+    leftovers._restore()
+
+    assert (tmp_path / "net/ipv4/ip_forward").read_text() == forwards
+    assert (tmp_path / "kernel/panic").read_text() == "1"
+
+
 @pytest.mark.parametrize("is_other", [True, False])
 def test_while_a_runtime_of_others_runs_no_folder_is_touched(
     root: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool

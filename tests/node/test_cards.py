@@ -217,6 +217,16 @@ def test_an_xid_that_comes_while_another_card_goes_is_told(tmp_path: Path) -> No
     assert (told, nothing) == ({"uuids": ["GPU-b"], "fault": "XID 79"}, None)
 
 
+def test_an_xid_is_told_also_where_waiting_for_it_failed_before(tmp_path: Path) -> None:
+    lost = TWO + "fail nvmlEventSetWait_v2 GPU_IS_LOST\nevent 1 GPU-b 8 79\n"
+    back = TWO + "event 1 GPU-b 8 79\n"
+    _, failed, _, told = read(
+        tmp_path, (0, TWO, "look"), (1, lost, "wait"), (2, back, "look"), (3, back, "wait")
+    )
+
+    assert (failed, told) == (None, {"uuids": ["GPU-b"], "fault": "XID 79"})
+
+
 def test_an_xid_from_before_a_driver_was_unloaded_is_told_where_it_was_heard(tmp_path: Path) -> None:
     gone = TWO + "event 1 GPU-b 8 79\nfail nvmlDeviceGetCount_v2 UNINITIALIZED\n"
     _, out, told = read(tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, gone, "wait"))

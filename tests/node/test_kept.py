@@ -17,7 +17,7 @@ figure = st.none() | st.integers(0, 10**9)
 loads = st.lists(st.builds(Load, st.text(max_size=4), figure, figure), max_size=3).map(tuple)
 pods = st.lists(st.builds(PodLoad, st.text(max_size=4), loads), max_size=3).map(tuple)
 uses = st.lists(st.builds(Use, st.integers(0, NOW), st.builds(Measured, pods, loads)), max_size=4).map(tuple)
-posts = st.none() | st.builds(Post, st.text(max_size=8), st.integers(0, 10**9), uses)
+posts = st.none() | st.builds(Post, st.text(max_size=8), st.integers(0, 10**9), uses.filter(bool))
 
 ONE = Use(5, Measured((PodLoad("uid", (Load("GPU-a", 7, None),)),), (Load("GPU-a", 50, 8_000),)))
 TEXT = kept.encode(Post("run", 3, (ONE,)), (ONE,), "boot")
@@ -54,8 +54,9 @@ def changed(**fields: Any) -> str:
         changed(waiting=[[5, [[0, -1, 1]], []]]),
         changed(waiting=[[5, [[-1, 1, 1]], []]]),
         changed(waiting=[[5, [[0, 1.5, True]], []]]),
-        changed(post={"boot": 1, "sequence": 1, "uses": []}),
-        changed(post={"boot": "b", "sequence": "1", "uses": []}),
+        changed(post={"boot": 1, "sequence": 1, "uses": [[5, [], []]]}),
+        changed(post={"boot": "b", "sequence": "1", "uses": [[5, [], []]]}),
+        changed(post={"boot": "b", "sequence": 1, "uses": []}),
         "[" * 100_000,
     ],
     ids=lambda text: text[:40],

@@ -208,6 +208,15 @@ def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(stat
     assert (world.reports.dropped, world.said) == (1, ["use-lost"])
 
 
+def test_each_reason_for_a_loss_is_said_once() -> None:
+    world = World()
+    for status in (400, 400, 413, 400):
+        world.turn(15_000, look=seen())
+        world.reports.posted(Failed(f"it answered {status}"), world.now_ms)
+
+    assert (world.reports.dropped, world.said) == (4, ["use-lost", "use-lost"])
+
+
 def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer_a_little() -> None:
     world = World()
     world.turn(STEP, look=seen())

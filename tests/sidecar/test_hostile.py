@@ -17,6 +17,7 @@ from sidecar.disk import node_boot
 from tests.nvml import compile_library
 from tests.sidecar.worlds import (
     INTERVAL_MS,
+    SOON_S,
     Sidecar,
     Timekeeper,
     beating,
@@ -81,7 +82,7 @@ def test_an_answer_that_is_none_is_said_once_and_the_post_is_repeated(
         code, seconds = sidecar.end()
     first, again = timekeeper.arrivals[:2]
     assert first.key == again.key
-    assert (code, seconds < 1) == (0, True)
+    assert (code, seconds < SOON_S) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,8 @@ def test_odd_words_in_an_answer_change_nothing(
 
         assert code == 0
         assert "fault" not in sidecar.log()
-    assert [each.document["sequence"] for each in timekeeper.arrivals] == [1, 2]
+    sequences = [each.document["sequence"] for each in timekeeper.arrivals]
+    assert sequences == list(range(1, len(sequences) + 1))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_an_answer_that_never_ends_stops_neither_the_beats_nor_the_end(
         eventually(lambda: len(spooled(tmp_path)) >= 4, "beats wait behind the post under way")
         code, seconds = sidecar.end()
 
-    assert (code, seconds < 1) == (0, True)
+    assert (code, seconds < SOON_S) == (0, True)
 
 
 @contextmanager
@@ -148,7 +150,7 @@ def test_the_end_comes_within_a_second_when_the_connection_is_not_taken_up(
         code, seconds = sidecar.end()
 
         assert "timekeeper-away" not in sidecar.log()
-    assert (code, seconds < 1) == (0, True)
+    assert (code, seconds < SOON_S) == (0, True)
     assert len(spooled(tmp_path)) == 2
 
 
@@ -161,7 +163,7 @@ def test_a_name_that_nobody_knows_is_said_once_and_beats_are_kept(
         eventually(lambda: len(spooled(tmp_path)) >= 2, "another beat is kept")
         code, seconds = sidecar.end()
 
-    assert (code, seconds < 1) == (0, True)
+    assert (code, seconds < SOON_S) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -315,10 +317,18 @@ def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answer
     assert peak + 4 * 1024 < LIMIT_KIB
 
 
+def named(descriptor: Path) -> str:
+    """What an open file is; nothing for one that has been closed meanwhile."""
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:
+        return ""
+
+
 def listening(sidecar: Sidecar) -> tuple[list[str], int]:
     """The sockets that the process could be reached by, and how many sockets it has in all."""
     folder = Path(f"/proc/{sidecar.process.pid}")
-    names = (os.readlink(each) for each in (folder / "fd").iterdir())
+    names = map(named, (folder / "fd").iterdir())
     mine = {name.removeprefix("socket:[").rstrip("]") for name in names if name.startswith("socket:")}
     reachable = []
     for table, states in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07"), ("raw", "07")):
