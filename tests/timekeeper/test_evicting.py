@@ -27,7 +27,7 @@ from tests.timekeeper.worlds import (
 from timekeeper.accounts.evictions import RESULTS
 from timekeeper.accounts.pods import Pod, read_pod
 from timekeeper.api_server import connect
-from timekeeper.settler.evicting import Evictor, Sight, keep_evicting, may_be_evicted
+from timekeeper.settler.evicting import Evictor, keep_evicting, may_be_evicted, sight_of
 from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
 from timekeeper.store import terms
 from timekeeper.store.engine import UnavailableError
@@ -61,8 +61,7 @@ class Overused:
     def new_evictor(self) -> Evictor:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
-        sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
-        return Evictor(self.town.store, settler.term, self._server, sight, self.town.clock)
+        return Evictor(self.town.store, settler.term, self._server, sight_of(settler), self.town.clock)
 
     def begin(self, *names: str, **entries: str) -> None:
         """Pods that run, and budgets. The evictor has been there for a while."""
@@ -273,6 +272,25 @@ def test_a_settler_that_has_heard_no_pods_yet_evicts_nobody(overused: Overused) 
     overused.town.list_all()
     overused.town.tick()
     assert len(overused.over(0, p=9_000)) == 1
+
+
+def test_a_settler_that_has_not_heard_the_budgets_obeys_none_that_were_written_before(
+    overused: Overused,
+) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    town = overused.town
+    town.hear("configmaps", budgets(_settings="overuse: observe"), unheard=True)
+    town.start_anew()
+    overused.evictor = overused.new_evictor()
+    town.hear_all("pods")
+    town.tick()
+
+    assert overused.over(MINUTE, p=9_000) == []
+    town.list_all()
+    assert overused.over(STEP, p=9_000) == []  # heard, and not read yet
+    town.tick()
+    assert overused.over(MINUTE, p=9_000) == []
 
 
 def test_only_the_newest_settler_evicts(overused: Overused) -> None:

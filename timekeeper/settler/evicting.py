@@ -19,6 +19,7 @@ from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.eviction import eviction, is_gone, is_protected
 from timekeeper.core.reflect import ExpiredError, UnreachableError
 from timekeeper.log import say
+from timekeeper.settler.run import Settler
 from timekeeper.settler.telling import Telling, evicted, protected
 from timekeeper.store import node_uses, terms
 from timekeeper.store.engine import ConflictError, Store, UnavailableError
@@ -32,10 +33,20 @@ AWAY_S = 30.0  # where the database is away
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What the settler knows, for another thread to look at: the pod of a UID, and the budgets. Each is one
-    immutable value, which the settler replaces whole."""
+    immutable value, which the settler replaces whole. It knows no pod before the budgets were heard: those in
+    the book may have been changed while nobody settled."""
 
     pod: Callable[[str], Pod | None]
     history: Callable[[], History]
+
+
+def sight_of(settler: Settler) -> Sight:
+    """What this settler knows, from its first decision on."""
+
+    def pod(uid: str) -> Pod | None:
+        return settler.world.pods.get(uid) if settler.has_decided else None
+
+    return Sight(pod, lambda: settler.book.history)
 
 
 class Evictor:
