@@ -293,6 +293,20 @@ def test_a_settler_that_has_not_heard_the_budgets_obeys_none_that_were_written_b
     assert overused.over(MINUTE, p=9_000) == []
 
 
+def test_observe_counts_also_where_the_clock_was_ahead_when_it_was_written(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    town = overused.town
+    town.clock.turn(HOUR)
+    town.hear("configmaps", budgets(_settings="overuse: observe"))
+    town.tick()
+    town.clock.turn(-HOUR)
+    town.restart()
+    town.tick()
+    overused.evictor = overused.new_evictor()
+
+    assert overused.over(3 * MINUTE, p=9_000) == []
+
+
 def test_only_the_newest_settler_evicts(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.over(45 * SECOND, p=9_000)

@@ -73,15 +73,17 @@ class Evictor:
             terms.confirm(connection, self._term)
             over = node_uses.over(connection, "", now_ms)
         history = self._sight.history()
-        verdict = decide((self._suspect(each, history, now_ms) for each in over), self._past, now_ms)
+        # where the clock was set back, what was written last still counts
+        in_force_ms = max(now_ms, history.newest_ms())
+        verdict = decide((self._suspect(each, history, in_force_ms) for each in over), self._past, now_ms)
         metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
         if verdict.leaves is None:
             return False
         self._evict(verdict.leaves, now_ms)
         return True
 
-    def _suspect(self, over: Over, history: History, now_ms: int) -> Suspect:
-        grace_ms = history.overuse_grace_ms(over.namespace, now_ms)
+    def _suspect(self, over: Over, history: History, in_force_ms: int) -> Suspect:
+        grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
         pod = self._sight.pod(over.uid)
         may_leave = pod is not None and may_be_evicted(pod, over.node)
         return Suspect(over, grace_ms, may_leave)
