@@ -26,8 +26,8 @@ from timekeeper.store.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.terms import OverError, Term
 
 LOOK_S = 10.0
-SOON_S = 1.0  # after an attempt: there may be others that are due
-AWAY_S = 30.0  # where the database is away
+SOON_S = 1.0  # after an attempt that came to something: there may be others that are due
+AWAY_S = 30.0  # where the database is away, or something is wrong with us
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Evictor:
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
-    def step(self) -> bool:
-        """Evict the one that is due, if any; whether it was tried. Raises OverError where another settles,
+    def step(self) -> Result | None:
+        """Evict the one that is due, if any; what came of it, None where it was not tried. Raises OverError where another settles,
         UnavailableError or ConflictError where the database cannot be asked."""
         now_ms = self._clock()
         with self._store.reading() as connection:
@@ -78,9 +78,8 @@ class Evictor:
         verdict = decide((self._suspect(each, history, in_force_ms) for each in over), self._past, now_ms)
         metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
         if verdict.leaves is None:
-            return False
-        self._evict(verdict.leaves, now_ms)
-        return True
+            return None
+        return self._evict(verdict.leaves, now_ms)
 
     def _suspect(self, over: Over, history: History, in_force_ms: int) -> Suspect:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
@@ -88,7 +87,7 @@ class Evictor:
         may_leave = pod is not None and may_be_evicted(pod, over.node)
         return Suspect(over, grace_ms, may_leave)
 
-    def _evict(self, suspect: Suspect, now_ms: int) -> None:
+    def _evict(self, suspect: Suspect, now_ms: int) -> Result:
         over = suspect.over
         before = self._past.tried.get(over.uid)
         result, said = self._ask(over)
@@ -112,6 +111,7 @@ class Evictor:
             self._telling.tell(evicted(suspect, now_ms))
         elif result == "protected" and (before is None or before.result != "protected"):
             self._telling.tell(protected(suspect, now_ms))
+        return result
 
     def _ask(self, over: Over) -> tuple[Result, str]:
         """What came of it, and the API server's words where it did not simply do it."""
@@ -124,6 +124,8 @@ class Evictor:
             return "refused", f"POST {path}: 410"
         except UnreachableError as error:
             return "unclear", str(error)
+        except Exception as error:  # of the package that reads our token, say: was it sent? Nobody can tell
+            return "unclear", repr(error)
         return "evicted", ""
 
 
@@ -133,18 +135,27 @@ def may_be_evicted(pod: Pod, node: str) -> bool:
     return pod.node == node and not ends
 
 
-def keep_evicting(step: Callable[[], bool], stop: Event) -> None:
-    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over."""
+def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
+    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over. Nothing
+    else ends it: whoever settles is the only one who evicts."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
-            pause_s = SOON_S if step() else LOOK_S
+            pause_s = pause_after_s(step())
         except OverError as error:
             say("evicting ends", reason="another settles, and evicts", error=error)
             return
         except (UnavailableError, ConflictError) as error:
             say("overuse not looked at", error=error)
             pause_s = AWAY_S
+        except Exception as error:
+            say("overuse not looked at", fault=repr(error))
+            pause_s = AWAY_S
+
+
+def pause_after_s(result: Result | None) -> float:
+    """Until the next step. Whoever refused one, or did not answer, is not asked for the next one at once."""
+    return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
 
 def _refusal(error: RefusedError) -> Result:
