@@ -64,6 +64,7 @@ class Overused:
         self.town, self.api, self.url = town, api, url
         self._server = connect(str(kubeconfig(folder, url)))
         self._sequence = 0
+        self.ahead_ms = 0
         for name in ("n1", "n2"):
             town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
@@ -71,9 +72,13 @@ class Overused:
     def new_evictor(self, server: ApiServer | None = None) -> Evictor:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
-        return Evictor(
-            self.town.store, settler.term, server or self._server, sight_of(settler), self.town.clock
-        )
+        town = self.town
+        served = server or self._server
+        return Evictor(town.store, settler.term, served, sight_of(settler), town.clock, self.steady)
+
+    def steady(self) -> int:
+        """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
+        return self.town.clock() - self.ahead_ms
 
     def begin(self, *names: str, **entries: str) -> None:
         """Pods that run, and budgets. The evictor has been there for a while."""
@@ -363,6 +368,17 @@ def test_of_two_that_are_due_one_waits_and_is_counted(overused: Overused) -> Non
     assert [each["metadata"]["name"] for each in (first, second)] == ["p", "q"]
 
 
+def test_a_clock_that_is_set_forward_makes_no_time_pass_between_two_evictions(overused: Overused) -> None:
+    overused.begin("p", "q", **EVICT)
+    overused.over(MINUTE, p=9_000, q=9_000)
+    overused.town.hear("pods", pod("p"), deleted=True)
+    overused.town.clock.turn(MINUTE)
+    overused.ahead_ms = MINUTE
+
+    assert overused.over(STEP, q=9_000) == []
+    assert len(overused.over(STEP, q=9_000)) == 1
+
+
 def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.api.refusals["p"] = (429, PDB_429)
@@ -535,7 +551,7 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
         if broken:
             raise ConfigException("Token file exists but empty.")
 
-    configuration.refresh_api_key_hook = renew
+    configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
     overused.evictor = overused.new_evictor(ApiServer(configuration))
     overused.begin("p", **EVICT)
 

@@ -54,7 +54,9 @@ class Users:
         made = cluster.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
-        self.evictor = Evictor(town.store, settler.term, connect(str(file)), sight_of(settler), town.clock)
+        self.evictor = Evictor(
+            town.store, settler.term, connect(str(file)), sight_of(settler), town.clock, town.clock
+        )
 
     def run(self, name: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""

@@ -16,6 +16,7 @@ from timekeeper.accounts.history import History
 from timekeeper.accounts.overuse import Over
 from timekeeper.accounts.pods import Pod
 from timekeeper.api_server import ApiServer, RefusedError
+from timekeeper.clock import steady_ms
 from timekeeper.core.eviction import eviction, is_gone, is_protected
 from timekeeper.core.reflect import ExpiredError, UnreachableError
 from timekeeper.log import say
@@ -50,18 +51,26 @@ def sight_of(settler: Settler) -> Sight:
 
 
 class Evictor:
-    """One thread uses it, for as long as the term lasts."""
+    """One thread uses it, for as long as the term lasts. ``steady`` tells milliseconds like ``clock``, but is
+    never set: by it evictions are spaced and counted."""
 
     def __init__(
-        self, store: Store, term: Term, api: ApiServer, sight: Sight, clock: Callable[[], int]
+        self,
+        store: Store,
+        term: Term,
+        api: ApiServer,
+        sight: Sight,
+        clock: Callable[[], int],
+        steady: Callable[[], int] = steady_ms,
     ) -> None:
         self._store = store
         self._term = term
         self._api = api
         self._sight = sight
         self._clock = clock
+        self._steady = steady
         self._telling = Telling(api, term.holder)
-        self._past = Past(clock())
+        self._past = Past(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
@@ -75,7 +84,8 @@ class Evictor:
         history = self._sight.history()
         # where the clock was set back, what was written last still counts
         in_force_ms = max(now_ms, history.newest_ms())
-        verdict = decide((self._suspect(each, history, in_force_ms) for each in over), self._past, now_ms)
+        suspects = (self._suspect(each, history, in_force_ms) for each in over)
+        verdict = decide(suspects, self._past, now_ms, self._steady())
         metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
         if verdict.leaves is None:
             return None
@@ -91,7 +101,7 @@ class Evictor:
         over = suspect.over
         before = self._past.tried.get(over.uid)
         result, said = self._ask(over)
-        self._past = self._past.after(over.uid, result, now_ms)
+        self._past = self._past.after(over.uid, over.node, result, self._steady())
         attempt = self._past.tried[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         say(
