@@ -35,7 +35,6 @@ from timekeeper.settler.evicting import (
     Evictor,
     keep_evicting,
     may_be_evicted,
-    pause_after_s,
     sight_of,
 )
 from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
@@ -213,6 +212,18 @@ def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Over
         overused.evictor.step()
 
     assert overused.api.evictions == []
+
+
+def test_whoever_was_due_is_so_no_longer_when_his_node_has_fallen_silent(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (429, PDB_429)
+    assert len(overused.over(MINUTE, p=9_000)) == 1
+    overused.town.clock.turn(2 * MINUTE)
+
+    for _ in range(60):
+        assert overused.evictor.step() is None
+        overused.town.clock.turn(STEP)
+    assert len(overused.api.evictions) == 1
 
 
 def test_another_nodes_agent_has_nobody_evicted(overused: Overused) -> None:

@@ -75,8 +75,9 @@ class Evictor:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
     def step(self) -> Result | None:
-        """Evict the one that is due, if any; what came of it, None where it was not tried. Raises OverError where another settles,
-        UnavailableError or ConflictError where the database cannot be asked."""
+        """Evict the one that is due, if any; what came of it, None where it was not tried. Raises
+        OverError where another settles, UnavailableError or ConflictError where the database cannot be
+        asked."""
         now_ms = self._clock()
         with self._store.reading() as connection:
             terms.confirm(connection, self._term)
@@ -151,7 +152,7 @@ def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
-            pause_s = pause_after_s(step())
+            pause_s = _pause_after_s(step())
         except OverError as error:
             say("evicting ends", reason="another settles, and evicts", error=error)
             return
@@ -163,7 +164,7 @@ def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
             pause_s = AWAY_S
 
 
-def pause_after_s(result: Result | None) -> float:
+def _pause_after_s(result: Result | None) -> float:
     """Until the next step. Whoever refused one, or did not answer, is not asked for the next one at once."""
     return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
