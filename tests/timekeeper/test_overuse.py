@@ -118,6 +118,29 @@ def test_a_pod_that_holds_nothing_on_the_node_is_over_nothing() -> None:
     assert follow({}, [(T0, look(A=11))], {"p": without}) == {}
 
 
+def test_looks_from_before_a_pod_had_its_cards_put_it_into_no_earlier_overuse() -> None:
+    """A node's first post may reach back for a month."""
+    earlier = [(T0 - each * MINUTE, look(A=11)) for each in (60, 2, 1)]
+
+    assert follow({}, earlier, placed(A=10)) == {}
+    assert follow({}, [*earlier, (T0, look(A=11))], placed(A=10))["p"].since_ms == T0
+
+
+@pytest.mark.parametrize(
+    ("shares_milli", "is_over"), [((1_000,), False), ((500, 500), False), ((999,), True), ((500, 400), True)]
+)
+def test_whoever_has_a_whole_card_is_over_nothing_on_it(shares_milli: tuple[int, ...], is_over: bool) -> None:
+    """By one container or by several of one pod."""
+    containers = {
+        f"c{index}": [{"uuid": "A", "index": 0, "share_milli": milli, "memory_mib": 10}]
+        for index, milli in enumerate(shares_milli)
+    }
+    devices = json.dumps({"version": 1, "containers": containers})
+    held = {"p": replace(placed()["p"], devices=devices)}
+
+    assert bool(follow({}, [(T0, look(A=10 * len(shares_milli) + 1))], held)) is is_over
+
+
 LOOKS = st.lists(
     st.tuples(st.integers(1, 3 * FRESH_MS // 2), st.sampled_from([9, 10, 11, 12, None])), max_size=12
 )
