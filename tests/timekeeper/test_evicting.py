@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from kubernetes import client
+from kubernetes.config import ConfigException
 from prometheus_client import REGISTRY
 
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
@@ -24,10 +26,17 @@ from tests.timekeeper.worlds import (
     node,
     token,
 )
-from timekeeper.accounts.evictions import RESULTS
+from timekeeper.accounts.evictions import RESULTS, Result
 from timekeeper.accounts.pods import Pod, read_pod
-from timekeeper.api_server import connect
-from timekeeper.settler.evicting import Evictor, Sight, keep_evicting, may_be_evicted
+from timekeeper.api_server import ApiServer, connect
+from timekeeper.settler.evicting import (
+    LOOK_S,
+    SOON_S,
+    Evictor,
+    keep_evicting,
+    may_be_evicted,
+    sight_of,
+)
 from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
 from timekeeper.store import terms
 from timekeeper.store.engine import UnavailableError
@@ -50,19 +59,25 @@ ANOTHER_409 = {
 class Overused:
     """Pods of 8,000 MiB on cards of two nodes, whose agents report; and who evicts."""
 
-    def __init__(self, town: Town, api: FakeApiServer, kubeconfig_file: Path) -> None:
-        self.town, self.api = town, api
-        self._server = connect(str(kubeconfig_file))
+    def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
+        self.town, self.api, self.url = town, api, url
+        self._server = connect(str(kubeconfig(folder, url)))
         self._sequence = 0
+        self.ahead_ms = 0
         for name in ("n1", "n2"):
             town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
 
-    def new_evictor(self) -> Evictor:
+    def new_evictor(self, server: ApiServer | None = None) -> Evictor:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
-        sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
-        return Evictor(self.town.store, settler.term, self._server, sight, self.town.clock)
+        town = self.town
+        served = server or self._server
+        return Evictor(town.store, settler.term, served, sight_of(settler), town.clock, self.steady)
+
+    def steady(self) -> int:
+        """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
+        return self.town.clock() - self.ahead_ms
 
     def begin(self, *names: str, **entries: str) -> None:
         """Pods that run, and budgets. The evictor has been there for a while."""
@@ -107,7 +122,7 @@ def pod(name: str, card: int = 0, **fields: int | str | Json | None) -> Json:
 def overused(town: Town, tmp_path: Path) -> Iterator[Overused]:
     api = FakeApiServer()
     with serving(api) as url:
-        yield Overused(town, api, kubeconfig(tmp_path, url))
+        yield Overused(town, api, url, tmp_path)
 
 
 @contextmanager
@@ -199,6 +214,18 @@ def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Over
     assert overused.api.evictions == []
 
 
+def test_whoever_was_due_is_so_no_longer_when_his_node_has_fallen_silent(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    overused.api.refusals["p"] = (429, PDB_429)
+    assert len(overused.over(MINUTE, p=9_000)) == 1
+    overused.town.clock.turn(2 * MINUTE)
+
+    for _ in range(60):
+        assert overused.evictor.step() is None
+        overused.town.clock.turn(STEP)
+    assert len(overused.api.evictions) == 1
+
+
 def test_another_nodes_agent_has_nobody_evicted(overused: Overused) -> None:
     overused.begin("p", **EVICT)
 
@@ -275,6 +302,39 @@ def test_a_settler_that_has_heard_no_pods_yet_evicts_nobody(overused: Overused) 
     assert len(overused.over(0, p=9_000)) == 1
 
 
+def test_a_settler_that_has_not_heard_the_budgets_obeys_none_that_were_written_before(
+    overused: Overused,
+) -> None:
+    overused.begin("p", **EVICT)
+    overused.over(45 * SECOND, p=9_000)
+    town = overused.town
+    town.hear("configmaps", budgets(_settings="overuse: observe"), unheard=True)
+    town.start_anew()
+    overused.evictor = overused.new_evictor()
+    town.hear_all("pods")
+    town.tick()
+
+    assert overused.over(MINUTE, p=9_000) == []
+    town.list_all()
+    assert overused.over(STEP, p=9_000) == []  # heard, and not read yet
+    town.tick()
+    assert overused.over(MINUTE, p=9_000) == []
+
+
+def test_observe_counts_also_where_the_clock_was_ahead_when_it_was_written(overused: Overused) -> None:
+    overused.begin("p", **EVICT)
+    town = overused.town
+    town.clock.turn(HOUR)
+    town.hear("configmaps", budgets(_settings="overuse: observe"))
+    town.tick()
+    town.clock.turn(-HOUR)
+    town.restart()
+    town.tick()
+    overused.evictor = overused.new_evictor()
+
+    assert overused.over(3 * MINUTE, p=9_000) == []
+
+
 def test_only_the_newest_settler_evicts(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.over(45 * SECOND, p=9_000)
@@ -311,12 +371,23 @@ def test_of_two_that_are_due_one_waits_and_is_counted(overused: Overused) -> Non
     overused.town.clock.turn(STEP)
 
     (first,) = overused.over(0, p=9_000, q=9_000)
-    assert (overused.evictor.step(), held_back()) == (False, 1)
+    assert (overused.evictor.step(), held_back()) == (None, 1)
     overused.town.hear("pods", pod("p"), deleted=True)
     overused.town.clock.turn(20 * SECOND)
     (second,) = overused.over(0, q=9_000)
 
     assert [each["metadata"]["name"] for each in (first, second)] == ["p", "q"]
+
+
+def test_a_clock_that_is_set_forward_makes_no_time_pass_between_two_evictions(overused: Overused) -> None:
+    overused.begin("p", "q", **EVICT)
+    overused.over(MINUTE, p=9_000, q=9_000)
+    overused.town.hear("pods", pod("p"), deleted=True)
+    overused.town.clock.turn(MINUTE)
+    overused.ahead_ms = MINUTE
+
+    assert overused.over(STEP, q=9_000) == []
+    assert len(overused.over(STEP, q=9_000)) == 1
 
 
 def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overused: Overused) -> None:
@@ -359,7 +430,7 @@ def test_a_pod_that_a_disruption_budget_keeps_takes_nobodys_turn(overused: Overu
     overused.report(p=9_000, q=9_000)
     before = len(overused.api.evictions)
 
-    assert (overused.evictor.step(), overused.evictor.step(), overused.evictor.step()) == (True, True, False)
+    assert [overused.evictor.step() for _ in range(3)] == ["protected", "evicted", None]
     assert [each["metadata"]["name"] for each in overused.api.evictions[before:]] == ["p", "q"]
 
 
@@ -393,7 +464,7 @@ def test_what_the_api_server_answers_is_counted_by_what_it_means(
 
 
 def test_an_api_server_that_does_not_answer_is_asked_again_later(town: Town, tmp_path: Path) -> None:
-    away = Overused(town, FakeApiServer(), kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    away = Overused(town, FakeApiServer(), "http://127.0.0.1:1", tmp_path)
     away.begin("p", **EVICT)
 
     with counting("unclear") as found:
@@ -443,10 +514,82 @@ def test_while_the_database_is_away_the_thread_says_so_and_waits(
 ) -> None:
     stop = Event()
 
-    def away() -> bool:
+    def away() -> None:
         stop.set()
         raise UnavailableError("gone")
 
     keep_evicting(away, stop)
 
     assert "overuse not looked at error=gone" in capfd.readouterr().err
+
+
+class Waits(Event):
+    """Lets nobody wait, and says stop after so many waits; for how long each would have been."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.pauses_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses_s.append(timeout or 0)
+        return len(self.pauses_s) > self.most
+
+
+def test_a_fault_of_ours_is_told_and_does_not_end_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    waits = Waits(3)
+
+    def broken() -> None:
+        raise ZeroDivisionError("a fault")
+
+    keep_evicting(broken, waits)
+
+    assert waits.pauses_s == [0, 30, 30, 30]
+    told = capfd.readouterr().err
+    assert told.count("""overuse not looked at fault="ZeroDivisionError('a fault')\"""") == 3
+
+
+def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
+    overused: Overused, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A projected token is empty for a moment, and the package has errors of its own for that."""
+    configuration = client.Configuration()
+    configuration.host = overused.url
+    configuration.api_key = {"authorization": "Bearer own"}
+    broken = True
+
+    def renew(_: client.Configuration) -> None:
+        if broken:
+            raise ConfigException("Token file exists but empty.")
+
+    configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
+    overused.evictor = overused.new_evictor(ApiServer(configuration))
+    overused.begin("p", **EVICT)
+
+    with counting("unclear") as found:
+        assert overused.over(MINUTE, p=9_000) == []
+    assert found == [1]
+    assert "Token file exists but empty" in capfd.readouterr().err
+    broken = False
+    assert len(overused.over(MINUTE, p=9_000)) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "pause_s"),
+    [
+        (None, LOOK_S),
+        ("refused", LOOK_S),
+        ("unclear", LOOK_S),
+        ("evicted", SOON_S),
+        ("gone", SOON_S),
+        ("protected", SOON_S),
+    ],
+)
+def test_an_api_server_that_refuses_is_not_asked_for_the_next_pod_at_once(
+    result: Result | None, pause_s: float
+) -> None:
+    waits = Waits(2)
+
+    keep_evicting(lambda: result, waits)
+
+    assert waits.pauses_s == [0, pause_s, pause_s]

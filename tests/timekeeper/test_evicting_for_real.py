@@ -16,7 +16,7 @@ from tests.timekeeper.fake_api_server import wait_for
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
 from timekeeper.api_server import connect
 from timekeeper.clock import now_ms
-from timekeeper.settler.evicting import Evictor, Sight
+from timekeeper.settler.evicting import Evictor, sight_of
 from timekeeper.settler.telling import EVICTED, PROTECTED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -54,8 +54,9 @@ class Users:
         made = cluster.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
-        sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
-        self.evictor = Evictor(town.store, settler.term, connect(str(file)), sight, town.clock)
+        self.evictor = Evictor(
+            town.store, settler.term, connect(str(file)), sight_of(settler), town.clock, town.clock
+        )
 
     def run(self, name: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from timekeeper.accounts.evictions import (
     HOUR_MS,
     LONGEST_PAUSE_MS,
     MOST_IN_AN_HOUR,
+    MOST_OF_A_NODE,
     RESULTS,
     SPACE_MS,
     Past,
@@ -117,6 +118,29 @@ def test_a_pod_that_holds_nothing_on_the_node_is_over_nothing() -> None:
     assert follow({}, [(T0, look(A=11))], {"p": without}) == {}
 
 
+def test_looks_from_before_a_pod_had_its_cards_put_it_into_no_earlier_overuse() -> None:
+    """A node's first post may reach back for a month."""
+    earlier = [(T0 - each * MINUTE, look(A=11)) for each in (60, 2, 1)]
+
+    assert follow({}, earlier, placed(A=10)) == {}
+    assert follow({}, [*earlier, (T0, look(A=11))], placed(A=10))["p"].since_ms == T0
+
+
+@pytest.mark.parametrize(
+    ("shares_milli", "is_over"), [((1_000,), False), ((500, 500), False), ((999,), True), ((500, 400), True)]
+)
+def test_whoever_has_a_whole_card_is_over_nothing_on_it(shares_milli: tuple[int, ...], is_over: bool) -> None:
+    """By one container or by several of one pod."""
+    containers = {
+        f"c{index}": [{"uuid": "A", "index": 0, "share_milli": milli, "memory_mib": 10}]
+        for index, milli in enumerate(shares_milli)
+    }
+    devices = json.dumps({"version": 1, "containers": containers})
+    held = {"p": replace(placed()["p"], devices=devices)}
+
+    assert bool(follow({}, [(T0, look(A=10 * len(shares_milli) + 1))], held)) is is_over
+
+
 LOOKS = st.lists(
     st.tuples(st.integers(1, 3 * FRESH_MS // 2), st.sampled_from([9, 10, 11, 12, None])), max_size=12
 )
@@ -169,9 +193,15 @@ def suspect(
     seen_ms: int = T0,
     grace_ms: int | None = 10 * MINUTE,
     may_leave: bool = True,
+    node: str = "n1",
 ) -> Suspect:
     episode = Episode(since_ms, (Seen(Excess("A", 11, 10), seen_ms),))
-    return Suspect(Over(uid, "team-a", uid, "n1", episode), grace_ms, may_leave)
+    return Suspect(Over(uid, "team-a", uid, node, episode), grace_ms, may_leave)
+
+
+def decided(suspects: Iterable[Suspect], past: Past, now_ms: int) -> Verdict:
+    """Where both clocks go alike."""
+    return decide(suspects, past, now_ms, now_ms)
 
 
 @pytest.mark.parametrize(
@@ -202,22 +232,24 @@ def suspect(
 def test_a_pod_leaves_when_looks_saw_it_over_its_share_through_all_its_grace(
     one: Suspect, leaves: bool
 ) -> None:
-    assert decide([one], NOTHING, T0) == Verdict(one if leaves else None, 0)
+    assert decided([one], NOTHING, T0) == Verdict(one if leaves else None, 0)
 
 
 def test_whoever_has_been_over_for_longest_goes_first() -> None:
     old, older = suspect("a"), suspect("b", since_ms=T0 - 11 * MINUTE)
 
-    assert decide([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == Verdict(older, 1)
+    assert decided([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == Verdict(older, 1)
 
 
 def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     begun = Past(T0 - SPACE_MS + 1)
-    past = NOTHING.after("other", "evicted", T0 - SPACE_MS + 1)
+    past = NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS + 1)
 
-    assert decide([suspect()], begun, T0) == Verdict(None, 1)
-    assert decide([suspect()], past, T0) == Verdict(None, 1)
-    assert decide([suspect()], NOTHING.after("other", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
+    assert decided([suspect()], begun, T0) == Verdict(None, 1)
+    assert decided([suspect()], past, T0) == Verdict(None, 1)
+    assert (
+        decided([suspect()], NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,44 +257,63 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
 )
 def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, leaves: bool) -> None:
-    verdict = decide([suspect()], NOTHING.after("other", result, T0), T0)
+    verdict = decided([suspect()], NOTHING.after("other", "n1", result, T0), T0)
 
     assert verdict == (Verdict(suspect(), 0) if leaves else Verdict(None, 1))
 
 
 def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
-    past, later_ms = NOTHING.after("p", "evicted", T0), T0 + LONGEST_PAUSE_MS
+    past, later_ms = NOTHING.after("p", "n1", "evicted", T0), T0 + LONGEST_PAUSE_MS
 
-    assert decide([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == Verdict(None, 0)
-    assert decide([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
+    assert decided([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == Verdict(None, 0)
+    assert decided([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
 
 
 def test_no_more_than_so_many_leave_in_an_hour() -> None:
     past = NOTHING
     for number in range(MOST_IN_AN_HOUR):
-        past = past.after(f"p{number}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
+        past = past.after(f"p{number}", f"n{number % 3}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
 
-    assert decide([suspect()], past, T0) == Verdict(None, 1)
-    assert decide([suspect(seen_ms=T0 + 1)], past, T0 + 1).leaves is not None
+    assert decided([suspect(node="n4")], past, T0) == Verdict(None, 1)
+    assert decided([suspect(seen_ms=T0 + 1, node="n4")], past, T0 + 1).leaves is not None
+
+
+def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
+    past = NOTHING
+    for number in range(MOST_OF_A_NODE):
+        past = past.after(f"p{number}", "n1", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
+    one, other = suspect("a", since_ms=T0 - HOUR_MS), suspect("b", node="n2")
+
+    assert decided([one], past, T0) == Verdict(None, 1)
+    assert decided([one, other], past, T0) == Verdict(other, 1)
+    assert decided([replace(one, over=suspect("a", seen_ms=T0 + 1).over)], past, T0 + 1).leaves is not None
+
+
+def test_a_clock_that_jumps_makes_no_time_pass_between_evictions() -> None:
+    past, later_ms = NOTHING.after("other", "n1", "evicted", T0), T0 + 2 * HOUR_MS
+    due = suspect(since_ms=later_ms - HOUR_MS, seen_ms=later_ms)
+
+    assert decide([due], past, later_ms, T0 + SPACE_MS - 1) == Verdict(None, 1)
+    assert decide([due], past, later_ms, T0 + SPACE_MS).leaves == due
 
 
 def test_one_pod_is_tried_more_and_more_seldom() -> None:
     past, at_ms, pauses = NOTHING, T0, []
     for _ in range(8):
-        past, began_ms = past.after("p", "protected", at_ms), at_ms
+        past, began_ms = past.after("p", "n1", "protected", at_ms), at_ms
         while past.rests("p", at_ms):
             at_ms += SECOND
         pauses.append(at_ms - began_ms)
 
     assert pauses[:3] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS]
     assert set(pauses[5:]) == {LONGEST_PAUSE_MS}
-    assert decide([suspect("other")], past, T0).leaves == suspect("other")
+    assert decided([suspect("other")], past, T0).leaves == suspect("other")
 
 
 def test_what_is_long_past_is_forgotten() -> None:
-    past = NOTHING.after("p", "evicted", T0).after("q", "gone", T0 + HOUR_MS)
+    past = NOTHING.after("p", "n1", "evicted", T0).after("q", "n1", "gone", T0 + HOUR_MS)
 
-    assert (past.evicted_ms, list(past.tried)) == ((), ["q"])
+    assert (past.evicted, list(past.tried)) == ((), ["q"])
 
 
 def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
@@ -272,10 +323,11 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
     there = [f"p{number}" for number in range(1_000)]
     while now_ms < T0 + 3 * HOUR_MS:
         now_ms += chance.choice((1, 500, SECOND, 5 * SECOND))
-        verdict = decide(everybody(there[:50], now_ms), past, now_ms)
+        verdict = decided(everybody(there[:50], now_ms), past, now_ms)
         if verdict.leaves:
-            there.remove(verdict.leaves.over.uid)
-            past = past.after(verdict.leaves.over.uid, "evicted", now_ms)
+            over = verdict.leaves.over
+            there.remove(over.uid)
+            past = past.after(over.uid, over.node, "evicted", now_ms)
             left.append(now_ms)
 
     assert min(after - before for before, after in pairwise(left)) >= SPACE_MS
@@ -284,7 +336,7 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
 
 
 def everybody(uids: list[str], now_ms: int) -> Iterator[Suspect]:
-    return (suspect(uid, since_ms=T0 - HOUR_MS, seen_ms=now_ms) for uid in uids)
+    return (suspect(uid, since_ms=T0 - HOUR_MS, seen_ms=now_ms, node=f"n{int(uid[1:]) % 4}") for uid in uids)
 
 
 SUSPECTS = st.lists(
@@ -310,11 +362,11 @@ def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
 ) -> None:
     past = NOTHING
     for uid, result, at_ms in sorted(attempts, key=lambda each: each[2]):
-        past = past.after(uid, result, at_ms)
+        past = past.after(uid, "n1", result, at_ms)
 
-    verdict = decide(suspects, past, T0)
+    verdict = decided(suspects, past, T0)
 
-    resting = {uid for uid, _, _ in attempts if past.rests(uid, T0)}
+    resting = {uid for uid, _, _ in attempts if rests(uid, attempts)}
     due = {
         (each.over.episode.since_ms, each.over.uid)
         for each in suspects
@@ -330,6 +382,16 @@ def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
     else:
         assert verdict.leaves is not None
         assert (verdict.leaves.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
+
+
+def rests(uid: str, attempts: list[tuple[str, Result, int]]) -> bool:
+    """After the first attempt for 30 s, and each time for twice as long; for 10 minutes after an eviction."""
+    mine = sorted(
+        ((at_ms, result) for each, result, at_ms in attempts if each == uid), key=lambda each: each[0]
+    )
+    at_ms, result = mine[-1]
+    pause_s = 600 if result == "evicted" else [30, 60, 120, 240][len(mine) - 1]
+    return T0 - at_ms < pause_s * SECOND
 
 
 # Whose budget says so.

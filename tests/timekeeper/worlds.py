@@ -227,9 +227,13 @@ class Town:
 
     def list_all(self) -> None:
         """The settler hears everything there is, as after its start or an expired watch."""
-        for source, items in self.objects.items():
-            read = tuple(item for item in map(READ[source], items.values()) if item is not None)
-            self.settler.hear(Heard(source, self.clock(), All(read)))
+        for source in self.objects:
+            self.hear_all(source)
+
+    def hear_all(self, source: str) -> None:
+        """The settler hears everything there is of one source."""
+        read = tuple(item for item in map(READ[source], self.objects[source].values()) if item is not None)
+        self.settler.hear(Heard(source, self.clock(), All(read)))
 
     def begin(self, *items: tuple[str, Json]) -> None:
         """List these objects, and tick."""

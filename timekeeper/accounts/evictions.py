@@ -1,9 +1,11 @@
 """Which pod is evicted next for being over its memory share, if any. Pure: values in, a verdict out.
 
 Agents' figures may be wrong, all at once and everywhere after a driver's upgrade. So evictions are spaced,
-and there are only so many in an hour: people have the time to see what goes on and to say ``observe``.
+and there are only so many in an hour: people have the time to see what goes on and to say ``observe``. And
+only a part of these may be of one node, so that one whose figures are wrong leaves some for the others.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +15,7 @@ from timekeeper.accounts.overuse import FRESH_MS, Over
 HOUR_MS = 3_600_000
 SPACE_MS = 20_000  # between two evictions, and after the start of whoever decides
 MOST_IN_AN_HOUR = 30
+MOST_OF_A_NODE = 10  # of those
 FIRST_PAUSE_MS = 30_000  # between two attempts at one pod; each is twice the one before
 LONGEST_PAUSE_MS = 600_000
 
@@ -43,31 +46,36 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What was done since ``began_ms``: when pods were evicted in the last hour, and at whom it was tried."""
+    """What was done since ``began_ms``: when pods were evicted in the last hour and from which node, and at
+    whom it was tried. Its moments are of a clock that is never set, for no jump may make an hour pass."""
 
     began_ms: int
-    evicted_ms: tuple[int, ...] = ()
+    evicted: tuple[tuple[int, str], ...] = ()
     tried: Mapping[str, Tried] = field(default_factory=dict)
 
-    def after(self, uid: str, result: Result, now_ms: int) -> "Past":
+    def after(self, uid: str, node: str, result: Result, at_ms: int) -> "Past":
         """With one attempt more, which counts as an eviction also where nobody can tell. What no rule asks
         for any longer is left out."""
-        lately = tuple(each for each in self.evicted_ms if _apart(each, now_ms) < HOUR_MS)
-        tried = {uid: each for uid, each in self.tried.items() if _apart(each.at_ms, now_ms) < HOUR_MS}
+        tried = {uid: each for uid, each in self.tried.items() if at_ms - each.at_ms < HOUR_MS}
         count = tried[uid].count + 1 if uid in tried else 1
+        lately = self._lately(at_ms)
         return Past(
             self.began_ms,
-            (*lately, now_ms) if result in ("evicted", "unclear") else lately,
-            tried | {uid: Tried(count, now_ms, result)},
+            (*lately, (at_ms, node)) if result in ("evicted", "unclear") else lately,
+            tried | {uid: Tried(count, at_ms, result)},
         )
 
-    def is_full(self, now_ms: int) -> bool:
+    def is_full(self, at_ms: int) -> bool:
         """Whether nobody may be evicted yet, whoever is due."""
-        last_ms = self.evicted_ms[-1] if self.evicted_ms else self.began_ms
-        lately = sum(_apart(each, now_ms) < HOUR_MS for each in self.evicted_ms)
-        return _apart(last_ms, now_ms) < SPACE_MS or lately >= MOST_IN_AN_HOUR
+        last_ms = self.evicted[-1][0] if self.evicted else self.began_ms
+        return at_ms - last_ms < SPACE_MS or len(self._lately(at_ms)) >= MOST_IN_AN_HOUR
 
-    def rests(self, uid: str, now_ms: int) -> bool:
+    def full_nodes(self, at_ms: int) -> frozenset[str]:
+        """Those from which nobody may be evicted yet."""
+        lately = Counter(node for _, node in self._lately(at_ms))
+        return frozenset(node for node, count in lately.items() if count >= MOST_OF_A_NODE)
+
+    def rests(self, uid: str, at_ms: int) -> bool:
         """Whether the last attempt at this pod was made too lately for another."""
         tried = self.tried.get(uid)
         if tried is None:
@@ -75,7 +83,10 @@ class Past:
         pause_ms = min(FIRST_PAUSE_MS << min(tried.count - 1, 10), LONGEST_PAUSE_MS)
         if tried.result == "evicted":  # it goes, though the watch may be late to say so
             pause_ms = LONGEST_PAUSE_MS
-        return _apart(tried.at_ms, now_ms) < pause_ms
+        return at_ms - tried.at_ms < pause_ms
+
+    def _lately(self, at_ms: int) -> tuple[tuple[int, str], ...]:
+        return tuple(each for each in self.evicted if at_ms - each[0] < HOUR_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +97,15 @@ class Verdict:
     held_back: int
 
 
-def decide(suspects: Iterable[Suspect], past: Past, now_ms: int) -> Verdict:
-    """Of those that are due, who has been over his share for the longest."""
-    due = [each for each in suspects if is_due(each, now_ms) and not past.rests(each.over.uid, now_ms)]
-    if not due:
-        return Verdict(None, 0)
-    if past.is_full(now_ms):
+def decide(suspects: Iterable[Suspect], past: Past, now_ms: int, at_ms: int) -> Verdict:
+    """Of those that are due, who has been over his share for the longest. ``now_ms`` is of the clock by which
+    looks are dated, ``at_ms`` of that of ``past``."""
+    due = [each for each in suspects if is_due(each, now_ms) and not past.rests(each.over.uid, at_ms)]
+    full = past.full_nodes(at_ms)
+    free = [each for each in due if each.over.node not in full]
+    if not free or past.is_full(at_ms):
         return Verdict(None, len(due))
-    first = min(due, key=lambda each: (each.over.episode.since_ms, each.over.uid))
+    first = min(free, key=lambda each: (each.over.episode.since_ms, each.over.uid))
     return Verdict(first, len(due) - 1)
 
 
@@ -103,10 +115,5 @@ def is_due(suspect: Suspect, now_ms: int) -> bool:
     episode, grace_ms = suspect.over.episode, suspect.grace_ms
     if grace_ms is None or not suspect.may_leave:
         return False
-    is_fresh = _apart(episode.seen_ms, now_ms) < FRESH_MS
+    is_fresh = abs(now_ms - episode.seen_ms) < FRESH_MS  # a clock that was set back may be behind it
     return is_fresh and episode.seen_ms - episode.since_ms >= grace_ms
-
-
-def _apart(one_ms: int, other_ms: int) -> int:
-    """Between two moments; where a clock was set back, the later may come first."""
-    return abs(one_ms - other_ms)

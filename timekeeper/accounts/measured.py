@@ -8,7 +8,7 @@ charged by it.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.figures import Figure, Used, by_hour, cards_of
+from timekeeper.accounts.figures import WHOLE_MILLI, Figure, Used, by_hour, cards_of
 from timekeeper.core.cards import UndecodableError, decode_placement
 
 
@@ -74,9 +74,9 @@ def used(
 
 
 def excesses(devices: str, figures: Iterable[Figure]) -> tuple[Excess, ...]:
-    """The cards of a placement on which more memory is in use than it gives; none where it cannot be
-    read."""
-    shares = shares_mib(devices)
+    """The cards of a placement on which more memory is in use than it gives; none where it cannot be read.
+    Whoever has a whole card takes nothing from anybody, and an inventory may have rounded its memory down."""
+    shares = _shares_mib(devices)
     found = [
         Excess(each.uuid, each.memory_mib, shares[each.uuid])
         for each in figures
@@ -85,14 +85,16 @@ def excesses(devices: str, figures: Iterable[Figure]) -> tuple[Excess, ...]:
     return tuple(sorted(found, key=lambda each: each.uuid))
 
 
-def shares_mib(devices: str) -> dict[str, int]:
-    """The memory that a placement's text gives on each card, its containers together."""
+def _shares_mib(devices: str) -> dict[str, int]:
+    """The memory that a placement's text gives of each card that it does not give whole, its containers
+    together."""
     try:
         placed = decode_placement(devices) if devices else None
     except UndecodableError:
         placed = None
-    shares: dict[str, int] = {}
+    shares: dict[str, tuple[int, int]] = {}
     for _, slices in placed.containers if placed else ():
         for each in slices:
-            shares[each.uuid] = shares.get(each.uuid, 0) + each.memory_mib
-    return shares
+            milli, mib = shares.get(each.uuid, (0, 0))
+            shares[each.uuid] = milli + each.share_milli, mib + each.memory_mib
+    return {uuid: mib for uuid, (milli, mib) in shares.items() if milli < WHOLE_MILLI}

@@ -59,7 +59,7 @@ def follow(
     for at_ms, look in looks:
         figures = dict(look.pods)
         for uid in episodes.keys() | figures.keys():
-            mine = _share(uid, figures, held)
+            mine = _share(uid, at_ms, figures, held)
             after = _after(episodes.get(uid), at_ms, mine, lapse_ms) if mine is not None else None
             if after is not None:
                 episodes[uid] = after
@@ -76,12 +76,17 @@ class _Told:
     over: tuple[Excess, ...]
 
 
-def _share(uid: str, figures: Mapping[str, tuple[Figure, ...]], held: Mapping[str, Held]) -> _Told | None:
-    """None for a pod that the look names and that holds nothing on the node."""
+def _share(
+    uid: str, at_ms: int, figures: Mapping[str, tuple[Figure, ...]], held: Mapping[str, Held]
+) -> _Told | None:
+    """None for a pod that the look names and that holds nothing on the node. A look from before the pod had
+    its cards tells nothing of it, whatever it says."""
     if uid not in figures:
         return _Told(frozenset(), ())
     if uid not in held:
         return None
+    if at_ms < held[uid].since_ms:
+        return _Told(frozenset(), ())
     cards = frozenset(each.uuid for each in figures[uid] if each.memory_mib is not None)
     return _Told(cards, excesses(held[uid].devices, figures[uid]))
 

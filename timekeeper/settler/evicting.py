@@ -16,70 +16,93 @@ from timekeeper.accounts.history import History
 from timekeeper.accounts.overuse import Over
 from timekeeper.accounts.pods import Pod
 from timekeeper.api_server import ApiServer, RefusedError
+from timekeeper.clock import steady_ms
 from timekeeper.core.eviction import eviction, is_gone, is_protected
 from timekeeper.core.reflect import ExpiredError, UnreachableError
 from timekeeper.log import say
+from timekeeper.settler.run import Settler
 from timekeeper.settler.telling import Telling, evicted, protected
 from timekeeper.store import node_uses, terms
 from timekeeper.store.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.terms import OverError, Term
 
 LOOK_S = 10.0
-SOON_S = 1.0  # after an attempt: there may be others that are due
-AWAY_S = 30.0  # where the database is away
+SOON_S = 1.0  # after an attempt that came to something: there may be others that are due
+AWAY_S = 30.0  # where the database is away, or something is wrong with us
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What the settler knows, for another thread to look at: the pod of a UID, and the budgets. Each is one
-    immutable value, which the settler replaces whole."""
+    immutable value, which the settler replaces whole. It knows no pod before the budgets were heard: those in
+    the book may have been changed while nobody settled."""
 
     pod: Callable[[str], Pod | None]
     history: Callable[[], History]
 
 
+def sight_of(settler: Settler) -> Sight:
+    """What this settler knows, from its first decision on."""
+
+    def pod(uid: str) -> Pod | None:
+        return settler.world.pods.get(uid) if settler.has_decided else None
+
+    return Sight(pod, lambda: settler.book.history)
+
+
 class Evictor:
-    """One thread uses it, for as long as the term lasts."""
+    """One thread uses it, for as long as the term lasts. ``steady`` tells milliseconds like ``clock``, but is
+    never set: by it evictions are spaced and counted."""
 
     def __init__(
-        self, store: Store, term: Term, api: ApiServer, sight: Sight, clock: Callable[[], int]
+        self,
+        store: Store,
+        term: Term,
+        api: ApiServer,
+        sight: Sight,
+        clock: Callable[[], int],
+        steady: Callable[[], int] = steady_ms,
     ) -> None:
         self._store = store
         self._term = term
         self._api = api
         self._sight = sight
         self._clock = clock
+        self._steady = steady
         self._telling = Telling(api, term.holder)
-        self._past = Past(clock())
+        self._past = Past(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
-    def step(self) -> bool:
-        """Evict the one that is due, if any; whether it was tried. Raises OverError where another settles,
-        UnavailableError or ConflictError where the database cannot be asked."""
+    def step(self) -> Result | None:
+        """Evict the one that is due, if any; what came of it, None where it was not tried. Raises
+        OverError where another settles, UnavailableError or ConflictError where the database cannot be
+        asked."""
         now_ms = self._clock()
         with self._store.reading() as connection:
             terms.confirm(connection, self._term)
             over = node_uses.over(connection, "", now_ms)
         history = self._sight.history()
-        verdict = decide((self._suspect(each, history, now_ms) for each in over), self._past, now_ms)
+        # where the clock was set back, what was written last still counts
+        in_force_ms = max(now_ms, history.newest_ms())
+        suspects = (self._suspect(each, history, in_force_ms) for each in over)
+        verdict = decide(suspects, self._past, now_ms, self._steady())
         metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
         if verdict.leaves is None:
-            return False
-        self._evict(verdict.leaves, now_ms)
-        return True
+            return None
+        return self._evict(verdict.leaves, now_ms)
 
-    def _suspect(self, over: Over, history: History, now_ms: int) -> Suspect:
-        grace_ms = history.overuse_grace_ms(over.namespace, now_ms)
+    def _suspect(self, over: Over, history: History, in_force_ms: int) -> Suspect:
+        grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
         pod = self._sight.pod(over.uid)
         may_leave = pod is not None and may_be_evicted(pod, over.node)
         return Suspect(over, grace_ms, may_leave)
 
-    def _evict(self, suspect: Suspect, now_ms: int) -> None:
+    def _evict(self, suspect: Suspect, now_ms: int) -> Result:
         over = suspect.over
         before = self._past.tried.get(over.uid)
         result, said = self._ask(over)
-        self._past = self._past.after(over.uid, result, now_ms)
+        self._past = self._past.after(over.uid, over.node, result, self._steady())
         attempt = self._past.tried[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         say(
@@ -99,6 +122,7 @@ class Evictor:
             self._telling.tell(evicted(suspect, now_ms))
         elif result == "protected" and (before is None or before.result != "protected"):
             self._telling.tell(protected(suspect, now_ms))
+        return result
 
     def _ask(self, over: Over) -> tuple[Result, str]:
         """What came of it, and the API server's words where it did not simply do it."""
@@ -111,6 +135,8 @@ class Evictor:
             return "refused", f"POST {path}: 410"
         except UnreachableError as error:
             return "unclear", str(error)
+        except Exception as error:  # of the package that reads our token, say: was it sent? Nobody can tell
+            return "unclear", repr(error)
         return "evicted", ""
 
 
@@ -120,18 +146,27 @@ def may_be_evicted(pod: Pod, node: str) -> bool:
     return pod.node == node and not ends
 
 
-def keep_evicting(step: Callable[[], bool], stop: Event) -> None:
-    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over."""
+def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
+    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over. Nothing
+    else ends it: whoever settles is the only one who evicts."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
-            pause_s = SOON_S if step() else LOOK_S
+            pause_s = _pause_after_s(step())
         except OverError as error:
             say("evicting ends", reason="another settles, and evicts", error=error)
             return
         except (UnavailableError, ConflictError) as error:
             say("overuse not looked at", error=error)
             pause_s = AWAY_S
+        except Exception as error:
+            say("overuse not looked at", fault=repr(error))
+            pause_s = AWAY_S
+
+
+def _pause_after_s(result: Result | None) -> float:
+    """Until the next step. Whoever refused one, or did not answer, is not asked for the next one at once."""
+    return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
 
 def _refusal(error: RefusedError) -> Result:

@@ -15,7 +15,7 @@ from timekeeper.leading import Election
 from timekeeper.log import say
 from timekeeper.settings import Settings
 from timekeeper.settler.announce import Announcer
-from timekeeper.settler.evicting import Evictor, Sight, keep_evicting
+from timekeeper.settler.evicting import Evictor, keep_evicting, sight_of
 from timekeeper.settler.run import Settler, turn
 from timekeeper.settler.watching import sources, start_watching
 from timekeeper.settler.world import Heard
@@ -73,8 +73,7 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
     if settings.retain_ms:
         given = (Fenced(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
-    sight = Sight(lambda uid: settler.world.pods.get(uid), lambda: settler.book.history)
-    evictor = Evictor(store, settler.term, api, sight, now_ms)
+    evictor = Evictor(store, settler.term, api, sight_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)

@@ -56,6 +56,7 @@ class Settler:
         self._calm: tuple[int, History, Read] | None = None
         self._names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.world = World()
+        self.has_decided = False  # before that, the book says what whoever settled before had heard
         with store.writing() as connection:
             self.term = terms.begin(connection, holder, clock())
         self.book = read_book(store)  # after that: what the one before us wrote last is in it
@@ -135,6 +136,7 @@ class Settler:
         if may_forget:
             self.book.forget(self.world.pods)
         self.world.written(decision.moved.deferred)
+        self.has_decided = True
 
     def _wait_for(self, awaited: tuple[str, ...]) -> bool:
         """Before everything was heard once, only the pulse is written: nothing may be concluded from what is
