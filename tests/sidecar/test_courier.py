@@ -13,7 +13,7 @@ from sidecar import settings, spool
 from sidecar.beats import Answer
 from sidecar.courier import Courier, Delivered, Failed
 from sidecar.run import boot_ms
-from tests.sidecar.worlds import HANG_UP, INTERVAL_MS, Timekeeper, fine, variables
+from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
 
 POST = spool.Post("run", 3, (spool.Beat(boot_ms(), ()),))
 FINE = Delivered(Answer(INTERVAL_MS, True, None, False))
@@ -195,22 +195,15 @@ def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: Authorit
         assert reason(Route(tmp_path, url, authority, 0.2).deliver()) == "no answer within 0.2 s"
 
 
-def dripping(piece: bytes, pause_s: float) -> Iterator[bytes]:
-    """The pieces of an answer that never ends."""
-    never = threading.Event()
-    while not never.wait(pause_s):
-        yield piece
-
-
 @pytest.mark.parametrize(
     ("piece", "pause_s"),
-    [(b"H", 0.05), (b"HTTP/1.1 100 Go on\r\n\r\n", 0.0)],
-    ids=["a letter now and then", "as if it were about to answer"],
+    ENDLESS.values(),
+    ids=ENDLESS,
 )
 def test_a_server_that_answers_for_ever_is_given_up(
     tmp_path: Path, timekeeper: Timekeeper, authority: Authority, piece: bytes, pause_s: float
 ) -> None:
-    timekeeper.answer = lambda _: dripping(piece, pause_s)
+    timekeeper.answer = lambda _: for_ever(piece, pause_s)
 
     assert reason(Route(tmp_path, timekeeper.url, authority, 0.5).deliver()) == "no answer within 0.5 s"
 

@@ -3,7 +3,6 @@ nothing, and ends within a second."""
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,6 +15,7 @@ from sidecar import spool
 from sidecar.disk import node_boot
 from tests.nvml import compile_library
 from tests.sidecar.worlds import (
+    ENDLESS,
     INTERVAL_MS,
     SOON_S,
     Sidecar,
@@ -23,6 +23,7 @@ from tests.sidecar.worlds import (
     beating,
     eventually,
     fine,
+    for_ever,
     spooled,
     variables,
 )
@@ -34,13 +35,6 @@ BODY = b'{"version": 1, "interval_ms": 200, "in_budget": true}'
 def framed(body: bytes) -> bytes:
     """An answer of 200 with this body."""
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def for_ever(piece: bytes, pause_s: float) -> Iterator[bytes]:
-    """An answer without an end."""
-    never = threading.Event()
-    while not never.wait(pause_s):
-        yield piece
 
 
 BROKEN: dict[str, tuple[bytes, str]] = {
@@ -112,8 +106,8 @@ def test_odd_words_in_an_answer_change_nothing(
 
 @pytest.mark.parametrize(
     ("piece", "pause_s"),
-    [(b"H", 0.05), (b"HTTP/1.1 100 Go on\r\n\r\n", 0.001)],
-    ids=["a letter now and then", "as if it were about to answer"],
+    ENDLESS.values(),
+    ids=ENDLESS,
 )
 def test_an_answer_that_never_ends_stops_neither_the_beats_nor_the_end(
     timekeeper: Timekeeper, authority: Authority, tmp_path: Path, piece: bytes, pause_s: float

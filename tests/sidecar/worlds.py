@@ -52,6 +52,20 @@ SILENCE = "silence"
 HANG_UP = "hang up"
 
 
+# Pieces of an answer without an end, and the seconds between two of them.
+ENDLESS = {
+    "a letter now and then": (b"H", 0.05),
+    "as if it were about to answer": (b"HTTP/1.1 100 Go on\r\n\r\n", 0.001),
+}
+
+
+def for_ever(piece: bytes, pause_s: float) -> Iterator[bytes]:
+    """An answer without an end."""
+    never = threading.Event()
+    while not never.wait(pause_s):
+        yield piece
+
+
 def fine(_: Arrival, **more: object) -> tuple[int, Any]:
     """The answer of a timekeeper that is well."""
     return 200, {"version": 1, "interval_ms": INTERVAL_MS, "in_budget": True, **more}
