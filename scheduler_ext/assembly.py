@@ -111,7 +111,10 @@ class Extender:
         self.preemptor = self._preempting()
         self.cooling = lambda: self.preemptor.cooling
         patience = self.leadership.wait_while_taking_over
-        verbs = Verbs(self.books, self._policies, self.waker, self.binder, self.moment, patience)
+        verbs = Verbs(
+            *(self.books, self._policies, self.waker, self.binder, self.moment, patience),
+            most_offered=settings.most_offered,
+        )
         self._decisions = Decisions(now_ms)
         pages = self._pages()
         self._metrics = pages.metrics

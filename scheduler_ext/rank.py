@@ -37,8 +37,7 @@ def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
     if not len(each):
         return []
-    best = each == each.max()
-    winner = names.index(min(compress(names, best.tolist())))
+    winner = _winner(each, names)
     others = np.ones(len(each), np.bool_)
     others[winner] = False
     levels, at = np.unique(-each[others], return_inverse=True)
@@ -47,6 +46,24 @@ def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
     found[others] = MOST - 1 - (at if last < MOST else -(-at * (MOST - 1) // last))
     listed: list[int] = found.tolist()
     return listed
+
+
+def foremost(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str], most: int) -> list[str]:
+    """So many of the nodes as are best, in the order of ``names``; among them the one that `ranked` gives 10
+    of them all. Where not so many fit (NO_FIT), any others."""
+    each: NDArray[np.int64] = np.asarray(scores, np.int64)
+    if policy.name == RANDOM.name:
+        each = np.where(each == NO_FIT, NO_FIT, drawn(uid, len(names)))
+    chosen = np.argpartition(-each, most - 1)[:most].tolist() if most < len(names) else range(len(names))
+    winner = _winner(each, names)
+    if winner not in chosen:  # as good as the last of them
+        chosen = [*chosen[:-1], winner]
+    return [names[at] for at in sorted(chosen)]
+
+
+def _winner(scores: NDArray[np.int64], names: Sequence[str]) -> int:
+    best = scores == scores.max()
+    return names.index(min(compress(names, best.tolist())))
 
 
 def drawn(uid: str, count: int) -> NDArray[np.int64]:

@@ -67,7 +67,8 @@ class Preempting:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the extender runs with. ``kubeconfig`` None: the pod's own service account. ``tls`` None: plain
-    HTTP, on loopback alone. ``timekeeper`` None: the standings are not asked, and UNKNOWN."""
+    HTTP, on loopback alone. ``timekeeper`` None: the standings are not asked, and UNKNOWN. ``most_offered``:
+    as many nodes as filter tells of those that fit; 0: all."""
 
     host: str
     port: int
@@ -81,6 +82,7 @@ class Settings:
     election: Election = Election()
     timekeeper: Timekeeper | None = None
     preempting: Preempting = Preempting()
+    most_offered: int = 0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,6 +123,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         election=_election(given),
         timekeeper=_timekeeper(given) if given.timekeeper_url else None,
         preempting=Preempting(given.most_preemptions, given.hold_cards, given.pdb_grace),
+        most_offered=given.most_offered,
     )
 
 
@@ -179,6 +182,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         _duration,
         "1500ms",
         "longest that a bind may take; below kube-scheduler's httpTimeout",
+    )
+    add(
+        "--most-offered",
+        _natural_or_none,
+        "0",
+        "as many nodes as filter tells of those that fit, the best; 0: all of them",
     )
     _election_flags(add)
     _standings_flags(add)

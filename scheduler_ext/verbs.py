@@ -3,6 +3,7 @@ snapshot."""
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from scheduler_ext import refusal
 from scheduler_ext.answers import Answers, Question, Sorted, question
@@ -17,7 +18,7 @@ from scheduler_ext.pods import Pod, read_pod
 from scheduler_ext.policies import Policies, for_fits
 from scheduler_ext.policy import Policy
 from scheduler_ext.preempt import Leaving, with_cards
-from scheduler_ext.rank import MOST, ranked
+from scheduler_ext.rank import MOST, foremost, ranked
 from scheduler_ext.refusal import Refusal
 from scheduler_ext.snapshot import Snapshot
 from scheduler_ext.victims import Moment
@@ -34,7 +35,7 @@ INCOMPLETE = "the extender's books are not complete yet"
 class Verbs:
     """filter, prioritize and preempt change nothing but the memory of who waits and of who is on its way;
     bind is `Binder`'s. ``patience`` waits while nothing could be bound yet: so filter does, for pods that ask
-    for cards."""
+    for cards. ``most_offered``: as many nodes as filter tells of those that fit, the best; 0: all."""
 
     def __init__(
         self,
@@ -44,9 +45,10 @@ class Verbs:
         binder: Binder,
         moment: Callable[[Snapshot], Moment],
         patience: Callable[[], object],
+        most_offered: int = 0,
     ) -> None:
         self._books, self._policies, self._waker, self._binder = books, policies, waker, binder
-        self._moment, self._patience = moment, patience
+        self._moment, self._patience, self._most_offered = moment, patience, most_offered
         self._answers = Answers()
         self._intents = Intents()
 
@@ -77,7 +79,19 @@ class Verbs:
             found = _without(found, kept, refusal.no_room(pod.request).sentence)
         if not found.fits and asked.names:
             self._waker.refused(waiter(pod, policy, asked.names), snapshot)
-        return found
+        return self._offered(found, pod, policy, snapshot)
+
+    def _offered(self, found: Sorted, pod: Pod, policy: Policy, snapshot: Snapshot) -> Sorted:
+        """The best of the nodes that fit, where they are more than are to be told. A pod for which a certain
+        node was made free is told all of them."""
+        fits = found.fits
+        is_expected = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.seated
+        if pod.request is None or is_expected or not 0 < self._most_offered < len(fits):
+            return found
+        about = question(pod.request, policy, pod.amounts)
+        scores = self._answers.scores(about, self._intents.over(snapshot, pod.uid), fits)
+        best = foremost(policy, pod.uid, scores, fits, self._most_offered)
+        return replace(found, fits=best)
 
     def dry_run(self, asked: Asked) -> DryRun | str:
         """What filter would answer; nobody remembers that it was asked. The nodes may be templates that the

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from scheduler_ext.answers import Answers, Sorted, question
 from scheduler_ext.facts import read_node
@@ -24,8 +26,8 @@ from scheduler_ext.mix import (
 )
 from scheduler_ext.pods import read_any
 from scheduler_ext.policies import Policies
-from scheduler_ext.policy import NO_FIT, RANDOM, Policy
-from scheduler_ext.rank import ranked
+from scheduler_ext.policy import BINPACK, NO_FIT, RANDOM, Policy
+from scheduler_ext.rank import foremost, ranked
 from scheduler_ext.snapshot import Snapshot, other_seen
 from scheduler_ext.standing import Standing, Standings
 from scheduler_ext.wire import Asked
@@ -275,3 +277,26 @@ def test_a_node_without_cpu_for_its_last_gpus_is_left_to_pods_that_need_little()
     assert hungry_scores[0] < hungry_scores[1]
     assert modest_scores[0] >= modest_scores[1]
     assert read_node(of("a", "16")).cpu_milli == 16_000
+
+
+@example([0, 0, 5, *[0] * 7, 5], 1, False)  # of two that are best n10 is the first by name
+@given(
+    st.lists(st.integers(-5, 5) | st.just(NO_FIT), min_size=1, max_size=30), st.integers(1, 31), st.booleans()
+)
+def test_the_foremost_are_none_worse_than_those_left_out_and_the_best_is_among_them(
+    scores: list[int], most: int, drawn: bool
+) -> None:
+    names = [f"n{at}" for at in range(len(scores))]
+    policy = RANDOM if drawn else BINPACK
+
+    found = foremost(policy, "uid-1", scores, names, most)
+
+    assert found == [name for name in names if name in found]
+    assert len(found) == min(most, len(names))
+    if not drawn:
+        by_name = dict(zip(names, scores, strict=True))
+        left = [by_name[name] for name in names if name not in found]
+        assert not left or min(by_name[name] for name in found) >= max(left)
+    ranks = dict(zip(names, ranked(policy, "uid-1", scores, names), strict=True))
+    if any(score != NO_FIT for score in scores):
+        assert 10 in {ranks[name] for name in found}

@@ -95,6 +95,7 @@ def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path
         (["--policy", "best"], "invalid choice: 'best'"),
         (["--threads", "0"], "'0' is no whole number"),
         (["--most-preemptions", "-1"], "'-1' is no whole number"),
+        (["--most-offered", "1001"], "'1001' is no whole number"),
         (["--hold-cards", "45m"], "are more than 1h together"),
         (["--kubeconfig", "/nonexistent"], "cannot read /nonexistent"),
         ([], "cannot read the pod's own service account"),

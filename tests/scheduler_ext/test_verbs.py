@@ -195,6 +195,36 @@ def test_a_pod_without_a_gpu_is_kept_from_the_cpu_that_free_gpus_need(start: Sta
     assert start("--policy", "binpack").prioritize(raw, "a", "b") == {"a": 0, "b": 0}
 
 
+def test_of_many_nodes_that_fit_filter_tells_as_many_of_the_best_as_it_is_to(start: Start) -> None:
+    world, names = start("--policy", "binpack", "--most-offered", "2"), ["a", "b", "c", "d"]
+    for name, used in zip(names, (10, 30, 20, 0), strict=True):
+        world.put_node(node(name))
+        if used:
+            world.put_pod(on(percent(used, f"on-{name}"), name, f"{name}-GPU-0"))
+
+    answer = world.filter(percent(50), *names, "unknown")
+    assert answer["NodeNames"] == ["b", "c"]
+    assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.keys() == {"unknown"}
+    assert world.prioritize(percent(50), *answer["NodeNames"]) == {"b": 10, "c": 9}
+    assert world.filter(percent(75), *names)["NodeNames"] == ["a", "c"]
+    assert world.filter(percent(95), *names)["NodeNames"] == ["d"]
+    spread = percent(50, annotations={"bursar.dev/policy": "spread"})
+    assert world.filter(spread, *names)["NodeNames"] == ["a", "d"]
+    assert world.filter(asking(container()), *names)["NodeNames"] == names
+
+
+def test_a_pod_that_a_node_was_made_free_for_is_told_of_that_one_too(start: Start) -> None:
+    world, names = start("--policy", "binpack", "--most-offered", "1"), ["a", "b"]
+    for name in names:
+        world.put_node(node(name))
+    world.put_pod(on(percent(50, "user"), "a", "a-GPU-0"))
+    raw = world.put_pod(percent(10, "p"))
+    assert world.filter(raw, *names)["NodeNames"] == ["a"]
+
+    nominated = world.put_pod({**raw, "status": {"phase": "Pending", "nominatedNodeName": "b"}})
+    assert world.filter(nominated, *names)["NodeNames"] == names
+
+
 def test_filter_agrees_with_bind_on_which_nodes_fit(world: Running) -> None:
     for share in (60, 50, 40, 10, 100):
         raw = world.put_pod(percent(share, f"p{share}"))
