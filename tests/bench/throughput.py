@@ -5,9 +5,10 @@ ours.
 machine N kwok nodes of 8 cards stand ready. In each round, and for each of them in turn, P pods that ask
 for parts of cards are created while no scheduler runs; then kube-scheduler is started in the configuration
 that we install, and a watch tells when each pod is bound. Told is the rate between the first tenth and the
-last: ``{none, noop, bursar, bursar_16}``, pods a second, the median of the rounds. ``none`` has the same
-configuration without the extender, so that kube-scheduler counts the same resources by itself. ``cpu_ms`` is
-what each process spent on a pod meanwhile, for they all share the machine.
+last: ``{none, noop, bursar, bursar_all}``, pods a second, the median of the rounds. ``none`` has the same
+configuration without the extender, so that kube-scheduler counts the same resources by itself; ``bursar``
+offers 16 nodes, as it does where we install it, and ``bursar_all`` all. ``cpu_ms`` is what each process spent
+on a pod meanwhile, for they all share the machine.
 """
 
 import argparse
@@ -40,7 +41,7 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parent.parent.parent
 NAMESPACE = "bench"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-WAYS = ("none", "noop", "bursar", "bursar_16")  # the last with `--most-offered 16`
+WAYS = ("none", "noop", "bursar", "bursar_all")
 CARDS, MEMORY_MIB = 8, 81_920
 LIMITS = (
     {"bursar.dev/gpu-percent": "50"},
@@ -128,12 +129,12 @@ class Bench:
                 *(str(self._program), f"-listen=127.0.0.1:{port}", f"-api={self.cp.url}"),
                 *(f"-ca={self.cp.ca_file}", f"-token-file={self._token()}"),
             ],
-            "bursar": [
+            "bursar_all": [
                 *(sys.executable, "-m", "scheduler_ext", f"--listen=127.0.0.1:{port}"),
                 f"--kubeconfig={self.cp.admin_kubeconfig}",
             ],
         }
-        commands["bursar_16"] = [*commands["bursar"], "--most-offered=16"]
+        commands["bursar"] = [*commands["bursar_all"], "--most-offered=16"]
         with (self.cp.folder / f"{way}.log").open("wb") as log:
             process = subprocess.Popen(commands[way], cwd=ROOT, stderr=log, start_new_session=True)
         url = f"http://127.0.0.1:{port}"
@@ -187,7 +188,7 @@ def measured(bench: Bench, pods: int, rounds: int) -> Json:
         **medians,
         "of_noop": {
             way: round(statistics.median(_ratios(rates[way], rates["noop"])), 3)
-            for way in ("bursar", "bursar_16")
+            for way in ("bursar", "bursar_all")
         },
         "rounds": {way: [round(rate, 1) for rate in each] for way, each in rates.items()},
         "cpu_ms": {way: _median_cpu(ones) for way, ones in taken.items()},
@@ -249,7 +250,7 @@ def main() -> None:
     found = {"nodes": given.nodes, "pods": given.pods} | found
     for way in WAYS:
         costs = ", ".join(f"{name} {ms:.2f}" for name, ms in found["cpu_ms"][way].items())
-        print(f"{way:>9}  {found[way]:7.1f} pods/s   CPU ms a pod: {costs}")
+        print(f"{way:>10}  {found[way]:7.1f} pods/s   CPU ms a pod: {costs}")
     ratios = ", ".join(f"{way} {ratio:.2f}" for way, ratio in found["of_noop"].items())
     print(f"ours, of the one that does nothing: {ratios}")
     if given.json:
