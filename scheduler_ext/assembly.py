@@ -110,16 +110,22 @@ class Extender:
         )
         self.preemptor = self._preempting()
         self.cooling = lambda: self.preemptor.cooling
-        patience = self.leadership.wait_while_taking_over
-        verbs = Verbs(
-            *(self.books, self._policies, self.waker, self.binder, self.moment, patience),
-            most_offered=settings.most_offered,
-        )
         self._decisions = Decisions(now_ms)
         pages = self._pages()
         self._metrics = pages.metrics
         self._poller = self._polling(pages.metrics)
-        self.app: Flask = create_app(verbs, self._decisions, pages, say)
+        self.app: Flask = create_app(self._verbs(), self._decisions, pages, say)
+
+    def _verbs(self) -> Verbs:
+        return Verbs(
+            self.books,
+            self._policies,
+            self.waker,
+            self.binder,
+            self.moment,
+            self.leadership.wait_while_taking_over,
+            self._settings.most_offered,
+        )
 
     def start(self) -> None:
         """Begin to watch; the books are complete some time later."""

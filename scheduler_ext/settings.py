@@ -171,6 +171,15 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
             help=f"{text} ({shown}; {variable})",
         )
 
+    _own_flags(add)
+    _election_flags(add)
+    _standings_flags(add)
+    _preemption_flags(add)
+    _tls_flags(add)
+    return parser
+
+
+def _own_flags(add: Callable[..., None]) -> None:
     add("--listen", _address, "127.0.0.1:8445", "address to serve on; other than loopback only with TLS")
     add("--threads", _natural, "16", "binds answered at a time, each of which waits for the API server")
     add("--kubeconfig", _path_or_none, "", "kubeconfig file; empty: the pod's own service account")
@@ -189,11 +198,6 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "0",
         "as many nodes as filter tells of those that fit, the best; 0: all of them",
     )
-    _election_flags(add)
-    _standings_flags(add)
-    _preemption_flags(add)
-    _tls_flags(add)
-    return parser
 
 
 def _tls_flags(add: Callable[..., None]) -> None:

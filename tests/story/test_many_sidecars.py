@@ -51,6 +51,16 @@ def cpu_s(process: int) -> float:
     return own + sum(cpu_s(int(child)) for child in children)
 
 
+def measured(stack: Stack) -> str:
+    """The load of the timekeeper while it takes so many posts, for people."""
+    process = stack.processes["timekeeper"].pid
+    since, taken, spent = time.monotonic(), posts_taken(stack), cpu_s(process)
+    stack.wait("posts to measure by", lambda: posts_taken(stack) >= taken + MEASURED, within_s=200)
+    seconds, taken = time.monotonic() - since, posts_taken(stack) - taken
+    each_us = 1e6 * (cpu_s(process) - spent) / taken
+    return f"{taken / seconds:.0f} posts/s, each {each_us:.0f} us of the timekeeper's CPU"
+
+
 def spools(stack: Stack) -> list[int]:
     """How many beats each sidecar holds that nobody has acknowledged, of those that hold a spool."""
     held = []
@@ -79,12 +89,7 @@ def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
     stack.wait("all sidecars", lambda: len(sidecars.running) == MANY, within_s=120)
     stack.wait("a spool of each", lambda: len(spools(stack)) == MANY, within_s=120)
 
-    process = stack.processes["timekeeper"].pid
-    since, taken, spent = time.monotonic(), posts_taken(stack), cpu_s(process)
-    stack.wait("posts to measure by", lambda: posts_taken(stack) >= taken + MEASURED, within_s=200)
-    seconds, taken = time.monotonic() - since, posts_taken(stack) - taken
-    each_us = 1e6 * (cpu_s(process) - spent) / taken
-    load = f"{taken / seconds:.0f} posts/s, each {each_us:.0f} us of the timekeeper's CPU"
+    load = measured(stack)
 
     stack.stop("timekeeper", signal.SIGKILL)
     stack.wait("beats of all to be held back", lambda: min(spools(stack)) >= 3, within_s=120)
