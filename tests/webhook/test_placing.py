@@ -1,14 +1,18 @@
 """Amounts, constraints, schedulers and classes: what is read, what is refused, what is replaced."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.webhook.worlds import OBSERVING, TERMS, admitted, half, plain, with_annotations, with_class
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request import parse
 from timekeeper.core.values import Ask
 from webhook import rules
+from webhook.rules.placing import is_surely_small, weight
 from webhook.terms import PriorityClass
 
 
@@ -207,6 +211,32 @@ def test_a_gpu_pod_of_more_than_a_mebibyte_is_refused_while_its_status_could_sti
     assert broken(large(2**20)) == [("pod-size", '"1025 KiB"')]
     assert broken(large(2**19, "\u00e9")) == [("pod-size", '"1025 KiB"')], "bytes and not characters count"
     assert broken(large(2**20 - 4096)) == []
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=4),
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=4), each, max_size=4),
+    max_leaves=40,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), _JSON, max_size=9))
+@example({"": [0] * 99})
+@example({"": [[], {}, "", None] * 9})
+def test_no_pod_weighs_more_than_twice_its_json_so_a_short_one_needs_no_weighing(raw: Json) -> None:
+    assert weight(raw) <= 2 * len(json.dumps(raw, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def test_what_is_nested_deeper_than_json_is_written_is_weighed_all_the_same() -> None:
+    deep: Json = {}
+    for _ in range(2_000):
+        deep = {"": deep}
+
+    raw = admitted(half())
+    raw["spec"]["deep"] = deep
+
+    assert not is_surely_small(raw)
+    assert broken(raw) == []
 
 
 def test_a_large_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:

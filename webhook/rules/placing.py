@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+import orjson
+
 from timekeeper.core import names
 from timekeeper.core.constraints import excess, listed
 from timekeeper.core.dialects import tencent
@@ -146,7 +148,9 @@ def _legacy_sidecar(spec: Json) -> Iterator[Violation]:
 
 
 def _size(pod: Json) -> Iterator[Violation]:
-    size = _bytes(pod)
+    if is_surely_small(pod):
+        return
+    size = weight(pod)
     if size > MOST_BYTES:
         yield Violation(
             "pod-size",
@@ -158,8 +162,17 @@ def _size(pod: Json) -> Iterator[Violation]:
         )
 
 
-def _bytes(value: object) -> int:
-    """About what the value takes in etcd: its names and texts, and a little for each."""
+def is_surely_small(pod: Json) -> bool:
+    """True where its JSON alone, which is had in a tenth of the time, tells that the pod's weight is allowed:
+    no value weighs more than twice what it is written with."""
+    try:
+        return 2 * len(orjson.dumps(pod)) <= MOST_BYTES
+    except orjson.JSONEncodeError:  # nested deeper than the library goes, or read from YAML
+        return False
+
+
+def weight(value: object) -> int:
+    """About the bytes that the value takes in etcd: its names and texts, and a little for each."""
     total, left = 0, [value]
     while left:  # no recursion: how deep it is nested is the user's doing
         each = left.pop()
