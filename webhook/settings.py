@@ -29,6 +29,8 @@ from webhook.terms import Sidecar, Terms
 
 T = TypeVar("T")
 
+CONFIGURATION = "zz-bursar"  # the last that an API server calls
+
 _TRUST = Path("/etc/bursar/tls")
 
 
@@ -55,7 +57,7 @@ class Settings:
 class CertificateSettings:
     """What `certificates` runs with. ``agents_namespace`` empty: there are no agents to hand the CAs to;
     ``folder`` None writes no files; ``issuer``: `bursar` makes certificates, `cert-manager` only has those of
-    another trusted."""
+    another trusted; ``checks``: `needed` or `all`."""
 
     kubeconfig: Path | None
     namespace: str
@@ -67,6 +69,7 @@ class CertificateSettings:
     once: bool
     issuer: str
     lives: Lives
+    checks: str = "needed"
 
 
 class Parser(argparse.ArgumentParser):
@@ -134,6 +137,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         once=given.once,
         issuer=given.issuer,
         lives=lives,
+        checks=given.checks,
     )
 
 
@@ -275,7 +279,20 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         names.AGENTS_NAMESPACE,
         "namespace of the nodes' agents, where the ConfigMap bursar-ca gets the CAs; empty: none",
     )
-    flags.add("--configuration", str, "bursar", "name of both webhook configurations")
+    flags.add(
+        "--configuration",
+        str,
+        CONFIGURATION,
+        "name of both webhook configurations; mutating webhooks are called in the order of these names",
+    )
+    flags.add(
+        "--checks",
+        str,
+        "needed",
+        "which new pods /validate is asked about: all, or those that another webhook may have changed after "
+        "/mutate, or that /mutate has not governed",
+        ("needed", "all"),
+    )
     flags.add(
         "--issuer",
         str,

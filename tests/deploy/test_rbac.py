@@ -11,6 +11,7 @@ import pytest
 from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, role
 from timekeeper.core.names import DOMAIN
+from webhook.settings import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
 
@@ -44,9 +45,13 @@ NEEDED: dict[str, Reasons] = {
             *(Right(verb, "configmaps", "", AGENTS, "bursar-ca") for verb in ("get", "patch")),
         },
         "to write caBundle": {
-            Right(verb, kind, "admissionregistration.k8s.io", name="bursar")
+            Right(verb, kind, "admissionregistration.k8s.io", name=CONFIGURATION)
             for verb in ("get", "patch")
             for kind in _CONFIGURATIONS
+        },
+        "to see who changes pods after our webhook": {
+            Right(verb, "mutatingwebhookconfigurations", "admissionregistration.k8s.io")
+            for verb in ("list", "watch")
         },
     },
     "bursar-timekeeper": {

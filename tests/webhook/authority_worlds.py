@@ -14,7 +14,7 @@ from webhook.certificates.cluster import Cluster, UnreachableError
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Pair, leaves
 from webhook.certificates.reading import certificates, is_issued_by
-from webhook.settings import CertificateSettings
+from webhook.settings import CONFIGURATION, CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WANTED = leaves("bursar-system", ("127.0.0.1", "localhost"))
@@ -27,7 +27,7 @@ def settings(lives: Lives, **changed: Any) -> CertificateSettings:
         kubeconfig=None,
         namespace="bursar-system",
         agents_namespace="bursar-node",
-        configuration="bursar",
+        configuration=CONFIGURATION,
         extra_names=("127.0.0.1", "localhost"),
         folder=None,
         every_s=10,

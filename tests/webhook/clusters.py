@@ -12,6 +12,7 @@ from deploy.local.cluster import ControlPlane
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, standings
 from tests.worlds import Json, container
+from webhook.settings import CONFIGURATION
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 
@@ -105,7 +106,7 @@ class Registered(Cluster):
     def unregister(self) -> None:
         """Takes the configurations away, as in a cluster before Bursar."""
         for kind in ("mutating", "validating"):
-            self.kubectl("delete", f"{kind}webhookconfiguration", "bursar")
+            self.kubectl("delete", f"{kind}webhookconfiguration", CONFIGURATION)
 
     def reviews(self, webhook: str) -> int:
         """How many reviews one of the webhooks has answered."""

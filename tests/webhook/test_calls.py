@@ -15,6 +15,7 @@ from tests.webhook.injector import Injector
 from tests.webhook.servers import Tls, wait_until
 from tests.webhook.worlds import env
 from tests.worlds import Json
+from webhook.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 
@@ -67,7 +68,7 @@ class World:
 
     def ca_bundle(self) -> str:
         """The CA that the API server trusts our webhook by."""
-        configuration = self.api.call("GET", f"{_CONFIGURATIONS}/bursar")
+        configuration = self.api.call("GET", f"{_CONFIGURATIONS}/{CONFIGURATION}")
         return str(configuration["webhooks"][0]["clientConfig"]["caBundle"])
 
     def _takes(self, **spec: Any) -> bool:

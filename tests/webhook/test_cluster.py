@@ -25,6 +25,7 @@ from webhook.certificates.cluster import Cluster
 from webhook.certificates.issue import new_ca
 from webhook.certificates.plan import Pair, leaves
 from webhook.certificates.run import certified
+from webhook.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 
@@ -92,7 +93,7 @@ class World:
 
     def ca_bundles(self) -> list[str]:
         """The caBundle of each webhook; empty where there is none."""
-        found = [self.cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/bursar") for kind in KINDS]
+        found = [self.cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}") for kind in KINDS]
         return [each["clientConfig"].get("caBundle", "") for one in found for each in one["webhooks"]]
 
     def tls(self) -> Tls:
@@ -616,7 +617,7 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
     process = world.certificates("--every", "1")
     try:
         for kind in KINDS:
-            world.kubectl("patch", kind, "bursar", "--type=json", "-p", json.dumps(patch))
+            world.kubectl("patch", kind, CONFIGURATION, "--type=json", "-p", json.dumps(patch))
 
         wait_until(lambda: all(world.ca_bundles()), "the CA to be written again")
         done = []
@@ -690,16 +691,16 @@ def test_the_ca_of_whoever_was_faster_signs_the_leaves(world: World) -> None:
 
 
 def test_a_missing_configuration_is_told_and_the_rest_is_done(world: World) -> None:
-    document = world.cp.api.call("GET", f"{CONFIGURATIONS}/{KINDS[0]}/bursar")
-    world.kubectl("delete", KINDS[0], "bursar")
+    document = world.cp.api.call("GET", f"{CONFIGURATIONS}/{KINDS[0]}/{CONFIGURATION}")
+    world.kubectl("delete", KINDS[0], CONFIGURATION)
     try:
         assert world.certify() == 1
         last = world.certificates_log.read_text().splitlines()[-1]
         assert "event=not-trusted" in last
-        assert "mutatingwebhookconfigurations/bursar" in last
+        assert f"mutatingwebhookconfigurations/{CONFIGURATION}" in last
     finally:
         again = copy.deepcopy(document)
-        again["metadata"] = {"name": "bursar"}
+        again["metadata"] = {"name": CONFIGURATION}
         world.post(f"{CONFIGURATIONS}/{KINDS[0]}", again)
         assert world.certify() == 0
 

@@ -39,6 +39,7 @@ from webhook.certificates.cluster import Cluster
 from webhook.certificates.issue import new_ca, new_leaf
 from webhook.certificates.plan import leaves
 from webhook.certificates.reading import certificates, is_issued_by
+from webhook.settings import CONFIGURATION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
@@ -51,7 +52,7 @@ AGENTS_MAPS = f"/api/v1/namespaces/{AGENTS_NAMESPACE}/configmaps"
 
 def ca_bundles(cp: ControlPlane) -> list[bytes]:
     """The caBundle of each of our webhooks."""
-    found = [cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/bursar") for kind in KINDS]
+    found = [cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}") for kind in KINDS]
     texts = [each["clientConfig"].get("caBundle", "") for one in found for each in one["webhooks"]]
     return [base64.b64decode(text) for text in texts]
 
@@ -349,7 +350,7 @@ def test_garbage_in_a_ca_bundle_is_replaced_within_a_look(cluster: tuple[Control
     with Certificates(cp, folder, "healing", "--every", "1") as process:
         wait_until(lambda: "event=leading" in process.log(), "the process to lead")
         for kind in KINDS:
-            path = f"{CONFIGURATIONS}/{kind}/bursar"
+            path = f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}"
             broken = cp.api.call("PATCH", path, patch, "application/json-patch+json")
             assert broken["webhooks"][0]["clientConfig"]["caBundle"] == garbage
 

@@ -18,6 +18,7 @@ from tests.webhook.injector import CHANGES, Injector, configuration
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, standings
 from tests.worlds import Json
+from webhook.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 
@@ -78,7 +79,7 @@ class World:
 
     def _register(self, way: str, webhook: Webhook) -> None:
         documents = list(yaml.safe_load_all((MANIFESTS / "webhook-configurations.yaml").read_text()))
-        documents = [each for each in documents if each["metadata"]["name"] == "bursar"]
+        documents = [each for each in documents if each["metadata"]["name"] == CONFIGURATION]
         for document in documents:
             document["metadata"]["name"] = f"bursar-{way}"
             for each in document["webhooks"]:

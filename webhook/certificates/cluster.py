@@ -2,9 +2,12 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
 import urllib3
@@ -12,6 +15,7 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 
 from timekeeper.core.lease import Lease, read_lease
+from webhook.certificates.checks import CHECK, NAME, condition
 from webhook.certificates.plan import CA_SECRET, Pair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
@@ -103,6 +107,57 @@ class Cluster:
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
         return True
 
+    def mutating(self) -> tuple[list[dict[str, Any]], str, datetime]:
+        """Every MutatingWebhookConfiguration, the version of the list, and the time by the API server's own
+        clock."""
+        kind = KINDS[0]
+        status, found, told = self._answered("GET", f"{_CONFIGURATIONS}/{kind}")
+        self._demand(status == 200, f"list {kind}", found)
+        try:
+            now = parsedate_to_datetime(told.get("Date", ""))
+        except ValueError as error:
+            raise UnreachableError("the API server's answer tells no time") from error
+        return list(found.get("items") or []), str(found["metadata"]["resourceVersion"]), now
+
+    def await_change(self, version: str, for_s: int) -> None:
+        """Waits until a MutatingWebhookConfiguration is changed after this version of the list, or the time
+        is over."""
+        query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": for_s})
+        path = f"{_CONFIGURATIONS}/{KINDS[0]}?{query}"
+        response = self._request("GET", path, None, "application/json", for_s + _TIMEOUT_S, whole=False)
+        try:
+            self._demand(response.status == 200, f"watch {KINDS[0]}", f"status {response.status}")
+            response.read(1)  # whatever it is, all is listed anew
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from error
+        finally:
+            response.close()
+
+    def checking(self, name: str) -> tuple[dict[str, Any] | None, str]:
+        """The webhook `CHECK` of a configuration, and the configuration's version; None where it has no such
+        webhook. Raises AbsentError where there is no such configuration."""
+        path = f"{_CONFIGURATIONS}/{KINDS[1]}/{name}"
+        status, found = self._call("GET", path)
+        if status == 404:
+            raise AbsentError(f"there is no {KINDS[1]}/{name}")
+        self._demand(status == 200, f"read {KINDS[1]}/{name}", found)
+        webhooks = found.get("webhooks") or []
+        check = next((each for each in webhooks if each["name"] == CHECK), None)
+        return check, str(found["metadata"]["resourceVersion"])
+
+    def spare(self, name: str, until: datetime | None, version: str = "") -> bool:
+        """Has the configuration's webhook `CHECK` spared until then, or with None asked about every pod
+        again; False where the configuration is another version by now."""
+        changed = condition(until) if until is not None else {"name": NAME, "$patch": "delete"}
+        body: dict[str, Any] = {"webhooks": [{"name": CHECK, "matchConditions": [changed]}]}
+        if version:
+            body["metadata"] = {"resourceVersion": version}
+        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{KINDS[1]}/{name}", body, _BY_NAMES)
+        if version and status == 409:
+            return False
+        self._demand(status == 200, f"write into {KINDS[1]}/{name} which pods it is asked about", found)
+        return True
+
     def hand_out(self, namespace: str, bundle: bytes) -> bool:
         """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret
         of ours; False where nothing was to be changed, or where there is no such namespace."""
@@ -159,21 +214,36 @@ class Cluster:
     def _call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
+        status, found, _ = self._answered(method, path, body, content_type)
+        return status, found
+
+    def _answered(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> tuple[int, Any, Mapping[str, str]]:
+        answer = self._request(method, path, body, content_type, _TIMEOUT_S)
+        try:
+            return answer.status, orjson.loads(answer.data), answer.headers
+        except orjson.JSONDecodeError as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from error
+
+    def _request(
+        self, method: str, path: str, body: object, content_type: str, timeout_s: float, whole: bool = True
+    ) -> Any:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token
         try:
-            answer = self._http.request(
+            return self._http.request(
                 method,
                 self._configuration.host + path,
                 body=None if body is None else orjson.dumps(body),
                 headers=headers,
-                timeout=_TIMEOUT_S,
+                timeout=timeout_s,
                 retries=False,
+                preload_content=whole,
             )
-            return answer.status, orjson.loads(answer.data)
-        except (urllib3.exceptions.HTTPError, orjson.JSONDecodeError, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"the API server does not answer: {error}") from error
 
     def _demand(self, holds: bool, what: str, answer: Any) -> None:

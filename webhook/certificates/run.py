@@ -1,4 +1,5 @@
-"""Sets the certificates right, again and again: what is absent, old, unreadable or taken away is put back."""
+"""Sets the certificates right, again and again: what is absent, old, unreadable or taken away is put back.
+Beside it `Sparing` looks after which pods /validate is asked about."""
 
 import secrets
 import signal
@@ -19,6 +20,7 @@ from webhook.certificates.issue import new_ca, new_leaf
 from webhook.certificates.lives import Lives
 from webhook.certificates.plan import CA_SECRET, Leaf, Pair, leaves
 from webhook.certificates.reading import authorities, bundle, is_bundle
+from webhook.certificates.sparing import Sparing
 from webhook.settings import CertificateSettings
 
 LEASE = "bursar-certificates"
@@ -35,7 +37,7 @@ class CannotRunError(Exception):
 
 def run(settings: CertificateSettings) -> int:
     """Runs until SIGTERM or SIGINT and returns 0; with ``once`` returns 1 where something could not be set
-    right. Raises CannotRunError."""
+    right, and leaves alone which pods are checked, for nobody would look after it. Raises CannotRunError."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -46,7 +48,10 @@ def run(settings: CertificateSettings) -> int:
     if settings.once:  # whoever leads: a write that another was faster with is not done
         return 0 if look(cluster, settings, _now) else 1
     election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
-    while True:
+    sparing = Sparing(cluster, settings, lambda: election.leading)
+    thread = threading.Thread(target=sparing.keep, args=(ended,), name="sparing", daemon=True)
+    thread.start()
+    while thread.is_alive():
         if election.leads():
             look(cluster, settings, _now)
         elif settings.folder is not None:
@@ -54,6 +59,8 @@ def run(settings: CertificateSettings) -> int:
         if ended.wait(settings.every_s):
             election.give_back()
             return 0
+    log.to_stderr("ended", why="the thread that looks after the checks has failed")
+    return 1
 
 
 class Election:
@@ -64,6 +71,11 @@ class Election:
         self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._seen: Watched | None = None
         self._leads: bool | None = None  # not known before the first look
+
+    @property
+    def leading(self) -> bool:
+        """Whether it did at the last look. For any thread."""
+        return self._leads is True
 
     def leads(self) -> bool:
         """Takes or renews the Lease where it can be; False too where the API server cannot be asked."""

@@ -1,0 +1,60 @@
+"""Keeps the match condition that spares calls to /validate as it should be, while webhooks come and go."""
+
+import threading
+from collections.abc import Callable
+
+from webhook import log
+from webhook.certificates import checks
+from webhook.certificates.cluster import Cluster, UnreachableError
+from webhook.settings import CertificateSettings
+
+_LOOK_S = 60  # a watch that has died in silence is noticed by then
+_AGAIN_S = 1.0
+
+
+class Sparing:
+    """Has /validate asked about new pods as `webhook.certificates.checks` would have it, by a thread of its
+    own: each time a configuration of mutating webhooks is changed, and each minute.
+
+    Whoever leads spares calls; whoever sees that a call is needed sees to it, whether he leads or not.
+    """
+
+    def __init__(self, cluster: Cluster, settings: CertificateSettings, leads: Callable[[], bool]) -> None:
+        self._cluster, self._name, self._leads = cluster, settings.configuration, leads
+        self._all = settings.checks == "all"
+        self._told = ("", "")
+
+    def keep(self, ended: threading.Event) -> None:
+        """Until the process ends."""
+        while not ended.is_set():
+            try:
+                version = self.set_right()
+                if version:
+                    self._cluster.await_change(version, _LOOK_S)
+            except UnreachableError as error:
+                log.to_stderr("checks-not-set", error=error)
+                ended.wait(_AGAIN_S)
+
+    def set_right(self) -> str:
+        """One look. The version of the list to wait from; empty where another was faster with a write, so
+        that all must be read anew. Raises UnreachableError."""
+        configurations, version, now = self._cluster.mutating()
+        check, its_version = self._cluster.checking(self._name)
+        why = "--checks=all" if self._all else checks.obstacle(configurations, self._name, check)
+        if why:
+            if check is not None and checks.spared_until(check) is not None:
+                self._cluster.spare(self._name, None)
+            self._tell("checks-all", why)
+            return version
+        until = checks.renewed(check or {}, now)
+        if until is not None and self._leads():
+            if not self._cluster.spare(self._name, until, its_version):
+                return ""
+            self._tell("checks-spared", "no webhook that may change a pod comes after ours")
+        return version
+
+    def _tell(self, event: str, why: str) -> None:
+        """Says what has changed since it last did."""
+        if (event, why) != self._told:
+            log.to_stderr(event, why=why)
+        self._told = event, why
