@@ -20,10 +20,13 @@ _PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
 
 def gpu_pods() -> str:
     """True for the pods that the webhooks must see: that ask for a GPU in any dialect, carry an annotation,
-    label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES."""
+    label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES.
+
+    Our own label comes first, for nothing more is looked at then, and it is there each time but the first."""
     return f"""\
 object != null && has(object.spec) && (
-  (
+  (has(object.metadata.labels) && '{names.GOVERNED}' in object.metadata.labels)
+  || (
     (has(object.spec.containers) ? object.spec.containers : [])
     + (has(object.spec.initContainers) ? object.spec.initContainers : [])
     + (has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])

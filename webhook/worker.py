@@ -142,10 +142,10 @@ class ReviewWorker(Worker):  # type: ignore[misc]
             self._greet(connection)
             self._answer_all(connection)
             for _ in range(TAKES_A_TURN):
-                self._take(connection)
+                taken = self._take(connection)
                 self._answer_all(connection)  # also after the last: what was taken wakes the poller no more
-                if not connection.inbox and not connection.sock.pending():
-                    break
+                if taken < _TAKE_BYTES and not connection.sock.pending():
+                    break  # a head comes before its body, and to ask in vain is dearer than to be woken
         except (ssl.SSLWantReadError, BlockingIOError):
             wants = selectors.EVENT_READ
         except ssl.SSLWantWriteError:
@@ -162,18 +162,20 @@ class ReviewWorker(Worker):  # type: ignore[misc]
             connection.sock.do_handshake()
             connection.greeted = True
 
-    def _take(self, connection: Connection) -> None:
+    def _take(self, connection: Connection) -> int:
+        """Takes one record at most; how many bytes it had."""
         taken = connection.sock.recv(_TAKE_BYTES)
         if not taken:
             raise EOFError
         if connection.ending:
-            return
+            return len(taken)
         if not connection.inbox:
             connection.allow(WHOLE_REQUEST_S)
         connection.inbox += taken
         self._unanswered += len(taken)
         if self._unanswered > MOST_UNANSWERED_BYTES:
             self._make_room(connection)
+        return len(taken)
 
     def _make_room(self, asking: Connection) -> None:
         """Ends the connection that holds the most; raises EOFError where it is the one that asks."""
