@@ -5,10 +5,10 @@ Go.
 the same pod is created with no webhook, with the Go one registered as such a webhook is (mutating alone),
 with the Go one registered as ours is where every pod is checked again (mutating with re-invocation, and
 validating), and with ours: as it is installed, with the match condition that spares the second call, and
-without it; by 1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a localhost URL an API
-server may speak otherwise. The pods wait behind a scheduling gate of the benchmark's own. Times are
-milliseconds of one POST as its client sees it; the rows of all rounds are taken in turn, and the median of
-each is told.
+without it; by 1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a
+localhost URL an API server may speak otherwise. The pods wait behind a scheduling gate of the benchmark's
+own. Times are milliseconds of one POST as its client sees it; the rows of all rounds are taken in turn, and
+the median of each is told.
 """
 
 import argparse
@@ -65,8 +65,8 @@ RUNS = (("10 KB", 1, 1), ("10 KB", 8, 1), ("10 KB", 32, 1), ("84 KB", 1, 8), ("1
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to create pods: its name in the table, the webhook that is asked, which of its routes, and whether
-    /validate is spared, as the certificate process has it while nobody comes after /mutate."""
+    """A way to create pods: its name in the table, the webhook that is asked, which of its routes, and
+    whether /validate is spared, as the certificate process has it while nobody comes after /mutate."""
 
     name: str
     webhook: str = ""

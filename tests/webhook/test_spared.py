@@ -58,9 +58,10 @@ class Spared(World):
         (check,) = (each for each in webhooks if each["name"] == "check.bursar.dev")
         return NAME in [each["name"] for each in check["matchConditions"]]
 
-    def checks(self, **spec: Any) -> int:
+    def checks(self) -> int:
         """How often /validate is asked about a new pod at this moment."""
-        return self.creates("free", **spec)[1]["validate"]
+        _, asked = self.creates("free")
+        return int(asked["validate"])
 
     def settles(self, checks: int) -> None:
         """Waits until so many calls are made for each new pod."""
@@ -257,8 +258,9 @@ def test_what_is_no_creation_is_checked_as_ever(spared: Spared) -> None:
     debugger = {"name": "debug", "image": "x", "env": [ALL]}
     before = spared.asked()["validate"]
 
+    body = {"spec": {"ephemeralContainers": [debugger | {"securityContext": {"privileged": True}}]}}
+
     with pytest.raises(ApiError, match="privileged"):
-        body = {"spec": {"ephemeralContainers": [debugger | {"securityContext": {"privileged": True}}]}}
         spared.api.call("PATCH", path, body, "application/strategic-merge-patch+json")
 
     assert stored["metadata"]["labels"]["bursar.dev/governed"] == "true"
