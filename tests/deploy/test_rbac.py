@@ -50,8 +50,11 @@ NEEDED: dict[str, Reasons] = {
             for kind in _CONFIGURATIONS
         },
         "to see who changes pods after our webhook": {
-            Right(verb, "mutatingwebhookconfigurations", "admissionregistration.k8s.io")
-            for verb in ("list", "watch")
+            Right("list", "mutatingadmissionpolicies", "admissionregistration.k8s.io"),
+            *(
+                Right(verb, "mutatingwebhookconfigurations", "admissionregistration.k8s.io")
+                for verb in ("list", "watch")
+            ),
         },
     },
     "bursar-timekeeper": {

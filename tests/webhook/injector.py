@@ -159,8 +159,22 @@ def asks(pod: Json) -> list[Json]:
     return [{"op": "add", "path": "/spec/containers/0/resources", "value": value}]
 
 
+def asks_late(pod: Json) -> list[Json]:
+    """At its second call alone, which it knows by what it wrote at the first: gives the first container half
+    a card, and says that we have governed it."""
+    if all(each["name"] != "late" for each in pod["spec"]["containers"]):
+        return [{"op": "add", "path": "/spec/containers/-", "value": {"name": "late", "image": "x"}}]
+    governed = {"op": "add", "path": "/metadata/labels/bursar.dev~1governed", "value": "true"}
+    return [*asks(pod), governed]
+
+
 # What no order of calls can mend: such pods are refused.
-HOSTILE: dict[str, Change] = {"stubborn": stubborn, "takes-away": takes_away, "asks": asks}
+HOSTILE: dict[str, Change] = {
+    "stubborn": stubborn,
+    "takes-away": takes_away,
+    "asks": asks,
+    "asks-late": asks_late,
+}
 
 
 class Injector:

@@ -1,5 +1,6 @@
 """Amounts, constraints, schedulers and classes: what is read, what is refused, what is replaced."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -7,12 +8,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import OBSERVING, TERMS, admitted, half, plain, with_annotations, with_class
+from tests.webhook.worlds import (
+    OBSERVING,
+    TERMS,
+    admitted,
+    governed,
+    half,
+    plain,
+    sidecar_of,
+    with_annotations,
+    with_class,
+)
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request import parse
 from timekeeper.core.values import Ask
 from webhook import rules
-from webhook.rules.placing import is_surely_small, weight
+from webhook.rules.placing import growth, is_surely_small, weight
 from webhook.terms import PriorityClass
 
 
@@ -208,8 +219,8 @@ def large(characters: int, text: str = "x") -> Json:
 
 
 def test_a_gpu_pod_of_more_than_a_mebibyte_is_refused_while_its_status_could_still_be_written() -> None:
-    assert broken(large(2**20)) == [("pod-size", '"1025 KiB"')]
-    assert broken(large(2**19, "\u00e9")) == [("pod-size", '"1025 KiB"')], "bytes and not characters count"
+    assert broken(large(2**20)) == [("pod-size", '"1026 KiB"')]
+    assert broken(large(2**19, "\u00e9")) == [("pod-size", '"1026 KiB"')], "bytes and not characters count"
     assert broken(large(2**20 - 4096)) == []
 
 
@@ -237,6 +248,32 @@ def test_what_is_nested_deeper_than_json_is_written_is_weighed_all_the_same() ->
 
     assert not is_surely_small(raw)
     assert broken(raw) == []
+
+
+def test_what_a_pod_grows_by_after_it_is_judged_counts_too() -> None:
+    """The API server writes an expression for each label key once webhooks have changed the pod, and we
+    variables into each container."""
+    value = "v" * 63
+    labels = {f"k{index}": value for index in range(100)}
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "matchLabelKeys": [*labels]}
+    spread = admitted(half(), topologySpreadConstraints=[constraint] * 100)
+    spread["metadata"]["labels"] = labels
+    expressions = [{"key": key, "operator": "In", "values": [value]} for key in labels]
+    grown = copy.deepcopy(spread)
+    for each in grown["spec"]["topologySpreadConstraints"]:
+        each["labelSelector"] = {"matchExpressions": expressions}
+    many = admitted(*(half(f"{'n' * 50}-{index:012}") for index in range(2_000)))
+
+    assert weight(spread) < 2**18
+    assert weight(spread) + growth(spread) > weight(grown) > 2**20
+    assert [rule for rule, _ in broken(spread)] == ["pod-size"]
+    assert weight(many) < 2**20 < weight(governed(many))
+    assert weight(many) + growth(many) > weight(governed(many)) - weight(sidecar_of(governed(many)))
+    assert [rule for rule, _ in broken(many)] == ["pod-size"]
+    assert growth(governed(admitted(half(), plain()))) == 0
+    for each in spread["spec"]["topologySpreadConstraints"]:
+        del each["matchLabelKeys"]
+    assert broken(spread) == []
 
 
 def test_a_large_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:

@@ -1,11 +1,13 @@
 """Whether the API server need ask /validate about a new pod that /mutate has governed.
 
 Both judge by the same rules; /validate is there for what other webhooks do to a pod after /mutate. The API
-server calls mutating webhooks in the order of their configurations' names, and once more each that asks for
-it and after whose call the pod was changed; then it asks the validating ones. So where ours is the last of
-all that may change a new pod, it has been shown each governed pod as it will be stored, and a match condition
-spares the call to /validate. The condition is a lease: it holds for pods that are created before a moment
-that the certificate process keeps ahead of the clock for as long as it sees that nobody comes after us. Pure.
+server calls mutating webhooks in the order of their configurations' names. Then it goes over the pod once
+more, its own plugins and those of the policies and webhooks that ask for it; and of these a webhook alone
+that was called the first time. So where ours is the last of all that may change a new pod, and nobody else
+asks for a second round, in which we may be passed by, ours has been shown each governed pod as others have
+left it, and a match condition spares the call to /validate. The condition is a lease: it holds for pods that
+are created before a moment that the certificate process keeps ahead of the clock for as long as it sees that
+this is so. Pure.
 
 Source: k8s.io/apiserver 1.36, ``admission/configuration/mutating_webhook_manager.go`` and
 ``admission/plugin/webhook/mutating/dispatcher.go``; docs/decisions/0025.
@@ -25,12 +27,13 @@ NAME = "changed-since-governed"  # of the match condition
 LASTS = timedelta(minutes=5)
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
+_NEW_PODS = {"pods", "pods/*", "*", "*/*"}  # an API server takes no subresource for one of any name
 _SAME = ("namespaceSelector", "objectSelector", "matchPolicy")
 
 
 def condition(until: datetime) -> Json:
     """The match condition by which new pods that carry our label, and are created before this moment, are not
-    checked again. Nobody but /mutate sets the label: it is asked about every pod that comes with it."""
+    checked again. A pod that has the label from elsewhere is one that /mutate is asked about."""
     return {
         "name": NAME,
         "expression": f"""\
@@ -62,39 +65,47 @@ def renewed(check: Json, now: datetime) -> datetime | None:
     return now + LASTS
 
 
-def obstacle(configurations: Iterable[Json], own: str, check: Json | None) -> str:
+def obstacle(
+    configurations: Iterable[Json], own: str, check: Json | None, policies: Iterable[Json] = ()
+) -> str:
     """Why /validate must be asked about every pod, in words; empty where it need not be.
 
     ``configurations``: every MutatingWebhookConfiguration that there is; ``own``: the name of ours;
-    ``check``: the webhook `CHECK` as it is registered.
+    ``check``: the webhook `CHECK` as it is registered; ``policies``: every MutatingAdmissionPolicy.
     """
-    last: tuple[str, Json] | None = None
-    for configuration in sorted(configurations, key=lambda each: str(each["metadata"]["name"])):
-        for webhook in configuration.get("webhooks") or ():
-            if _may_change_new_pods(webhook):
-                last = configuration["metadata"]["name"], webhook
+    in_order = [
+        (configuration["metadata"]["name"], webhook)
+        for configuration in sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
+        for webhook in configuration.get("webhooks") or ()
+        if _may_change_new_pods(webhook.get("rules"))
+    ]
     if check is None:
         return f"there is no webhook {CHECK}"
-    if last is None or last[0] != own or last[1]["name"] != GOVERN:
-        after = f"{last[1]['name']} of {last[0]} comes after it" if last else "no webhook changes pods"
-        return f"{GOVERN} of {own} is not the last that may change a new pod: {after}"
-    differing = ", ".join(_differing(last[1], check))
+    if not in_order:
+        return f"there is no webhook {GOVERN}"
+    *others, (name, last) = in_order
+    if name != own or last["name"] != GOVERN:
+        return f"{last['name']} of {name} is called after {GOVERN}, or without it"
+    for name, webhook in others:
+        if webhook.get("reinvocationPolicy") == "IfNeeded":
+            return f"{webhook['name']} of {name} may be called again where {GOVERN} was not called once"
+    for policy in policies:
+        rules = (policy["spec"].get("matchConstraints") or {}).get("resourceRules")
+        if policy["spec"].get("reinvocationPolicy") == "IfNeeded" and _may_change_new_pods(rules):
+            name = policy["metadata"]["name"]
+            return f"the policy {name} may act again where {GOVERN} was not called once"
+    differing = ", ".join(_differing(last, check))
     return f"{GOVERN} and {CHECK} are not asked alike: {differing} differ" if differing else ""
 
 
-def _may_change_new_pods(webhook: Json) -> bool:
-    """By its rules alone: what its selectors leave out today they may take in tomorrow."""
+def _may_change_new_pods(rules: Iterable[Json] | None) -> bool:
+    """By the rules alone: what selectors leave out today they may take in tomorrow."""
     return any(
-        _holds(rule, "operations", "CREATE")
-        and _holds(rule, "apiGroups", "")
-        and (_holds(rule, "resources", "pods") or "*/*" in rule["resources"])
-        for rule in webhook.get("rules") or ()
+        not {"CREATE", "*"}.isdisjoint(rule.get("operations") or ())
+        and not {"", "*"}.isdisjoint(rule.get("apiGroups") or ())
+        and not _NEW_PODS.isdisjoint(rule.get("resources") or ())
+        for rule in rules or ()
     )
-
-
-def _holds(rule: Json, field: str, value: str) -> bool:
-    given = rule.get(field) or ()
-    return value in given or "*" in given
 
 
 def _differing(govern: Json, check: Json) -> Iterator[str]:
@@ -108,7 +119,7 @@ def _differing(govern: Json, check: Json) -> Iterator[str]:
     if govern.get("rules") != check.get("rules"):
         yield "rules"
     yield from (field for field in _SAME if govern.get(field) != check.get(field))
-    if _conditions(govern) != _conditions(check):
+    if _conditions(govern) != [each for each in _conditions(check) if each[0] != NAME]:
         yield "matchConditions"
 
 
@@ -122,9 +133,9 @@ def _server(webhook: Json) -> tuple[object, str]:
     return url, slash + path
 
 
-def _conditions(webhook: Json) -> dict[str, str]:
+def _conditions(webhook: Json) -> list[tuple[str, str]]:
     given = webhook.get("matchConditions") or ()
-    return {each["name"]: each["expression"].strip() for each in given if each["name"] != NAME}
+    return sorted((each["name"], each["expression"].strip()) for each in given)
 
 
 def _moment(text: str) -> datetime:

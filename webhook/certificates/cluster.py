@@ -20,7 +20,9 @@ from webhook.certificates.plan import CA_SECRET, Pair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = "mutatingadmissionpolicies"
+_GROUP = "/apis/admissionregistration.k8s.io"
+_CONFIGURATIONS = f"{_GROUP}/v1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 _MERGE, _BY_NAMES = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
@@ -118,6 +120,16 @@ class Cluster:
         except ValueError as error:
             raise UnreachableError("the API server's answer tells no time") from error
         return list(found.get("items") or []), str(found["metadata"]["resourceVersion"]), now
+
+    def policies(self) -> list[dict[str, Any]]:
+        """Every MutatingAdmissionPolicy; none where the API server knows no such kind."""
+        for version in ("v1", "v1beta1"):
+            path = f"{_GROUP}/{version}/{POLICIES}"
+            status, found = self._call("GET", path)
+            if status != 404:
+                self._demand(status == 200, f"list {POLICIES}", found)
+                return list(found.get("items") or [])
+        return []
 
     def await_change(self, version: str, for_s: int) -> None:
         """Waits until a MutatingWebhookConfiguration is changed after this version of the list, or the time

@@ -50,6 +50,7 @@ def run(settings: CertificateSettings) -> int:
     election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
     sparing = Sparing(cluster, settings, lambda: election.leading)
     thread = threading.Thread(target=sparing.keep, args=(ended,), name="sparing", daemon=True)
+    election.leads()
     thread.start()
     while thread.is_alive():
         if election.leads():
@@ -59,6 +60,7 @@ def run(settings: CertificateSettings) -> int:
         if ended.wait(settings.every_s):
             election.give_back()
             return 0
+    election.give_back()
     log.to_stderr("ended", why="the thread that looks after the checks has failed")
     return 1
 

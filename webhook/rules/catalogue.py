@@ -271,7 +271,7 @@ PLACING = (
     ),
     Rule(
         "pod-size",
-        "a GPU pod of more than 1 MiB",
+        "a GPU pod of more than 1 MiB, with what admission is still to add to it",
         "etcd takes 1.5 MiB: a pod just below that is stored, but what the scheduler and the kubelet write "
         "on top is refused, even its deletion, and it would hold its cards for ever",
     ),
