@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ _FOLDER = pytest.StashKey[Path]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Everything temporary goes into one folder of this run: also what processes that are killed leave
-    behind."""
+    behind. And Ctrl-C reaches what tests start, also where a shell has put this run into the background and
+    has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bursar-tests-"))
     config.stash[_FOLDER] = folder
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
