@@ -69,7 +69,7 @@ class CertificateSettings:
     once: bool
     issuer: str
     lives: Lives
-    checks: str = "needed"
+    checks: str
 
 
 class Parser(argparse.ArgumentParser):
@@ -179,6 +179,24 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "own --help); `bursar-webhook serve` is the same as no command.",
     )
     flags = _Flags(parser, environment)
+    _served(flags)
+    _injected(flags)
+    _until_told(flags)
+    parser.add_argument(
+        "--template-path",
+        action="extend",
+        type=template_paths,
+        default=_from_environment(parser, environment),
+        metavar="GROUP/KIND=PATH",
+        help="where another kind keeps its pod templates, such as "
+        "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template; may be repeated (none by default; "
+        "BURSAR_TEMPLATE_PATH: several, divided by commas)",
+    )
+    return parser
+
+
+def _served(flags: _Flags) -> None:
+    """Where it serves, and whom it asks."""
     flags.add("--listen", address, "0.0.0.0:8443", "address to serve on, HTTPS")
     flags.add("--workers", natural, "2", "processes that review")
     flags.add(
@@ -200,6 +218,10 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     flags.add(
         "--stale-after", natural, "30", "seconds without the timekeeper after which standings are UNKNOWN"
     )
+
+
+def _injected(flags: _Flags) -> None:
+    """What it writes into pods."""
     flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
     flags.add(
         "--sidecar-timekeeper-url", https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
@@ -221,6 +243,10 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "/tmp/nvidia-mps",  # noqa: S108 (NVIDIA's own default; nothing is written there)
         "where containers find the pipes of MPS; the node's container runtime mounts them",
     )
+
+
+def _until_told(flags: _Flags) -> None:
+    """The terms that hold until the timekeeper tells others."""
     flags.add(
         "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
     )
@@ -244,17 +270,6 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "container; on is native; off injects none",
         ("native", "container", "off", "on"),
     )
-    parser.add_argument(
-        "--template-path",
-        action="extend",
-        type=template_paths,
-        default=_from_environment(parser, environment),
-        metavar="GROUP/KIND=PATH",
-        help="where another kind keeps its pod templates, such as "
-        "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template; may be repeated (none by default; "
-        "BURSAR_TEMPLATE_PATH: several, divided by commas)",
-    )
-    return parser
 
 
 def _from_environment(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[TemplatePath]:
@@ -279,20 +294,7 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         names.AGENTS_NAMESPACE,
         "namespace of the nodes' agents, where the ConfigMap bursar-ca gets the CAs; empty: none",
     )
-    flags.add(
-        "--configuration",
-        str,
-        CONFIGURATION,
-        "name of both webhook configurations; mutating webhooks are called in the order of these names",
-    )
-    flags.add(
-        "--checks",
-        str,
-        "needed",
-        "which new pods /validate is asked about: all, or those that another webhook may have changed after "
-        "/mutate, or that /mutate has not governed",
-        ("needed", "all"),
-    )
+    _registered(flags)
     flags.add(
         "--issuer",
         str,
@@ -301,15 +303,7 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "the webhook configurations, beside those that are there",
         ("bursar", "cert-manager"),
     )
-    flags.add("--ca-life", duration, "3650d", "life of a CA; it is renewed when a third of it is left")
-    flags.add("--leaf-life", duration, "365d", "life of a server's certificate; renewed likewise")
-    flags.add(
-        "--overlap",
-        duration,
-        "7d",
-        "how long a new CA is trusted before it signs, and the former one after the last leaf of it; longer "
-        "than 50 heartbeats, and than a sidecar may be cut off from the timekeeper",
-    )
+    _lives(flags)
     flags.add("--every", natural, "10", "seconds between two looks")
     flags.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
     parser.add_argument(
@@ -325,3 +319,34 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="set everything right once and exit: 0, or 1 where something is missing",
     )
     return parser
+
+
+def _registered(flags: _Flags) -> None:
+    """How the API server is to ask us."""
+    flags.add(
+        "--configuration",
+        str,
+        CONFIGURATION,
+        "name of both webhook configurations; mutating webhooks are called in the order of these names",
+    )
+    flags.add(
+        "--checks",
+        str,
+        "needed",
+        "which new pods /validate is asked about: all, or those that another webhook may have changed after "
+        "/mutate, or that /mutate has not governed",
+        ("needed", "all"),
+    )
+
+
+def _lives(flags: _Flags) -> None:
+    """How long certificates are good."""
+    flags.add("--ca-life", duration, "3650d", "life of a CA; it is renewed when a third of it is left")
+    flags.add("--leaf-life", duration, "365d", "life of a server's certificate; renewed likewise")
+    flags.add(
+        "--overlap",
+        duration,
+        "7d",
+        "how long a new CA is trusted before it signs, and the former one after the last leaf of it; longer "
+        "than 50 heartbeats, and than a sidecar may be cut off from the timekeeper",
+    )

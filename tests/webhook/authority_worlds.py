@@ -34,6 +34,7 @@ def settings(lives: Lives, **changed: Any) -> CertificateSettings:
         once=False,
         issuer="bursar",
         lives=lives,
+        checks="needed",
     )
     return replace(made, **changed)
 

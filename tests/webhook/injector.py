@@ -18,6 +18,7 @@ from tests.worlds import Json
 
 Change = Callable[[Json], list[Json]]
 
+RULE: Json = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 ALL: Json = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 PROXY: Json = {
     "name": "proxy",
@@ -219,11 +220,29 @@ def answer(asked: Json, change: Change) -> Json:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
+def of_every_pod(name: str, injector: Injector, ca: str, again: str) -> Json:
+    """The registration of one webhook that puts its proxy first into every new pod."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [
+            {
+                "name": "proxy.example.com",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "reinvocationPolicy": again,
+                "clientConfig": {"url": f"{injector.url}/container-first", "caBundle": ca},
+                "rules": [RULE],
+            }
+        ],
+    }
+
+
 def configuration(name: str, injector: Injector, ca: str) -> Json:
     """The injector's registration: a pod chooses its change and its way of being called by the labels
     ``change``, ``called`` (this configuration's name, or ``both`` for every one) and ``again`` (IfNeeded or
     Never)."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -239,7 +258,7 @@ def configuration(name: str, injector: Injector, ca: str) -> Json:
                     "matchLabels": {"change": change, "again": again},
                     "matchExpressions": [{"key": "called", "operator": "In", "values": [name, "both"]}],
                 },
-                "rules": [rule],
+                "rules": [RULE],
             }
             for change in (*CHANGES, *HOSTILE)
             for again in ("IfNeeded", "Never")

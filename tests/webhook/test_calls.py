@@ -11,7 +11,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
-from tests.webhook.injector import Injector
+from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import Tls, wait_until
 from tests.webhook.worlds import env
 from tests.worlds import Json
@@ -36,18 +36,38 @@ class World:
             {"metadata": {"name": "bursar-budgets"}, "data": budgets},
         )
         for namespace in ("free", "spent", "limited"):
-            self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-            stack.wait(f"the account of {namespace}", lambda path=path: stack.exists(path))  # type: ignore[misc]
+            self.add(namespace)
         stack.wait("the class to be seen by admission", lambda: self._takes(priorityClassName="urgent"))
         stack.wait("the budget to be heard", lambda: self._class_of("spent") == "gpu-lower-priority")
 
+    def add(self, namespace: str) -> None:
+        """A namespace, complete."""
+        self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        self.stack.wait(f"the account of {namespace}", lambda: self.stack.exists(path))
+
     def creates(self, namespace: str, **spec: Any) -> tuple[Json, Json]:
+        """`counted` for a half-card pod with these fields."""
+        return self.counted(namespace, pod(**spec))
+
+    def counted(self, namespace: str, made: Json) -> tuple[Json, dict[str, int]]:
         """The pod as it is stored, and how often each webhook was asked for it."""
         before = self.asked()
-        stored = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", pod(**spec))
+        stored = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", made)
         after = self.asked()
         return stored, {name: after[name] - before.get(name, 0) for name in ("mutate", "validate")}
+
+    def give_floor(self, namespace: str) -> None:
+        """A LimitRange that adds to each container that the API server's own plugin sees, acted on."""
+        default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
+        limits = {"metadata": {"name": "floor"}, "spec": {"limits": [default]}}
+        self.api.call("POST", f"/api/v1/namespaces/{namespace}/limitranges", limits)
+
+        def is_acted_on() -> bool:
+            (main,) = self.creates(namespace)[0]["spec"]["containers"]
+            return "ephemeral-storage" in main["resources"].get("requests", {})
+
+        wait_until(is_acted_on, "the limit range to be seen by admission")
 
     def asked(self) -> dict[str, int]:
         """The reviews answered so far, by webhook."""
@@ -143,15 +163,7 @@ def test_the_sidecar_gets_no_token_but_ours(world: World) -> None:
 
 def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: World) -> None:
     injector = Injector(world.tls())
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    webhook = {
-        "name": "proxy.example.com",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "clientConfig": {"url": f"{injector.url}/container-first", "caBundle": world.ca_bundle()},
-        "rules": [rule],
-    }
-    world.api.call("POST", _CONFIGURATIONS, {"metadata": {"name": "zzz"}, "webhooks": [webhook]})
+    world.api.call("POST", _CONFIGURATIONS, of_every_pod("zzz", injector, world.ca_bundle(), "Never"))
 
     def is_called() -> bool:
         world.creates("free")
@@ -169,18 +181,7 @@ def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: Worl
 
 
 def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: World) -> None:
-    default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
-    world.api.call(
-        "POST",
-        "/api/v1/namespaces/limited/limitranges",
-        {"metadata": {"name": "floor"}, "spec": {"limits": [default]}},
-    )
-
-    def is_acted_on() -> bool:
-        (main,) = world.creates("limited")[0]["spec"]["containers"]
-        return "ephemeral-storage" in main["resources"].get("requests", {})
-
-    wait_until(is_acted_on, "the limit range to be seen by admission")
+    world.give_floor("limited")
 
     assert world.creates("limited")[1] == {"mutate": 2, "validate": 1}
 

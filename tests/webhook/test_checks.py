@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.webhook.injector import RULE
 from tests.webhook.servers import ROOT
 from tests.worlds import Json
 from webhook.certificates.checks import LASTS, NAME, condition, obstacle, renewed, spared_until
 from webhook.settings import CONFIGURATION
 
 NOW = datetime(2026, 11, 21, 2, 30, tzinfo=UTC)
-RULE: Json = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 
 
 def ours() -> tuple[Json, Json]:
@@ -36,7 +36,7 @@ def webhook(**rule: Any) -> Json:
 def why(*others: Json, check: Json | None = None) -> str:
     """What is in the way, with these configurations beside ours."""
     mutating, ours_checking = ours()
-    return obstacle([*others, mutating], CONFIGURATION, check or ours_checking)
+    return obstacle([*others, mutating], CONFIGURATION, check or ours_checking, [])
 
 
 def test_as_installed_nothing_is_in_the_way() -> None:
@@ -122,16 +122,16 @@ def test_one_that_was_added_to_our_own_configuration_is_in_the_way() -> None:
     mutating, check = ours()
     mutating["webhooks"].append(webhook())
 
-    assert "other.example.com of zz-bursar is called after" in obstacle([mutating], CONFIGURATION, check)
+    assert "other.example.com of zz-bursar is called after" in obstacle([mutating], CONFIGURATION, check, [])
 
 
 def test_without_our_configurations_nothing_is_spared() -> None:
     mutating, check = ours()
 
-    assert obstacle([], CONFIGURATION, check) == "there is no webhook govern.bursar.dev"
-    assert "other.example.com of a is called" in obstacle([another("a", webhook())], CONFIGURATION, check)
-    assert obstacle([mutating], CONFIGURATION, None) == "there is no webhook check.bursar.dev"
-    assert "or without it" in obstacle([mutating], "zzz-bursar", check), "of another name it is another's"
+    assert obstacle([], CONFIGURATION, check, []) == "there is no webhook govern.bursar.dev"
+    assert "other.example.com of a is called" in obstacle([another("a", webhook())], CONFIGURATION, check, [])
+    assert obstacle([mutating], CONFIGURATION, None, []) == "there is no webhook check.bursar.dev"
+    assert "or without it" in obstacle([mutating], "zzz-bursar", check, []), "of another name it is another's"
 
 
 ASKED_LESS: dict[str, Json] = {
@@ -151,7 +151,7 @@ def test_a_webhook_that_governs_less_than_is_checked_spares_nothing(field: str) 
     mutating, check = ours()
     mutating["webhooks"][0] |= ASKED_LESS[field]
 
-    assert obstacle([mutating], CONFIGURATION, check) == (
+    assert obstacle([mutating], CONFIGURATION, check, []) == (
         f"govern.bursar.dev and check.bursar.dev are not asked alike: {field} differ"
     )
 
@@ -160,15 +160,15 @@ def test_who_governs_and_who_checks_must_be_the_same_server() -> None:
     mutating, check = ours()
     for each, path in ((mutating["webhooks"][0], "mutate"), (check, "validate")):
         each["clientConfig"] = {"url": f"https://10.0.0.1:8443/{path}", "caBundle": path}
-    assert obstacle([mutating], CONFIGURATION, check) == ""
+    assert obstacle([mutating], CONFIGURATION, check, []) == ""
 
     check["clientConfig"]["url"] = "https://10.0.0.2:8443/validate"
-    assert "clientConfig differ" in obstacle([mutating], CONFIGURATION, check)
+    assert "clientConfig differ" in obstacle([mutating], CONFIGURATION, check, [])
     mutating["webhooks"][0]["clientConfig"] = ours()[0]["webhooks"][0]["clientConfig"]
-    assert "clientConfig differ" in obstacle([mutating], CONFIGURATION, check)
+    assert "clientConfig differ" in obstacle([mutating], CONFIGURATION, check, [])
     swapped = copy.deepcopy(ours())
     swapped[0]["webhooks"][0]["clientConfig"]["service"]["path"] = "/validate"
-    assert "clientConfig differ" in obstacle([swapped[0]], CONFIGURATION, swapped[1])
+    assert "clientConfig differ" in obstacle([swapped[0]], CONFIGURATION, swapped[1], [])
 
 
 def test_our_own_condition_is_not_in_the_way_of_the_next() -> None:
@@ -177,7 +177,9 @@ def test_our_own_condition_is_not_in_the_way_of_the_next() -> None:
 
     assert why(check=check) == ""
     mutating["webhooks"][0]["matchConditions"].append(condition(NOW))
-    assert "matchConditions differ" in obstacle([mutating], CONFIGURATION, check), "who governs must be asked"
+    assert "matchConditions differ" in obstacle([mutating], CONFIGURATION, check, []), (
+        "who governs must be asked"
+    )
 
 
 def leased(until: datetime) -> Json:

@@ -17,7 +17,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.webhook.injector import Injector
+from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
@@ -354,28 +354,7 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_fir
     world: World, webhook: Webhook, name: str
 ) -> None:
     injector = Injector(world.tls())
-    configuration: Json = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name},
-        "webhooks": [
-            {
-                "name": "proxy.example.com",
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "reinvocationPolicy": "IfNeeded",
-                "clientConfig": {"url": f"{injector.url}/container-first", "caBundle": world.ca_bundles()[0]},
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods"],
-                    }
-                ],
-            }
-        ],
-    }
+    configuration = of_every_pod(name, injector, world.ca_bundles()[0], "IfNeeded")
     world.post(f"{CONFIGURATIONS}/{KINDS[0]}", configuration)
     pods = (f"{name}-{number}" for number in range(1_000))
     found: list[Json] = []

@@ -6,7 +6,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +14,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import NAMESPACE, Stack
-from tests.webhook.injector import ALL, CHANGES, Injector, configuration
+from tests.webhook.injector import ALL, CHANGES, RULE, Injector, configuration
 from tests.webhook.replicas import Certificates
 from tests.webhook.servers import wait_until
 from tests.webhook.test_calls import World
@@ -70,10 +69,7 @@ class Spared(World):
 
     def create(self, pod: Json) -> tuple[Json, dict[str, int]]:
         """The pod as it is stored, and how often each webhook was asked for it."""
-        before = self.asked()
-        stored: Json = self.api.call("POST", _PODS, pod)
-        after = self.asked()
-        return stored, {name: after[name] - before[name] for name in ("mutate", "validate")}
+        return self.counted("free", pod)
 
     def would_be_taken(self, stored: Json) -> bool:
         """What /validate says of it when it is asked after all."""
@@ -152,15 +148,8 @@ def test_whatever_another_has_changed_before_us_is_seen_in_the_end(spared: Spare
 
 
 def test_what_the_api_servers_own_plugins_add_to_our_sidecar_is_seen(spared: Spared) -> None:
-    default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
-    limits = {"metadata": {"name": "floor"}, "spec": {"limits": [default]}}
-    spared.api.call("POST", "/api/v1/namespaces/limited/limitranges", limits)
+    spared.give_floor("limited")
 
-    def is_acted_on() -> bool:
-        (main,) = spared.creates("limited")[0]["spec"]["containers"]
-        return "ephemeral-storage" in main["resources"].get("requests", {})
-
-    wait_until(is_acted_on, "the limit range to be seen by admission")
     assert spared.creates("limited")[1] == {"mutate": 2, "validate": 0}
 
 
@@ -176,12 +165,11 @@ def test_a_policy_that_changes_pods_comes_before_us_and_is_seen(spared: Spared) 
     """One that shows all cards to every container, at each call anew."""
     api = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
     label = {"matchLabels": {"shown": "all"}}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     how = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": _EVERYTHING}}
     policy = {
         "failurePolicy": "Fail",
         "reinvocationPolicy": "Never",
-        "matchConstraints": {"objectSelector": label, "resourceRules": [rule]},
+        "matchConstraints": {"objectSelector": label, "resourceRules": [RULE]},
         "mutations": [how],
     }
     spared.api.call("POST", api, {"metadata": {"name": "zzz"}, "spec": policy})
@@ -233,10 +221,8 @@ LATE = {"change": "asks-late", "called": "b-other", "again": "IfNeeded"}
 def test_a_request_that_comes_in_the_second_round_with_our_label_is_refused(spared: Spared) -> None:
     """Where we were not asked in the first we are not asked at all. Without the check it would be stored."""
     cluster = Cluster(spared.stack.cp.admin_kubeconfig, NAMESPACE)
-    default = {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}
-    limits = {"metadata": {"name": "floor"}, "spec": {"limits": [default]}}
-    spared.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "late"}})
-    spared.api.call("POST", "/api/v1/namespaces/late/limitranges", limits)
+    spared.add("late")
+    spared.give_floor("late")  # or nothing would change after the first round, and there were no second
     path = "/api/v1/namespaces/late/pods?dryRun=All"
     pod = gated("late", plain("main"), labels=LATE)
     found: list[str] = []
@@ -343,7 +329,7 @@ def test_sidecars_and_others_see_no_card_also_where_nobody_checks(spared: Spared
     assert sees(named(stored)["native-proxy"]) == "void"
 
 
-def test_one_that_does_not_lead_has_checks_made_and_spares_none(spared: Spared, tmp_path: Path) -> None:
+def test_one_that_does_not_lead_has_checks_made_and_spares_none(spared: Spared) -> None:
     """Both look; who sees a need acts on it."""
     other = spared.certificates("other", "--checks", "all")
 

@@ -65,9 +65,7 @@ def renewed(check: Json, now: datetime) -> datetime | None:
     return now + LASTS
 
 
-def obstacle(
-    configurations: Iterable[Json], own: str, check: Json | None, policies: Iterable[Json] = ()
-) -> str:
+def obstacle(configurations: Iterable[Json], own: str, check: Json | None, policies: Iterable[Json]) -> str:
     """Why /validate must be asked about every pod, in words; empty where it need not be.
 
     ``configurations``: every MutatingWebhookConfiguration that there is; ``own``: the name of ours;

@@ -92,14 +92,14 @@ class Cluster:
     def bundles(self, kind: str, name: str) -> dict[str, bytes]:
         """The CA bundle of each webhook of a configuration, by the webhook's name; empty where it has none.
         Raises AbsentError where there is no such configuration."""
-        found = self._configured(kind, name)
+        found, _ = self._configured(kind, name)
         return {each["name"]: _decoded(each["clientConfig"].get("caBundle")) for each in found}
 
     def trust(self, kind: str, name: str, bundle: bytes) -> bool:
         """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed.
         Raises AbsentError where there is no such configuration."""
         text = base64.b64encode(bundle).decode()
-        webhooks = self._configured(kind, name)
+        webhooks, _ = self._configured(kind, name)
         stale = [each["name"] for each in webhooks if each["clientConfig"].get("caBundle") != text]
         if not stale:
             return False
@@ -148,14 +148,8 @@ class Cluster:
     def checking(self, name: str) -> tuple[dict[str, Any] | None, str]:
         """The webhook `CHECK` of a configuration, and the configuration's version; None where it has no such
         webhook. Raises AbsentError where there is no such configuration."""
-        path = f"{_CONFIGURATIONS}/{KINDS[1]}/{name}"
-        status, found = self._call("GET", path)
-        if status == 404:
-            raise AbsentError(f"there is no {KINDS[1]}/{name}")
-        self._demand(status == 200, f"read {KINDS[1]}/{name}", found)
-        webhooks = found.get("webhooks") or []
-        check = next((each for each in webhooks if each["name"] == CHECK), None)
-        return check, str(found["metadata"]["resourceVersion"])
+        webhooks, version = self._configured(KINDS[1], name)
+        return next((each for each in webhooks if each["name"] == CHECK), None), version
 
     def spare(self, name: str, until: datetime | None, version: str = "") -> bool:
         """Has the configuration's webhook `CHECK` spared until then, or with None asked about every pod
@@ -216,12 +210,12 @@ class Cluster:
         self._demand(status in (200, 201), f"write Lease {name}", found)
         return True
 
-    def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:
+    def _configured(self, kind: str, name: str) -> tuple[list[dict[str, Any]], str]:
         status, found = self._call("GET", f"{_CONFIGURATIONS}/{kind}/{name}")
         if status == 404:
             raise AbsentError(f"there is no {kind}/{name}")
         self._demand(status == 200, f"read {kind}/{name}", found)
-        return list(found.get("webhooks") or [])
+        return list(found.get("webhooks") or []), str(found["metadata"]["resourceVersion"])
 
     def _call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"

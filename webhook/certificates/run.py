@@ -50,16 +50,17 @@ def run(settings: CertificateSettings) -> int:
     election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
     sparing = Sparing(cluster, settings, lambda: election.leading)
     thread = threading.Thread(target=sparing.keep, args=(ended,), name="sparing", daemon=True)
-    election.leads()
+    leads = election.leads()  # before the thread's first look
     thread.start()
     while thread.is_alive():
-        if election.leads():
+        if leads:
             look(cluster, settings, _now)
         elif settings.folder is not None:
             follow(cluster, settings)
         if ended.wait(settings.every_s):
             election.give_back()
             return 0
+        leads = election.leads()
     election.give_back()
     log.to_stderr("ended", why="the thread that looks after the checks has failed")
     return 1
