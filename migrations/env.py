@@ -7,9 +7,9 @@ from alembic import context
 from alembic.util import CommandError
 from sqlalchemy import Connection
 
-from timekeeper.store.engine import open_store
-from timekeeper.store.schema import METADATA
-from timekeeper.store.upgrade import lock
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.schema import METADATA
+from timekeeper.store.engine.upgrade import lock
 
 
 def migrate(connection: Connection) -> None:

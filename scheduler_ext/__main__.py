@@ -14,8 +14,8 @@ from scheduler_ext import settings
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is told to end; 0 in order, 2 for settings or an address that cannot be served."""
     wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
-    from scheduler_ext.api import NoConfigurationError
     from scheduler_ext.server import CannotServeError, serve
+    from timekeeper.runtime.api_server import NoConfigurationError
 
     try:
         return serve(wanted)

@@ -12,41 +12,42 @@ from typing import TypeVar
 
 from flask import Flask
 
-from scheduler_ext import disruption_books, log
-from scheduler_ext.api import Api
-from scheduler_ext.app import create_app
-from scheduler_ext.binder import FOLLOWS, Binder
-from scheduler_ext.books import Books
-from scheduler_ext.closures import Closures
-from scheduler_ext.cooling import NOTHING_DONE, Cooling
-from scheduler_ext.decisions import Decisions
-from scheduler_ext.disruption_books import DisruptionBooks
-from scheduler_ext.electing import Election, OwnLease, Place, SchedulersLease, Unelected
-from scheduler_ext.events import Events
-from scheduler_ext.fencing import marker, toucher
-from scheduler_ext.figures import Totals
-from scheduler_ext.headroom import Counting
-from scheduler_ext.leading import Leadership
-from scheduler_ext.load import Figures, Source
-from scheduler_ext.measuring import Measuring
-from scheduler_ext.metrics import Metrics, Sources
-from scheduler_ext.nodes import Seat
-from scheduler_ext.pages import Pages
-from scheduler_ext.pods import Pod
-from scheduler_ext.policies import Policies
-from scheduler_ext.polling import Poller
-from scheduler_ext.preemption import Terms
-from scheduler_ext.preemptor import Preemptor, World
+from scheduler_ext import log
+from scheduler_ext.binding.binder import FOLLOWS, Binder
+from scheduler_ext.cache import pdb_cache as disruption_books
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.informers import Kind, follow, kinds
+from scheduler_ext.cache.pdb_cache import DisruptionBooks
+from scheduler_ext.clients.card_load_poller import Measuring
+from scheduler_ext.clients.events import Events
+from scheduler_ext.clients.standings_poller import Poller
+from scheduler_ext.controllers.preemptor import Preemptor, World
+from scheduler_ext.controllers.requeuer import Waker
+from scheduler_ext.leadership.election import Election, OwnLease, Place, SchedulersLease, Unelected
+from scheduler_ext.leadership.fencing import marker, toucher
+from scheduler_ext.leadership.takeover import Leadership
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import UNHEARD, Standings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
+from scheduler_ext.preemption.plan import Terms
+from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.reports.closed_nodes import Closures
+from scheduler_ext.reports.cluster_page import Clusters
+from scheduler_ext.reports.headroom import Counting
+from scheduler_ext.reports.metrics import Metrics, Sources
+from scheduler_ext.reports.totals import Totals
+from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.scoring.load import Figures, Source
+from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.serving.read_routes import Pages
+from scheduler_ext.serving.routes import create_app
 from scheduler_ext.settings import Settings
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.standing import UNHEARD, Standings
-from scheduler_ext.verbs import Verbs
-from scheduler_ext.victims import Moment
-from scheduler_ext.view import Clusters
-from scheduler_ext.waiting import Waiter
-from scheduler_ext.waiting_view import WaitingPods
-from scheduler_ext.waker import Waker
-from scheduler_ext.watching import Kind, follow, kinds
+from scheduler_ext.snapshot.node_info import Seat
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import Decisions
+from scheduler_ext.verbs.verbs import Verbs
+from scheduler_ext.waiting.order import Waiter
+from timekeeper.runtime.api_server import Api
 
 V = TypeVar("V")
 

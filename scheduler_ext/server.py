@@ -9,9 +9,9 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 
 from scheduler_ext import log
-from scheduler_ext.api import Api
+from scheduler_ext.serving.worker import ConnectionWorker
 from scheduler_ext.settings import Settings
-from scheduler_ext.worker import ConnectionWorker
+from timekeeper.runtime.api_server import Api
 
 COLLECT_AFTER = 50_000  # new objects; values in the books have no cycles, so there is little to collect
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from scheduler_ext.reservation import MOST_MS
+from scheduler_ext.model.reservation import MOST_MS
 from timekeeper.core import names
-from timekeeper.core.request import POLICIES
+from timekeeper.core.request.request import POLICIES
 
 ELECTIONS = ("none", "scheduler", "lease")
 

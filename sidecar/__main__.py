@@ -15,7 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("bursar-sidecar: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from sidecar import settings
-from sidecar.inbox import End, Inbox
+from sidecar.event_loop import End, Inbox
 from sidecar.log import tell
 from sidecar.value import TYPE_CHECKING
 

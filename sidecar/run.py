@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-from sidecar.courier import Courier, Delivered, Failed
+from sidecar.background import errand
 from sidecar.disk import Disk, node_boot
-from sidecar.errand import errand
-from sidecar.heart import Heart, Ports
-from sidecar.inbox import End, Inbox
+from sidecar.event_loop import End, Inbox
+from sidecar.heartbeat_client import Courier, Delivered, Failed
 from sidecar.log import say
 from sidecar.nvml import Gauge
+from sidecar.reporter import Heart, Ports
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from psycopg import sql
 
 from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
-from timekeeper.store.engine import open_store
-from timekeeper.store.upgrade import upgrade
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.upgrade import upgrade
 
 USER = PASSWORD = "bursar"  # an ordinary user that owns its databases and may do no more
 MIGRATED, EMPTY = "migrated", "template1"

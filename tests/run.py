@@ -18,7 +18,7 @@ from pathlib import Path
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("tests.run: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from deploy.local import node
+from deploy.local import real_node as node
 from tests import debian
 
 ROOT = Path(__file__).parent.parent

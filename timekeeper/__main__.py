@@ -8,7 +8,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper import leash
+from timekeeper.runtime import parent_death as leash
 from timekeeper.settings import AUDITING, Settings, UnusableError, read
 
 
@@ -32,25 +32,25 @@ def _run(settings: Settings, given: Sequence[str]) -> int:
 
         return settle(settings)
     if settings.command == "workers":
-        from timekeeper.workers import serve as serve_workers
+        from timekeeper.serving.gunicorn_app import serve as serve_workers
 
         serve_workers(settings)
         return 0
     if settings.command == "prepare":
-        from timekeeper.preparing import prepare
+        from timekeeper.process.preflight import prepare
 
         prepare(settings)
         return 0
     if settings.command == "migrate":
-        from timekeeper.migrating import migrate
+        from timekeeper.operations.migrate import migrate
 
         migrate(settings)
         return 0
     if settings.command in AUDITING:
-        from timekeeper.auditing.commands import run
+        from timekeeper.operations.commands import run
 
         return run(settings)
-    from timekeeper import supervisor
+    from timekeeper.process import supervisor
 
     return supervisor.serve(settings, given)
 

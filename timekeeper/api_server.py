@@ -14,7 +14,7 @@ import orjson
 import urllib3
 from kubernetes import client, config
 
-from timekeeper.core.reflect import ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.settings import UnusableError
 
 Json = Mapping[str, Any]

@@ -15,7 +15,7 @@ from timekeeper.core.names import AUDIENCE, NAMESPACE
 # The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
 FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
-# The commands that look at a whole ledger; see `timekeeper.auditing`.
+# The commands that look at a whole ledger; see `timekeeper.operations.audit`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
 _WITH_FILE = ("export", "import", "backup")
 _DAY_MS = 86_400_000

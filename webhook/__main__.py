@@ -9,7 +9,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from webhook import settings
+from webhook.settings import settings
 
 COMMANDS = ("serve", "certificates", "review", "audit")
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: Sequence[str]) -> int:
     wanted = settings.read(arguments, os.environ)
-    from webhook.server import CannotServeError, serve
+    from webhook.server.gunicorn_app import CannotServeError, serve
 
     try:
         return serve(wanted)
@@ -41,7 +41,7 @@ def _serve(arguments: Sequence[str]) -> int:
 def _certificates(arguments: Sequence[str]) -> int:
     wanted = settings.read_certificates(arguments, os.environ)
     # a server must never load these: they bring the Kubernetes client and its memory
-    from webhook.certificates.run import CannotRunError, run
+    from webhook.controller.run import CannotRunError, run
 
     try:
         return run(wanted)
@@ -52,9 +52,9 @@ def _certificates(arguments: Sequence[str]) -> int:
 
 def _review(arguments: Sequence[str]) -> int:
     # a server needs neither PyYAML nor reports
-    from webhook.trial.flags import read_review
-    from webhook.trial.inputs import CannotReviewError
-    from webhook.trial.run import run
+    from webhook.dryrun.flags import read_review
+    from webhook.dryrun.inputs import CannotReviewError
+    from webhook.dryrun.run import run
 
     wanted = read_review(arguments)
     try:
@@ -70,8 +70,8 @@ def _review(arguments: Sequence[str]) -> int:
 def _audit(arguments: Sequence[str]) -> int:
     # a server must never load these: they bring the Kubernetes client and its memory
     from webhook.audit.run import run
-    from webhook.trial.flags import read_audit
-    from webhook.trial.inputs import CannotReviewError
+    from webhook.dryrun.flags import read_audit
+    from webhook.dryrun.inputs import CannotReviewError
 
     wanted = read_audit(arguments)
     try:

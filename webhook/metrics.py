@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from webhook.review import Answer
+from webhook.wire.pod_review import Answer
 
 M = TypeVar("M", Counter, Histogram)
 

@@ -25,6 +25,7 @@ from deploy.local.identity import (
     write_kubeconfig,
     write_secret,
 )
+from deploy.local.kwok_stages import stages
 from deploy.local.processes import Processes, apart
 from deploy.local.scheduler import (
     MANAGED_RESOURCES,
@@ -33,7 +34,6 @@ from deploy.local.scheduler import (
     extender,
     scheduler_configuration,
 )
-from deploy.local.stages import stages
 
 _START_WITHIN_S = 60.0
 _NEEDED_BYTES = 256 << 20  # etcd's log alone is made 64 MiB large at once

@@ -4,7 +4,7 @@ plane's folder.
 
 from dataclasses import dataclass
 
-from deploy.local.stages import FAKE_NODE
+from deploy.local.kwok_stages import FAKE_NODE
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_RANGE_FIRST = "10.96.0.1"

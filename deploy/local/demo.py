@@ -13,7 +13,7 @@ import yaml
 from deploy.local.build import Say
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any
 
 from deploy.local.api import ApiError
+from deploy.local.kwok_stages import SIDECAR
 from deploy.local.launcher import Launcher
 from deploy.local.stack import Stack
-from deploy.local.stages import SIDECAR
 
 _LOOK_EVERY_S = 0.25
 _GOVERNED = "/api/v1/pods?labelSelector=bursar.dev%2Fgoverned%3Dtrue"

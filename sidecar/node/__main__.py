@@ -13,7 +13,7 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-node: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from sidecar.inbox import Inbox
+from sidecar.event_loop import Inbox
 from sidecar.log import tell
 from sidecar.node import run, settings
 from sidecar.value import TYPE_CHECKING

@@ -4,10 +4,12 @@ tell. It waits for nothing; ``Ports`` are its edges, and every moment is an argu
 
 from __future__ import annotations
 
-from sidecar.node import advertise, health, mps, telling
-from sidecar.node.advertise import Wanted
-from sidecar.node.api import Unreached
-from sidecar.node.pods import read_node
+from sidecar.node.kube.api import Unreached
+from sidecar.node.state import card_events as telling
+from sidecar.node.state import health, mps
+from sidecar.node.state import node_patch as advertise
+from sidecar.node.state.api_objects import read_node
+from sidecar.node.state.node_patch import Wanted
 from sidecar.node.values import Broke, Look
 from sidecar.value import TYPE_CHECKING, value
 
@@ -15,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sidecar.heart import Say
-    from sidecar.node.api import Answer
-    from sidecar.node.health import Book
-    from sidecar.node.mps import Through
-    from sidecar.node.telling import Told
+    from sidecar.node.kube.api import Answer
+    from sidecar.node.state.card_events import Told
+    from sidecar.node.state.health import Book
+    from sidecar.node.state.mps import Through
+    from sidecar.node.state.overuse import Notice
     from sidecar.node.values import Card, NodeSeen, PodSeen
-    from sidecar.node.watchdog import Notice
+    from sidecar.reporter import Say
 
 HUNG_MS = 10_000  # beyond the time between two looks: so long NVML may take for one
 GAP_MS = 1_000  # between two writes, also where somebody undoes each

@@ -6,20 +6,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.log import say
-from sidecar.node import cgroups, exporter, use, watchdog
+from sidecar.node.host import cgroups
+from sidecar.node.state import exporter, use
+from sidecar.node.state import overuse as watchdog
 from sidecar.node.values import Look
 from sidecar.node.whereabouts import Places, Whereabouts
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidecar.courier import Delivered, Failed
+    from sidecar.heartbeat_client import Delivered, Failed
     from sidecar.node.agent import Agent
-    from sidecar.node.events import Events
-    from sidecar.node.pods import Listed
-    from sidecar.node.reports import Reports
+    from sidecar.node.kube.events import Events
     from sidecar.node.settings import Settings
+    from sidecar.node.state.api_objects import Listed
+    from sidecar.node.state.overuse import Episode
+    from sidecar.node.state.reports import Reports
     from sidecar.node.values import NodeSeen, Process, Seated
-    from sidecar.node.watchdog import Episode
 
 LATE_MS = 2_000  # beyond the time between two looks: so late NVML may be
 SILENCE = Look((), (), (), (), (), (), (), "it does not answer")

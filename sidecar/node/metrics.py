@@ -10,7 +10,7 @@ import threading
 import time
 
 from sidecar.log import say
-from sidecar.node.exporter import metric
+from sidecar.node.state.exporter import metric
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:

@@ -11,17 +11,21 @@ import os
 import threading
 import time
 
-from sidecar.courier import Courier, Delivered, Failed
+from sidecar.background import errand
 from sidecar.disk import Disk, node_boot
-from sidecar.errand import errand
-from sidecar.inbox import End, Inbox
+from sidecar.event_loop import End, Inbox
+from sidecar.heartbeat_client import Courier, Delivered, Failed
 from sidecar.log import say
-from sidecar.node import api, kept, metrics, pods, reports
+from sidecar.node import metrics
 from sidecar.node.agent import Agent, Ports
-from sidecar.node.cards import Reader
 from sidecar.node.duties import Duties
-from sidecar.node.events import Events
-from sidecar.node.following import follow
+from sidecar.node.kube import api
+from sidecar.node.kube.events import Events
+from sidecar.node.kube.informer import follow
+from sidecar.node.nvml.cards import Reader
+from sidecar.node.state import api_objects as pods
+from sidecar.node.state import report_spool as kept
+from sidecar.node.state import reports
 from sidecar.node.values import Broke, Look, NodeSeen
 from sidecar.run import boot_ms, fraction
 from sidecar.value import TYPE_CHECKING, value
@@ -29,8 +33,8 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from typing import Any
 
-    from sidecar.node.pods import Listed
     from sidecar.node.settings import Settings
+    from sidecar.node.state.api_objects import Listed
 
 BREATH_MS = 200  # after an event of the driver, so that a storm of them is no storm of looks
 AFTER_A_FAULT_MS = 5_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from sidecar import settings as of_pods
-from sidecar.node.cards import OF_PROGRAMS
+from sidecar.node.nvml.cards import OF_PROGRAMS
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.node import cgroups, holders, podresources, runtimes, strangers
-from sidecar.node.exporter import metric
-from sidecar.node.holders import Sight
-from sidecar.node.unary import CallFailed
-from sidecar.node.watchdog import Notice
+from sidecar.node.host import cgroups, runtimes
+from sidecar.node.kubelet import podresources
+from sidecar.node.kubelet.grpc import CallFailed
+from sidecar.node.state import holders
+from sidecar.node.state import unauthorized_use as strangers
+from sidecar.node.state.exporter import metric
+from sidecar.node.state.holders import Sight
+from sidecar.node.state.overuse import Notice
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sidecar.heart import Say
-    from sidecar.node.holders import Held
-    from sidecar.node.podresources import Given
+    from sidecar.node.kubelet.podresources import Given
+    from sidecar.node.state.holders import Held
     from sidecar.node.values import Look, NodeSeen, PodSeen, Seated
+    from sidecar.reporter import Say
 
 KUBELET_S = 2.0
 KUBELET_AGAIN_MS = 10_000  # a kubelet that does not answer holds up no more than a fifth of the looks

@@ -33,7 +33,7 @@ from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import FIGURES, medians, tell
 from tests.webhook.servers import ROOT, Timekeeper, Tls, wait_until
 from tests.webhook.worlds import standings
-from webhook.certificates import checks
+from webhook.controller import checks
 
 Json = dict[str, Any]
 

@@ -403,10 +403,10 @@ def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) 
 def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, folder: Path) -> Json:
     """filter and prioritize straight into the WSGI app, with a pod booked between any two."""
     from scheduler_ext import settings
-    from scheduler_ext.api import Api
     from scheduler_ext.assembly import Extender
-    from scheduler_ext.facts import read_node
-    from scheduler_ext.pods import read_any
+    from scheduler_ext.model.node import read_node
+    from scheduler_ext.model.pod import read_any
+    from timekeeper.runtime.api_server import Api
 
     running = Extender(settings.read([], {}), Api(folder / "kubeconfig"), lambda event, **fields: None)
     running.books.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))

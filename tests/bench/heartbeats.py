@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack, Tuning
 from tests.bench.contestants import Contestant, compiled
 

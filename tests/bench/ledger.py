@@ -29,12 +29,12 @@ from sqlalchemy import event, insert, text
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.settler.run import TICK_MS, Settler
-from timekeeper.settler.world import Heard, One, Quiet
-from timekeeper.store import beats
-from timekeeper.store.engine import Store, open_store
-from timekeeper.store.schema import POSTINGS, SESSIONS
-from timekeeper.store.upgrade import upgrade
+from timekeeper.settler.cluster.cluster_state import Heard, One, Quiet
+from timekeeper.settler.settler import TICK_MS, Settler
+from timekeeper.store.engine.engine import Store, open_store
+from timekeeper.store.engine.schema import POSTINGS, SESSIONS
+from timekeeper.store.engine.upgrade import upgrade
+from timekeeper.store.writes import heartbeats as beats
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import orjson
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, gpu_pod, lease, node, placement
-from timekeeper.settler.world import All, Heard, Item
+from timekeeper.settler.cluster.cluster_state import All, Heard, Item
 
 Json = dict[str, Any]
 

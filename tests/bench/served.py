@@ -7,18 +7,18 @@ one is not ranked. Nodes are named by their place in the experiment's order, for
 from collections import Counter
 from dataclasses import replace
 
-from scheduler_ext.answers import Answers, Question, question
-from scheduler_ext.facts import OURS, Facts, read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.fragmentation import Gauge
-from scheduler_ext.gradient import FRAGMENTATION, fragmentation
-from scheduler_ext.mix import Mix, Want, mix_of
-from scheduler_ext.nodes import Node, node_of, seat_of, with_others, with_seat
-from scheduler_ext.persistent import Map
-from scheduler_ext.pods import Pod, read_pod
-from scheduler_ext.policy import Policy, policy_named
-from scheduler_ext.rank import ranked
-from scheduler_ext.refusal import Refusal
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import OURS, Facts, read_node
+from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.scoring.fragmentation import FRAGMENTATION, fragmentation
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.policy import Policy, policy_named
+from scheduler_ext.scoring.rank import ranked
+from scheduler_ext.scoring.typical_pods import Mix, Want, mix_of
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node, node_of, seat_of, with_others, with_seat
+from scheduler_ext.verbs.fit_cache import Answers, Question, question
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
 

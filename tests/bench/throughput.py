@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import free_port
-from scheduler_ext.api import Answered, Api
 from tests.bench.contestants import compiled
+from timekeeper.runtime.api_server import Answered, Api
 
 Json = dict[str, Any]
 

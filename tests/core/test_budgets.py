@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.budgets import EntryError, read, read_entry
-from timekeeper.core.policy import GPU_HOUR, Budget, Settings, not_built
-from timekeeper.core.rules import FIXED, SETTABLE
+from timekeeper.core.budgets.policy import GPU_HOUR, Budget, Settings, not_built
+from timekeeper.core.budgets.reader import EntryError, read, read_entry
+from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 
 WHOLE = """\
 gpuHours: 120

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds import card, container, inventory, pod
-from timekeeper.core import cards
-from timekeeper.core.cards import UndecodableError, Use
-from timekeeper.core.request import parse
+from timekeeper.core.request import cards
+from timekeeper.core.request.cards import UndecodableError, Use
+from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
 A100 = Card("GPU-0", 0, "NVIDIA A100-SXM4-80GB", 81920)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.worlds import container, pod, running, status, terminated
-from timekeeper.core import hold
-from timekeeper.core.request import parse
+from timekeeper.core.ledger import hold
+from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
 
 T0, T5, T9 = "2026-11-20T10:00:00Z", "2026-11-20T10:00:05Z", "2026-11-20T10:00:09Z"

@@ -1,6 +1,6 @@
 """A Lease by which processes elect: the pure part."""
 
-from timekeeper.core.lease import Lease, Watched, is_free, read_lease, watched, written
+from timekeeper.core.kube.lease import Lease, Watched, is_free, read_lease, watched, written
 
 THEIRS = Lease("you", 15, "7", 3)
 

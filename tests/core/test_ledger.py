@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.ledger import (
+from timekeeper.core.budgets.policy import GPU_HOUR, PERIODS, Settings
+from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
     Evidence,
@@ -19,7 +20,6 @@ from timekeeper.core.ledger import (
     split,
     witnessed,
 )
-from timekeeper.core.policy import GPU_HOUR, PERIODS, Settings
 
 HOUR_MS = 3_600_000
 SETTINGS = Settings(start_grace_ms=600_000)

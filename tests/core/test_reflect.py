@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from timekeeper.core.reflect import (
+from timekeeper.core.kube.reflector import (
     Changed,
     Event,
     ExpiredError,

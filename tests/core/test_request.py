@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds import Json, container, limits_of, pod
-from timekeeper.core.request import canonical, parse
+from timekeeper.core.request.request import canonical, parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import message
 

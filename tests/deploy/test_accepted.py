@@ -17,8 +17,8 @@ from tests.deploy.reading import (
     template,
     workloads,
 )
-from timekeeper.core import budgets
-from timekeeper.core.policy import not_built
+from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets.policy import not_built
 
 pytestmark = pytest.mark.cluster
 

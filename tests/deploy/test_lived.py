@@ -15,12 +15,12 @@ import yaml
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack
 from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of_kind
 from tests.deploy.rights import Call, Right, granted, logged
-from timekeeper.core import budgets
+from timekeeper.core.budgets import reader as budgets
 
 pytestmark = pytest.mark.cluster
 

@@ -9,7 +9,7 @@ from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, Json, container, documents, template, the
 from timekeeper import settings
 from timekeeper.api_server import RefusedError, connect
-from timekeeper.leading import LEASE, Election
+from timekeeper.settler.election import LEASE, Election
 
 VARIANT = ROOT / "deploy" / "postgresql"
 ACCOUNT = "bursar-timekeeper"

@@ -11,8 +11,8 @@ import yaml
 
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
-from deploy.local.nodes import kwok_node
 from deploy.local.stack import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
 from tests.local.worlds import eventually, get, pod

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from timekeeper.app import focus
-from timekeeper.app.described import ROUTES
-from timekeeper.app.openapi import document
+from timekeeper.api.formats import focus
+from timekeeper.api.http.openapi import document
+from timekeeper.api.route_table import ROUTES
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "api.md").read_text()
 DOCUMENT = document(ROUTES)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from timekeeper.core.budgets import EntryError, read, read_entry
-from timekeeper.core.policy import not_built
+from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.budgets.reader import EntryError, read, read_entry
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE, SETTINGS = (DOCS / "budgets.md").read_text(), (DOCS / "settings.md").read_text()

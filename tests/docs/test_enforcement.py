@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from timekeeper.core import names
-from webhook import mps
-from webhook.forbidden import DEVICE_ANNOTATIONS
-from webhook.settings import read
-from webhook.visible import VISIBLE_DEVICES
+from webhook.mutation import mps
+from webhook.mutation.visible_devices import VISIBLE_DEVICES
+from webhook.rules.denylist import DEVICE_ANNOTATIONS
+from webhook.settings.settings import read
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "enforcement.md").read_text()

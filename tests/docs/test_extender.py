@@ -7,13 +7,14 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from scheduler_ext import view, waiting_view
-from scheduler_ext.decisions import KINDS, OTHER
-from scheduler_ext.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, REPORTER, SPAN_MS, Kind
-from scheduler_ext.facts import CLOSED
-from scheduler_ext.headroom import MOST_ON_A_NODE
-from scheduler_ext.query import MOST_NODES, MOST_SIZES, USUAL_NODES
-from scheduler_ext.standing import Word
+from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, REPORTER, SPAN_MS, Kind
+from scheduler_ext.model.node import CLOSED
+from scheduler_ext.model.standing import Word
+from scheduler_ext.reports import cluster_page as view
+from scheduler_ext.reports import waiting_page as waiting_view
+from scheduler_ext.reports.headroom import MOST_ON_A_NODE
+from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
+from scheduler_ext.verbs.last_decisions import KINDS, OTHER
 from tests.scheduler_ext.conftest import Running, api, running, start
 
 __all__ = ["api", "running", "start"]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from sidecar.heart import MOST_SILENCE_MS
+from sidecar.reporter import MOST_SILENCE_MS
 from timekeeper.core import names
-from webhook.terms import Sidecar
+from webhook.policy import Sidecar
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "governed-pods.md").read_text()
 

@@ -6,10 +6,13 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node import agent, cards, health, mps, settings, telling
+from sidecar.node import agent, settings
 from sidecar.node.agent import Agent, Ports
-from sidecar.node.api import Answer
+from sidecar.node.kube.api import Answer
 from sidecar.node.metrics import of_agent
+from sidecar.node.nvml import cards
+from sidecar.node.state import card_events as telling
+from sidecar.node.state import health, mps
 from tests.node.worlds import card, look, node
 
 ROOT = Path(__file__).parent.parent.parent

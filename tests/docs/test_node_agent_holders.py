@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.node import settings, whereabouts
 from sidecar.node.values import Look, NodeSeen, Process, Seated
 from sidecar.node.whereabouts import Places, Whereabouts
-from timekeeper.core.holders import decode_holders
+from timekeeper.core.kube.holders import decode_holders
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "node-agent-holders.md").read_text()

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node import watchdog
-from sidecar.node.exporter import of_cards, of_pods, of_reports
-from sidecar.node.reports import Ports, Reports
-from sidecar.node.use import Measured, PodLoad
+from sidecar.node.state import overuse as watchdog
+from sidecar.node.state.exporter import of_cards, of_pods, of_reports
+from sidecar.node.state.overuse import Episode, Excess
+from sidecar.node.state.reports import Ports, Reports
+from sidecar.node.state.use import Measured, PodLoad
 from sidecar.node.values import Card, Load, PodSeen
-from sidecar.node.watchdog import Episode, Excess
 from timekeeper import metrics
-from timekeeper.accounts import evictions, overuse
-from timekeeper.core.policy import Settings
-from timekeeper.settler import telling
+from timekeeper.accounts.card_use import evictions, overuse
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.settler.evictions import notices as telling
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "node-use.md").read_text()
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.worlds import pod
-from timekeeper.core.budgets import read
-from timekeeper.core.request import canonical, parse
+from timekeeper.core.budgets.reader import read
+from timekeeper.core.request.request import canonical, parse
 from timekeeper.core.values import Ask
 from timekeeper.core.violation import message
 

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.leftovers import FOLDER
+from deploy.local.cleanup import FOLDER
 from tests.deploy.reading import the
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
 from tests.nvml.build import DESCRIPTION, describe

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deploy.local.build import binaries
+from deploy.local.cleanup import LOCK, sweep
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.leftovers import LOCK, sweep
-from deploy.local.node import GATEWAY, Machine, RealNode, hindrance
+from deploy.local.real_node import GATEWAY, Machine, RealNode, hindrance
 from deploy.local.stack import Stack, Tuning
 from deploy.local.tools import NODE_TOOLS, TOOLS
 from tests.kubelet import agents, images

@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from deploy.local.leftovers import CGROUP, FOLDER
-from deploy.local.node import Machine
+from deploy.local.cleanup import CGROUP, FOLDER
+from deploy.local.real_node import Machine
 from deploy.local.tools import NODE_TOOLS, cache_folder, find
 from tests.kubelet.images import CUDA
 

@@ -15,7 +15,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from deploy.local.images import Image, archive, layer
-from deploy.local.node import PAUSE
+from deploy.local.real_node import PAUSE
 from tests.deploy.dockerfile import last, lineage
 from tests.deploy.reading import ROOT
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library

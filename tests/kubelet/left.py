@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.cleanup import BRIDGE, FOLDER, cgroup_folders
 from deploy.local.launcher import Launcher
-from deploy.local.leftovers import BRIDGE, FOLDER, cgroup_folders
-from deploy.local.node import Machine
+from deploy.local.real_node import Machine
 from tests.deploy.reading import ROOT
 from tests.kubelet.dies import CHANGED, PANIC
 

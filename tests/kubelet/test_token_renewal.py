@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.leftovers import FOLDER
+from deploy.local.cleanup import FOLDER
 from tests.kubelet.worlds import (
     PODS,
     SIDECAR,

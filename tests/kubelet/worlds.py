@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.api import ApiError
-from deploy.local.node import RealNode
-from deploy.local.nodes import card_uuid, inventory, our_capacity
+from deploy.local.kwok_nodes import card_uuid, inventory, our_capacity
+from deploy.local.real_node import RealNode
 from deploy.local.stack import Stack
 from tests.kubelet.images import CUDA
 

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 
 
 @pytest.fixture(scope="session")

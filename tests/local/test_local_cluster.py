@@ -19,7 +19,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
 from deploy.local.folder import sweep
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.local.worlds import NODES, eventually, get
 
 pytestmark = pytest.mark.cluster

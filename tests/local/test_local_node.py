@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import leftovers, outside
+from deploy.local import cleanup as leftovers
+from deploy.local import outside
 from deploy.local.identity import new_tokens
 from tests.local.worlds import eventually
 

@@ -18,8 +18,8 @@ from deploy.local.cluster import check_space
 from deploy.local.errors import LocalError
 from deploy.local.folder import OwnedFolder, sweep
 from deploy.local.identity import new_authority
+from deploy.local.kwok_nodes import card_uuid, kwok_node, nvidia_capacity, our_capacity, tencent_capacity
 from deploy.local.launcher import Launcher
-from deploy.local.nodes import card_uuid, kwok_node, nvidia_capacity, our_capacity, tencent_capacity
 from deploy.local.processes import Processes
 from tests.local.worlds import eventually, tls
 

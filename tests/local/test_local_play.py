@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.local.worlds import NODES, events, eventually, get, namespace, pod
 
 pytestmark = pytest.mark.cluster

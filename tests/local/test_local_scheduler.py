@@ -7,7 +7,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import ExtenderTLS, extender, scheduler_configuration
 from tests.local.worlds import NODES, eventually, get, namespace, pod, server
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import advertise
-from sidecar.node.advertise import Wanted, change
+from sidecar.node.state import node_patch as advertise
+from sidecar.node.state.node_patch import Wanted, change
 from sidecar.node.values import Card, NodeSeen
 from tests.node.worlds import MEMORY_MIB, card, node
 from timekeeper.core import names
-from timekeeper.core.cards import decode_inventory
 from timekeeper.core.dialects import GPU_RESOURCE
+from timekeeper.core.request.cards import decode_inventory
 
 A, B = card("GPU-a"), card("GPU-b", index=1)
 TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}

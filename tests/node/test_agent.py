@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from sidecar.node import advertise
 from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, Ports
-from sidecar.node.api import Answer, Unreached
-from sidecar.node.health import PATIENCE_MS
-from sidecar.node.telling import QUIET_MS
+from sidecar.node.kube.api import Answer, Unreached
+from sidecar.node.state import node_patch as advertise
+from sidecar.node.state.card_events import QUIET_MS
+from sidecar.node.state.health import PATIENCE_MS
+from sidecar.node.state.overuse import Notice
 from sidecar.node.values import Broke, NodeSeen
-from sidecar.node.watchdog import Notice
 from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
 
 A, B = card("GPU-a"), card("GPU-b", index=1)

@@ -253,7 +253,7 @@ def test_a_driver_that_is_unloaded_under_the_agent_is_told_and_found_again(tmp_p
 
 
 def test_without_the_library_the_look_says_so() -> None:
-    code = "from sidecar.node.cards import Reader; print(Reader(lambda: 0).look().error)"
+    code = "from sidecar.node.nvml.cards import Reader; print(Reader(lambda: 0).look().error)"
     environ = {name: text for name, text in os.environ.items() if name != "LD_LIBRARY_PATH"}
     said = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True

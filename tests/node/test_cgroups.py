@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import cgroups
+from sidecar.node.host import cgroups
 from sidecar.node.values import Seated
 
 UID = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8"

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from sidecar.node.agent import Agent, Ports
-from sidecar.node.api import Answer, Unreached
 from sidecar.node.duties import Duties
-from sidecar.node.events import Events
-from sidecar.node.pods import Listed
+from sidecar.node.kube.api import Answer, Unreached
+from sidecar.node.kube.events import Events
 from sidecar.node.run import NodeHeard, PodsHeard, PodsLost, _follow_pods, _take
 from sidecar.node.settings import read
+from sidecar.node.state.api_objects import Listed
 from sidecar.node.values import Process
 from tests.node.worlds import card, look, node
 

@@ -14,9 +14,9 @@ import pytest
 
 from deploy.local.identity import Authority, new_authority
 from sidecar.node import metrics
-from sidecar.node.api import Answer, Api, Unreached
-from sidecar.node.events import MOST_QUEUED, TRIES, Events, event
-from sidecar.node.watchdog import Notice
+from sidecar.node.kube.api import Answer, Api, Unreached
+from sidecar.node.kube.events import MOST_QUEUED, TRIES, Events, event
+from sidecar.node.state.overuse import Notice
 from tests.local.worlds import eventually
 
 NOTICE = Notice("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")

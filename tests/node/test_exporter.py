@@ -2,11 +2,11 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node.exporter import MIB, of_cards, of_pods, of_reports
-from sidecar.node.reports import Ports, Reports
-from sidecar.node.use import Measured, PodLoad
+from sidecar.node.state.exporter import MIB, of_cards, of_pods, of_reports
+from sidecar.node.state.overuse import Episode, Excess
+from sidecar.node.state.reports import Ports, Reports
+from sidecar.node.state.use import Measured, PodLoad
 from sidecar.node.values import Card, Load, PodSeen
-from sidecar.node.watchdog import Episode, Excess
 
 WHOLE = Card("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
 PART = Card("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb")

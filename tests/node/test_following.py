@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.api import Answer, Unreached
-from sidecar.node.following import LONGEST_PAUSE_S, PAGE, follow
+from sidecar.node.kube.api import Answer, Unreached
+from sidecar.node.kube.informer import LONGEST_PAUSE_S, PAGE, follow
 
 PATH, ACCEPT = "/api/v1/pods?fieldSelector=x", "json;as=Metadata{}"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import health
-from sidecar.node.health import CALM_MS, PATIENCE_MS
+from sidecar.node.state import health
+from sidecar.node.state.health import CALM_MS, PATIENCE_MS
 from sidecar.node.values import Broke, Card, Look, Silent
 from tests.node.worlds import card, look, lost
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import holders
-from sidecar.node.holders import Held, Sight
-from sidecar.node.podresources import Given
+from sidecar.node.kubelet.podresources import Given
+from sidecar.node.state import holders
+from sidecar.node.state.holders import Held, Sight
 from sidecar.node.values import PodSeen
-from timekeeper.core.holders import MOST_CLOSED, Present, decode_holders
+from timekeeper.core.kube.holders import MOST_CLOSED, Present, decode_holders
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 NEW = Held(BOOT, False, {}, "")

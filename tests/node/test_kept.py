@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import kept
-from sidecar.node.reports import MOST_WAITING, Post, Use, figures_in
-from sidecar.node.use import Measured, PodLoad
+from sidecar.node.state import report_spool as kept
+from sidecar.node.state.reports import MOST_WAITING, Post, Use, figures_in
+from sidecar.node.state.use import Measured, PodLoad
 from sidecar.node.values import Load
 
 NOW = 1_000_000

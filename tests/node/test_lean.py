@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.node import lean
-from sidecar.node.api import Api
+from sidecar.node.kube import trimmed_json as lean
+from sidecar.node.kube.api import Api
 
 DEVICES = "bursar.dev/devices"
 MANY = 46_000

@@ -1,6 +1,6 @@
 """Which cards the inventory says to be on MPS, over time."""
 
-from sidecar.node.mps import BEGINS_AFTER_MS, LASTS_MS, Through, after, begun
+from sidecar.node.state.mps import BEGINS_AFTER_MS, LASTS_MS, Through, after, begun
 
 BOTH = ("GPU-a", "GPU-b")
 

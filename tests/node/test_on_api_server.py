@@ -18,7 +18,7 @@ import pytest
 from deploy.local.api import Api, ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.identity import Authority
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
 from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
@@ -26,7 +26,7 @@ from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.conftest import authority, timekeeper
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
-from timekeeper.core.cards import decode_inventory
+from timekeeper.core.request.cards import decode_inventory
 
 __all__ = ["authority", "timekeeper"]
 

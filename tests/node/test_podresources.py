@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import hpack, podresources, unary
-from sidecar.node.podresources import Given
+from sidecar.node.kubelet import grpc as unary
+from sidecar.node.kubelet import hpack, podresources
+from sidecar.node.kubelet.podresources import Given
 from tests.node.podresources_server import Kubelet, pod_json, serving
 
 GPU = "nvidia.com/gpu"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import pods
+from sidecar.node.state import api_objects as pods
 from sidecar.node.values import PodSeen
 
 DEVICES = {

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from deploy.local.identity import Authority, new_authority
 from sidecar import settings
 from sidecar.beats import Answer
-from sidecar.courier import Courier, Delivered, Failed
-from sidecar.node import kept, reports
-from sidecar.node.reports import (
+from sidecar.heartbeat_client import Courier, Delivered, Failed
+from sidecar.node.state import report_spool as kept
+from sidecar.node.state import reports
+from sidecar.node.state.reports import (
     DEFAULT_INTERVAL_MS,
     ENDING_MS,
     MOST_IN_A_POST,
@@ -29,13 +30,13 @@ from sidecar.node.reports import (
     figures_in,
     fold,
 )
-from sidecar.node.use import Measured, PodLoad
+from sidecar.node.state.use import Measured, PodLoad
 from sidecar.node.values import Load
 from sidecar.run import boot_ms
 from tests.sidecar.conftest import authority, timekeeper
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
 from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
-from timekeeper.store import figures
+from timekeeper.store.writes import usage as figures
 
 __all__ = ["authority", "timekeeper"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.node import runtimes
+from sidecar.node.host import runtimes
 
 CONTAINERD_3 = """
 version = 3

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.node import settings
-from sidecar.node.cards import OF_PROGRAMS
+from sidecar.node.nvml.cards import OF_PROGRAMS
 
 NODE = ["--node-name", "n1"]
 

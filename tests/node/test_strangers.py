@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node import strangers
-from sidecar.node.strangers import LASTS_MS, NOBODY, Stranger, Watch
+from sidecar.node.state import unauthorized_use as strangers
+from sidecar.node.state.unauthorized_use import LASTS_MS, NOBODY, Stranger, Watch
 from sidecar.node.values import PodSeen, Process, Seated
 
 TRUSTED = frozenset({"kube-system"})

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.use import NOTHING, Measured, PodLoad, mean, measure
+from sidecar.node.state.use import NOTHING, Measured, PodLoad, mean, measure
 from sidecar.node.values import Load, PodSeen, Process, Seated
 
 SEATS: dict[int, Seated | None] = {

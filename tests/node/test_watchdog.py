@@ -4,9 +4,18 @@ import json
 
 import pytest
 
-from sidecar.node.use import Measured, PodLoad
+from sidecar.node.state.overuse import (
+    OVER,
+    OVER_FOR_MS,
+    TELL_AGAIN_MS,
+    WITHIN,
+    Episode,
+    Notice,
+    shares,
+    watch,
+)
+from sidecar.node.state.use import Measured, PodLoad
 from sidecar.node.values import Load, PodSeen
-from sidecar.node.watchdog import OVER, OVER_FOR_MS, TELL_AGAIN_MS, WITHIN, Episode, Notice, shares, watch
 
 POD = PodSeen("u", "team", "p", ("G0",), False, (("main", ("G0",)),))
 GIVEN = {"u": {"G0": 8_000}}

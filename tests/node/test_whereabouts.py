@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.node import cgroups
+from sidecar.node.host import cgroups
+from sidecar.node.state.overuse import Notice
 from sidecar.node.values import Look, NodeSeen, PodSeen, Process
-from sidecar.node.watchdog import Notice
 from sidecar.node.whereabouts import KUBELET_AGAIN_MS, RUNTIME_AGAIN_MS, Places, Whereabouts
 from tests.node.podresources_server import Kubelet, serving
 

@@ -16,7 +16,7 @@ import pytest
 
 from deploy.local.api import Api
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.process import ROOT, Process
 
 Json = dict[str, Any]

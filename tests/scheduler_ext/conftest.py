@@ -10,9 +10,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from scheduler_ext import settings
-from scheduler_ext.api import Api
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
+from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
 
@@ -83,7 +83,7 @@ class Running:
 
     def put_node(self, raw: Json) -> None:
         """Create or change a node, and wait until the extender has heard of it."""
-        from scheduler_ext.facts import read_node
+        from scheduler_ext.model.node import read_node
 
         self.api.put("nodes", raw)
         facts = read_node(raw)

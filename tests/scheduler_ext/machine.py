@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_ext.api import Answered, Lost, Reply, Unsent
-from scheduler_ext.binder import Binder, Order
-from scheduler_ext.books import Books
-from scheduler_ext.fencing import marker, toucher
-from scheduler_ext.leading import Leadership
-from scheduler_ext.policy import policy_named
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.watching import book, events, kinds
+from scheduler_ext.binding.binder import Binder, Order
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.informers import book, events, kinds
+from scheduler_ext.leadership.fencing import marker, toucher
+from scheduler_ext.leadership.takeover import Leadership
+from scheduler_ext.scoring.policy import policy_named
+from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
-from timekeeper.core.reflect import Event, ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import Event, ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
 
 Json = dict[str, Any]
 
@@ -148,11 +148,11 @@ class Api:
         content_type: str = "",
         timeout_s: float,
     ) -> Reply:
-        """As `scheduler_ext.api.Api.call`."""
+        """As `timekeeper.runtime.api_server.Api.call`."""
         return self._cluster.ask(self._replica, method, path, body)
 
     def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
-        """As `scheduler_ext.api.Api.pages`, all in one."""
+        """As `timekeeper.runtime.api_server.Api.pages`, all in one."""
         kind = path.rpartition("/")[2]
         self._meet(kind)
         if kind == "pods":
@@ -161,7 +161,7 @@ class Api:
         yield list(self._cluster.objects[kind].values()), str(self._cluster.version)
 
     def watch(self, path: str, version: str) -> Iterator[Json]:
-        """As `scheduler_ext.api.Api.watch`; a bookmark without a version where there is nothing to tell."""
+        """As `Api.watch`; a bookmark without a version where there is nothing to tell."""
         kind, at = path.rpartition("/")[2], int(version)
         while True:
             self._meet(kind)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from scheduler_ext.cooling import NOTHING_DONE, Cooling
-from scheduler_ext.disruption import NONE, Disruptions, read_budget
-from scheduler_ext.pods import Pod
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.standing import UNHEARD, Standing, Standings
-from scheduler_ext.victims import Choice, Moment, choose
+from scheduler_ext.model.pdb import NONE, Disruptions, read_budget
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
+from scheduler_ext.preemption.victims import Choice, Moment, choose
+from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.worlds import node, rebuilt
 from tests.worlds import card
 

@@ -6,19 +6,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scheduler_ext.api import Api
-from scheduler_ext.books import Books
-from scheduler_ext.disruption import NONE, Disruptions, read_budget
-from scheduler_ext.facts import read_node
-from scheduler_ext.pods import Pod, read_pod
-from scheduler_ext.policy import BINPACK, Policy
-from scheduler_ext.preemption import Terms
-from scheduler_ext.preemptor import Preemptor, World
-from scheduler_ext.standing import Standing, Standings
-from scheduler_ext.waiting import Waiter, waiter
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.controllers.preemptor import Preemptor, World
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pdb import NONE, Disruptions, read_budget
+from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.model.standing import Standing, Standings
+from scheduler_ext.preemption.plan import Terms
+from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.waiting.order import Waiter, waiter
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
+from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
 

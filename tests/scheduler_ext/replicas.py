@@ -20,7 +20,7 @@ import yaml
 
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import extender, scheduler_configuration
 from deploy.local.stack import free_port
 from tests.scheduler_ext import readback

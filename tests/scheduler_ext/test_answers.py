@@ -7,21 +7,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext import refusal
-from scheduler_ext.answers import CALL_STEPS, Answers, question
-from scheduler_ext.choosing import MOST_STEPS
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.fragmentation import Gauge
-from scheduler_ext.gradient import fragmentation
-from scheduler_ext.load import Kept, load
-from scheduler_ext.mix import BUILT_IN, Mix, Want
-from scheduler_ext.nodes import Node, is_short
-from scheduler_ext.pods import Other
-from scheduler_ext.policy import BINPACK, RANDOM, SPREAD, Policy
-from scheduler_ext.rank import ranks
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import EMPTY, Snapshot, node_gone, node_seen, other_seen, pod_seen, unseat
+from scheduler_ext.fit import refusal
+from scheduler_ext.fit.card_sets import MOST_STEPS
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import Other
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.load import Kept, load
+from scheduler_ext.scoring.policy import BINPACK, RANDOM, SPREAD, Policy
+from scheduler_ext.scoring.rank import ranks
+from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
+from scheduler_ext.snapshot.node_info import Node, is_short
+from scheduler_ext.snapshot.snapshot import (
+    EMPTY,
+    Snapshot,
+    node_gone,
+    node_seen,
+    other_seen,
+    pod_seen,
+    unseat,
+)
+from scheduler_ext.verbs.fit_cache import CALL_STEPS, Answers, question
 from tests.scheduler_ext.worlds import (
     Json,
     asking,
@@ -224,7 +232,7 @@ def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
 
 
 def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
-    from scheduler_ext.snapshot import pod_gone
+    from scheduler_ext.snapshot.snapshot import pod_gone
 
     raw = on(percent(60, "a"), "n", "GPU-0")
     snapshot = pod_gone(rebuilt([node("n")], [raw]), read(raw), 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding import Written, binding, wake_patch, written_for
-from scheduler_ext.fit import fit
+from scheduler_ext.binding.manifest import Written, binding, wake_patch, written_for
+from scheduler_ext.fit.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import asking, mib, node, on, percent, read

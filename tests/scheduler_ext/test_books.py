@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler_ext.books import Books
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.model.node import read_node
 from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.worlds import card
 from timekeeper.core.values import Placement

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_ext.closures import Closure, closures
+from scheduler_ext.reports.closed_nodes import Closure, closures
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import Json, bound, node, on, percent, rebuilt
 from tests.worlds import card

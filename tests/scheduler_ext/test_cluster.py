@@ -12,11 +12,11 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import tencent_capacity
-from scheduler_ext.api import Api
-from scheduler_ext.events import REPORTER, Events
+from deploy.local.kwok_nodes import tencent_capacity
+from scheduler_ext.clients.events import REPORTER, Events
 from tests.scheduler_ext.cluster import World, decided, eventually, extender, placed, plane, world
 from tests.scheduler_ext.process import Process
+from timekeeper.runtime.api_server import Api
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_ext.connection import WHOLE_REQUEST_S, Connection, RefusedError, Request
+from scheduler_ext.serving.connection import WHOLE_REQUEST_S, Connection, RefusedError, Request
 
 POST = b"POST /filter HTTP/1.1\r\nHost: x\r\n"
 

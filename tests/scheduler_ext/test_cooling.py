@@ -2,7 +2,8 @@
 
 import pytest
 
-from scheduler_ext.cooling import (
+from scheduler_ext.model.standing import Standing, Standings
+from scheduler_ext.preemption.cooldown import (
     AGAIN_MS,
     BACK_MS,
     NODE_MS,
@@ -11,8 +12,7 @@ from scheduler_ext.cooling import (
     SEEN_LEAVING_MS,
     Cooling,
 )
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.standing import Standing, Standings
+from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.moments import IN, NOW_MS, OVER, at, cards, chosen, names_of, of, standing
 from tests.scheduler_ext.worlds import Json, on, percent, read
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from scheduler_ext.books import Books
-from scheduler_ext.cpu import MOST_MILLI, requested_milli
-from scheduler_ext.facts import read_node
-from scheduler_ext.pods import Other, Pod, read_any, read_other
-from scheduler_ext.snapshot import (
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.model.cpu import MOST_MILLI, requested_milli
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import Other, Pod, read_any, read_other
+from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
     nodes_listed,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler_ext.disruption import read_budget
-from scheduler_ext.disruption_books import DisruptionBooks
-from scheduler_ext.labels import by_key, labels_of, read_selector
+from scheduler_ext.cache.pdb_cache import DisruptionBooks
+from scheduler_ext.model.labels import by_key, labels_of, read_selector
+from scheduler_ext.model.pdb import read_budget
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.moments import budget, disruptions, of
 from tests.scheduler_ext.worlds import Json, percent, read

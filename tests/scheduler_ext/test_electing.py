@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.api import Api
-from scheduler_ext.electing import OwnLease, Place, SchedulersLease
+from scheduler_ext.leadership.election import OwnLease, Place, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.process import Process
 from tests.scheduler_ext.worlds import node, percent
+from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
 Start = Callable[..., Running]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.eligible import read_face, read_wishes
+from scheduler_ext.model.node_constraints import read_face, read_wishes
 
 Json = dict[str, Any]
 

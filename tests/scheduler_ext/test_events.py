@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.api import Answered, Unsent
-from scheduler_ext.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, SPAN_MS, Events
+from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, SPAN_MS, Events
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import node, percent
+from timekeeper.runtime.api_server import Answered, Unsent
 
 Json = dict[str, Any]
 Start = Callable[..., Running]

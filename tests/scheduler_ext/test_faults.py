@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from scheduler_ext.leading import MOST_LOOKS
+from scheduler_ext.leadership.takeover import MOST_LOOKS
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import BUSY, FAULTS, FINE, HOME, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import asking, mib, node, percent

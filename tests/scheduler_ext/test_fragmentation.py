@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.answers import MANY, Answers, Question, question
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.fragmentation import Gauge, idle_milli
-from scheduler_ext.gradient import fragmentation
-from scheduler_ext.mix import BUILT_IN, Mix, Want
-from scheduler_ext.nodes import Node, node_of, with_others
-from scheduler_ext.persistent import Map
-from scheduler_ext.policy import NO_FIT
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.rooms import Room
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import Gauge, idle_milli
+from scheduler_ext.scoring.policy import NO_FIT
+from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
+from scheduler_ext.snapshot.free import Room
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node, node_of, with_others
+from scheduler_ext.verbs.fit_cache import MANY, Answers, Question, question
 from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt
 from tests.worlds import card, container
 

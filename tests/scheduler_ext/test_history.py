@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deploy.local.nodes import card_uuid, kwok_node
+from deploy.local.kwok_nodes import card_uuid, kwok_node
 from tests.scheduler_ext.history import History, Json, complaints
 
 NODE = kwok_node("n", cards=2, memory_mib=16_000)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.closures import Closure, closures
-from scheduler_ext.facts import CLOSED, read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import is_roomier
-from scheduler_ext.persistent import Map
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import (
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import CLOSED, read_node
+from scheduler_ext.reports.closed_nodes import Closure, closures
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import is_roomier
+from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     expire,
     node_gone,

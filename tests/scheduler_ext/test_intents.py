@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.intents import LASTS_S, MOST, MOST_OF_A_NODE, Intents
-from scheduler_ext.persistent import Map
-from scheduler_ext.policy import BINPACK, Order
-from scheduler_ext.rooms import Room
-from scheduler_ext.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
+from scheduler_ext.model.node import read_node
+from scheduler_ext.scoring.policy import BINPACK, Order
+from scheduler_ext.snapshot.free import Room
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
+from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, Intents
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent, read
 from tests.worlds import card

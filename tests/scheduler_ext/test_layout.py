@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.choosing import Steps, TooManyStepsError
-from scheduler_ext.layout import lay_out
-from scheduler_ext.policy import BINPACK, SPREAD, Policy
-from scheduler_ext.rooms import Room, Shape
-from scheduler_ext.task import Layout
+from scheduler_ext.fit.card_sets import Steps, TooManyStepsError
+from scheduler_ext.fit.problem import Layout
+from scheduler_ext.fit.search import lay_out
+from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy
+from scheduler_ext.snapshot.free import Room, Shape
 from tests.scheduler_ext.worlds import examples
 from timekeeper.core.values import Ask, ContainerAsk
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.answers import Sorted
-from scheduler_ext.fencing import marker, toucher
-from scheduler_ext.marks import Mark, Marks, claimed, heard, listed
-from scheduler_ext.pods import Other
-from scheduler_ext.policies import Policies
-from scheduler_ext.policy import Policy, policy_named
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.standing import UNHEARD
-from scheduler_ext.verbs import Verbs
-from scheduler_ext.victims import Moment
-from scheduler_ext.waker import Waker
-from scheduler_ext.wire import Asked
+from scheduler_ext.controllers.requeuer import Waker
+from scheduler_ext.leadership.fencing import marker, toucher
+from scheduler_ext.model.leader_mark import Mark, Marks, claimed, heard, listed
+from scheduler_ext.model.pod import Other
+from scheduler_ext.model.standing import UNHEARD
+from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.scoring.policy import Policy, policy_named
+from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.fit_cache import Sorted
+from scheduler_ext.verbs.protocol import Asked
+from scheduler_ext.verbs.verbs import Verbs
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import node, on, percent, read

@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduler_ext.api import Answered
-from scheduler_ext.books import Books
-from scheduler_ext.fencing import Touch, toucher
-from scheduler_ext.leading import Leadership
-from scheduler_ext.pods import Pod
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.leadership.fencing import Touch, toucher
+from scheduler_ext.leadership.takeover import Leadership
+from scheduler_ext.model.pod import Pod
 from tests.scheduler_ext import machine
 from tests.scheduler_ext.worlds import percent, read
+from timekeeper.runtime.api_server import Answered
 
 
 class Looked:

@@ -13,9 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.pods import MOST_GRACE_MS
-from scheduler_ext.snapshot import EMPTY, Snapshot, expire, node_seen, pod_gone, pod_seen, pods_listed
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import MOST_GRACE_MS
+from scheduler_ext.snapshot.snapshot import (
+    EMPTY,
+    Snapshot,
+    expire,
+    node_seen,
+    pod_gone,
+    pod_seen,
+    pods_listed,
+)
 from tests.scheduler_ext.worlds import Json, examples, holders, node, on, percent, read, rebuilt
 from tests.worlds import card
 

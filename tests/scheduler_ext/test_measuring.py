@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from scheduler_ext.measuring import (
+from scheduler_ext.clients.card_load_poller import (
     POLL_EVERY_MS,
     STALE_MS,
     WANTED_MS,

@@ -7,12 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_ext.answers import Answers, Sorted, question
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.gradient import Gradient
-from scheduler_ext.load import Figures, Kept, load
-from scheduler_ext.mix import (
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_any
+from scheduler_ext.model.standing import Standing, Standings
+from scheduler_ext.scoring.fragmentation import Gradient
+from scheduler_ext.scoring.load import Figures, Kept, load
+from scheduler_ext.scoring.policy import BINPACK, NO_FIT, RANDOM, Policy
+from scheduler_ext.scoring.rank import foremost, ranked
+from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.scoring.typical_pods import (
     BUILT_IN,
     ENOUGH_PODS,
     FEWEST_PODS,
@@ -24,13 +28,9 @@ from scheduler_ext.mix import (
     mix_of,
     want_of,
 )
-from scheduler_ext.pods import read_any
-from scheduler_ext.policies import Policies
-from scheduler_ext.policy import BINPACK, NO_FIT, RANDOM, Policy
-from scheduler_ext.rank import foremost, ranked
-from scheduler_ext.snapshot import Snapshot, other_seen
-from scheduler_ext.standing import Standing, Standings
-from scheduler_ext.wire import Asked
+from scheduler_ext.snapshot.snapshot import Snapshot, other_seen
+from scheduler_ext.verbs.fit_cache import Answers, Sorted, question
+from scheduler_ext.verbs.protocol import Asked
 from tests.scheduler_ext.machine import Cluster, Replica
 from tests.scheduler_ext.test_cpu import plain, with_cpu
 from tests.scheduler_ext.test_leading import verbs_of

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from scheduler_ext import settings
-from scheduler_ext.polling import Poller
+from scheduler_ext.clients.standings_poller import Poller
+from scheduler_ext.model.standing import UNHEARD, UNKNOWN, Standing
+from scheduler_ext.model.standing_table import UndecodableTableError, decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
-from scheduler_ext.standing import UNHEARD, UNKNOWN, Standing
-from scheduler_ext.standing_table import UndecodableTableError, decode, standings_at
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import Json
 from tests.webhook.servers import Served, Timekeeper, Tls

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.cooling import NOTHING_DONE
-from scheduler_ext.standing import Standings
+from scheduler_ext.model.standing import Standings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.moments import IN, OVER, budget, of, standing
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read

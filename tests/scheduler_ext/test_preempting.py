@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import card_uuid
+from deploy.local.kwok_nodes import card_uuid
 from tests.scheduler_ext.cluster import PROFILE, SCHEDULER, World, eventually, plane
 from tests.scheduler_ext.process import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken

@@ -6,13 +6,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import Node
-from scheduler_ext.pods import Pod
-from scheduler_ext.precedence import rank_of
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import Snapshot, pod_gone, pod_seen
-from scheduler_ext.victims import Choice, best, choose
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.preemption.precedence import rank_of
+from scheduler_ext.preemption.victims import Choice, best, choose
+from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.snapshot import Snapshot, pod_gone, pod_seen
 from tests.scheduler_ext.moments import DEMOTED, IN, NOW_MS, OVER, UNLIMITED, at, standing
 from tests.scheduler_ext.worlds import node, percent, read, rebuilt
 from tests.worlds import card

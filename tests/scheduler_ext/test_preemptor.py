@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import without_seat
-from scheduler_ext.preemption import OUTRANKED
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.reservation import MOST_MS
-from scheduler_ext.standing import UNHEARD, Standing, Standings
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.reservation import MOST_MS
+from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.preemption.plan import OUTRANKED
+from scheduler_ext.snapshot.node_info import without_seat
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.preempting import (
     DEBTOR,
@@ -24,7 +24,7 @@ from tests.scheduler_ext.preempting import (
 from tests.scheduler_ext.reserving import NOW_MS, held, stamp
 from tests.scheduler_ext.worlds import bound, node, on, percent, request_of
 from tests.worlds import card
-from timekeeper.core.cards import encode_placement
+from timekeeper.core.request.cards import encode_placement
 
 Json = dict[str, Any]
 

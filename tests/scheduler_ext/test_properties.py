@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext import refusal
-from scheduler_ext.answers import Answers, question
-from scheduler_ext.fit import fit
-from scheduler_ext.fragmentation import Gauge
-from scheduler_ext.gradient import fragmentation
-from scheduler_ext.mix import BUILT_IN
-from scheduler_ext.policy import BUILT, Policy
-from scheduler_ext.refusal import Refusal
+from scheduler_ext.fit import refusal
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.policy import BUILT, Policy
+from scheduler_ext.scoring.typical_pods import BUILT_IN
+from scheduler_ext.verbs.fit_cache import Answers, question
 from tests.scheduler_ext import oracle
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.oracle import Card, Container, World
 from tests.scheduler_ext.worlds import Json, asking, bound, examples, node, read, rebuilt
 from tests.worlds import card, container
-from timekeeper.core.cards import encode_placement
+from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement, Slice
 
 # few different sizes and amounts, so that cards are often just full

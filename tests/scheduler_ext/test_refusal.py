@@ -1,8 +1,8 @@
 """What a node is refused with is said of every node, so no pod may make it long."""
 
-from scheduler_ext import refusal
-from scheduler_ext.decisions import KINDS
-from scheduler_ext.fit import fit
+from scheduler_ext.fit import refusal
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.verbs.last_decisions import KINDS
 from tests.scheduler_ext.worlds import asking, node, on, percent, read, rebuilt, request_of
 from tests.worlds import card, container
 

@@ -9,14 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_ext.assembly import now_ms
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import is_roomier, without_seat
-from scheduler_ext.pods import read_pod
-from scheduler_ext.policy import BINPACK
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.reservation import MOST_MS, SKEW_MS, Reservation, condition_of, read_reservation, withdrawn
-from scheduler_ext.snapshot import (
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.model.reservation import (
+    MOST_MS,
+    SKEW_MS,
+    Reservation,
+    condition_of,
+    read_reservation,
+    withdrawn,
+)
+from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.node_info import is_roomier, without_seat
+from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     assume,
     expire,
@@ -28,7 +35,7 @@ from scheduler_ext.snapshot import (
     pods_listed,
     vanish,
 )
-from scheduler_ext.waiting import next_to_wake, waiter
+from scheduler_ext.waiting.order import next_to_wake, waiter
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt, request_of

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_ext.answers import Answers, question
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.policy import BINPACK, SPREAD, Policy, policy_named
-from scheduler_ext.rank import ranked
-from scheduler_ext.refusal import Refusal, malformed
-from scheduler_ext.rooms import Room
-from scheduler_ext.snapshot import assume, expire, forget, node_seen, pod_gone, pod_seen
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal, malformed
+from scheduler_ext.model.node import read_node
+from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy, policy_named
+from scheduler_ext.scoring.rank import ranked
+from scheduler_ext.snapshot.free import Room
+from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_seen, pod_gone, pod_seen
+from scheduler_ext.verbs.fit_cache import Answers, question
 from tests.scheduler_ext import scenarios
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import is_roomier, uses_of
-from scheduler_ext.persistent import Map
-from scheduler_ext.pods import Pod, read_any, read_other, read_pod
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import (
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import Pod, read_any, read_other, read_pod
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import is_roomier, uses_of
+from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
     assume,
@@ -49,7 +49,7 @@ from tests.scheduler_ext.worlds import (
 )
 from tests.worlds import card, container, limits_of, status, terminated
 from tests.worlds import running as running_state
-from timekeeper.core.cards import encode_placement
+from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.cluster import (
     PODS,
     PROFILE,

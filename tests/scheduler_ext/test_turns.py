@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.policy import BINPACK
-from scheduler_ext.snapshot import Snapshot
-from scheduler_ext.standing import UNHEARD, Standing, Standings
-from scheduler_ext.turns import Turns
-from scheduler_ext.waiting import Waiter, turn
-from scheduler_ext.waker import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Waker
+from scheduler_ext.controllers.requeuer import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Waker
+from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.waiting.order import Waiter, turn
+from scheduler_ext.waiting.waiting_queue import Turns
 from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt
 
 

@@ -8,13 +8,13 @@ import pytest
 from flask.testing import FlaskClient
 
 from scheduler_ext import settings
-from scheduler_ext.api import Api
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.worlds import card, container
-from timekeeper.core.reflect import Json
+from timekeeper.core.kube.reflector import Json
+from timekeeper.runtime.api_server import Api
 
 Start = Callable[..., Running]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from scheduler_ext.nodes import Node
-from scheduler_ext.snapshot import Snapshot, assume
-from scheduler_ext.victims import Choice, best
+from scheduler_ext.preemption.victims import Choice, best
+from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.snapshot import Snapshot, assume
 from tests.scheduler_ext.moments import (
     DEMOTED,
     IN,
@@ -21,7 +21,7 @@ from tests.scheduler_ext.moments import (
 )
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, place, read, rebuilt
 from tests.worlds import card, container
-from timekeeper.core.cards import decode_placement
+from timekeeper.core.request.cards import decode_placement
 
 
 def test_two_half_free_cards_hold_no_three_quarters_so_the_smaller_holding_of_lower_priority_goes() -> None:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_ext.fewest import Bound, fewest
-from scheduler_ext.fit import fit
-from scheduler_ext.nodes import without_seats
-from scheduler_ext.precedence import outranks
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.shortage import NEVER, Shortage
-from scheduler_ext.victims import Choice, Moment, candidates, choose
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.preemption.lower_bound import NEVER, Shortage
+from scheduler_ext.preemption.precedence import outranks
+from scheduler_ext.preemption.victim_search import Bound, fewest
+from scheduler_ext.preemption.victims import Choice, Moment, candidates, choose
+from scheduler_ext.snapshot.node_info import without_seats
 from tests.scheduler_ext.moments import IN, OVER, UNLIMITED, budget, cards, disruptions, of, standing
 from tests.scheduler_ext.moments import at as moment_of
 from tests.scheduler_ext.worlds import asking, bound, read

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.figures import Totals
-from scheduler_ext.fragmentation import Gauge
-from scheduler_ext.headroom import MOST_ON_A_NODE, Counting, Headroom
-from scheduler_ext.mix import BUILT_IN, Mix, Want
-from scheduler_ext.pods import read_pod
-from scheduler_ext.policy import BINPACK, Order, policy_named
-from scheduler_ext.query import cluster_query, size, typical_sizes, waiting_query
-from scheduler_ext.rooms import Room
-from scheduler_ext.snapshot import Snapshot, node_gone, node_seen, pod_gone, pod_seen
-from scheduler_ext.wire import MalformedError
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.reports.headroom import MOST_ON_A_NODE, Counting, Headroom
+from scheduler_ext.reports.query import cluster_query, size, typical_sizes, waiting_query
+from scheduler_ext.reports.totals import Totals
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.policy import BINPACK, Order, policy_named
+from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
+from scheduler_ext.snapshot.free import Room
+from scheduler_ext.snapshot.snapshot import Snapshot, node_gone, node_seen, pod_gone, pod_seen
+from scheduler_ext.verbs.protocol import MalformedError
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, place, rebuilt

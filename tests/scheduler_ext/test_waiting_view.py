@@ -4,9 +4,17 @@ import re
 
 import pytest
 
-from scheduler_ext import refusal
-from scheduler_ext.decisions import KINDS, MOST_EXAMPLES, MOST_PODS, OTHER, Decisions, Reason, kind_of
-from scheduler_ext.facts import CLOSED, read_node
+from scheduler_ext.fit import refusal
+from scheduler_ext.model.node import CLOSED, read_node
+from scheduler_ext.verbs.last_decisions import (
+    KINDS,
+    MOST_EXAMPLES,
+    MOST_PODS,
+    OTHER,
+    Decisions,
+    Reason,
+    kind_of,
+)
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.test_view import waiting, world
 from tests.scheduler_ext.worlds import asking, node, percent, request_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_ext.policy import BINPACK
-from scheduler_ext.standing import UNHEARD, Standing, Standings
-from scheduler_ext.waiting import MOST_NODES, Waiter, next_to_wake, waiter
+from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.waiting.order import MOST_NODES, Waiter, next_to_wake, waiter
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import NOW_MS, held

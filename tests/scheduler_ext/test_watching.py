@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.api import Api
-from scheduler_ext.watching import PODS, Kind, events
+from scheduler_ext.cache.informers import PODS, Kind, events
 from tests.scheduler_ext.apiserver import ApiServer
-from timekeeper.core.reflect import Changed, Event, Failed, Listed, Progress
+from timekeeper.core.kube.reflector import Changed, Event, Failed, Listed, Progress
+from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
-from scheduler_ext import worker
-from scheduler_ext.connection import Said
+from scheduler_ext.serving import worker
+from scheduler_ext.serving.connection import Said
 
 
 class App:

@@ -6,14 +6,14 @@ from typing import Any
 
 from hypothesis import settings
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.fit import fit
-from scheduler_ext.pods import Pod, read_other, read_pod
-from scheduler_ext.policy import policy_named
-from scheduler_ext.refusal import Refusal
-from scheduler_ext.snapshot import EMPTY, Snapshot, nodes_listed, others_listed, pods_listed
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import Pod, read_other, read_pod
+from scheduler_ext.scoring.policy import policy_named
+from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, nodes_listed, others_listed, pods_listed
 from tests.worlds import card, container, inventory, pod
-from timekeeper.core.cards import encode_placement
+from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import GPURequest, Placement
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ import pytest
 from deploy.local.identity import Authority, new_authority
 from sidecar import settings, spool
 from sidecar.beats import Answer
-from sidecar.courier import Courier, Delivered, Failed
+from sidecar.heartbeat_client import Courier, Delivered, Failed
 from sidecar.run import boot_ms
 from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import beats, spool
-from sidecar.courier import NOT_KNOWN, Delivered, Failed
-from sidecar.heart import (
+from sidecar.heartbeat_client import NOT_KNOWN, Delivered, Failed
+from sidecar.reporter import (
     ENDING_MS,
     GATHER_MS,
     MOST_ENDING_INTERVAL_MS,

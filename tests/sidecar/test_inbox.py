@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.inbox import End, Inbox
+from sidecar.event_loop import End, Inbox
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 
 from deploy.local.identity import Authority
 from sidecar import __main__, beats, run, settings, spool
-from sidecar.courier import Delivered
-from sidecar.errand import errand
-from sidecar.heart import Heart, Ports
-from sidecar.inbox import End, Inbox
+from sidecar.background import errand
+from sidecar.event_loop import End, Inbox
+from sidecar.heartbeat_client import Delivered
 from sidecar.log import say
 from sidecar.nvml import Gauge
+from sidecar.reporter import Heart, Ports
 from sidecar.run import Posted
 from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
 

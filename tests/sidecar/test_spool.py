@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sidecar import spool
 from sidecar.spool import Beat, Post, Spool
-from timekeeper.app.body import LARGEST_BODY
-from timekeeper.app.posts import read_heartbeats
+from timekeeper.api.bodies.heartbeats import read_heartbeats
+from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.core.wire import BeatDevice
 
 FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}

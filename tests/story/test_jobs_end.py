@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 

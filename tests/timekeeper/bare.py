@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from tests.timekeeper.listed import Listed
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import Entry, history_of
 from timekeeper.accounts.grants import Grant, Granted
-from timekeeper.accounts.history import Entry, history_of
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import admitted_in_budget, estimated_rate
 from timekeeper.accounts.statements import AccountKey, Part, statements
-from timekeeper.core.cards import weight_of
-from timekeeper.core.ledger import Interval
-from timekeeper.settler.book import Book
-from timekeeper.settler.checking import differences
-from timekeeper.settler.decide import Decision, Facts, decide, listed_namespaces
-from timekeeper.settler.entries import Read, read_entries
-from timekeeper.settler.sums import Grants
-from timekeeper.settler.world import All, Heard, One, Quiet, World
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.request.cards import weight_of
+from timekeeper.settler.budget_entries import Read, read_entries
+from timekeeper.settler.cluster.cluster_state import All, Heard, One, Quiet, World
+from timekeeper.settler.decide.decide import Decision, Facts, decide, listed_namespaces
+from timekeeper.settler.self_check import differences
+from timekeeper.settler.state.ledger_state import Book
+from timekeeper.settler.state.totals import Grants
 
 NODES = ("n1", "n2", "n3")
 TEAMS = ("team-a", "team-b", "team-c", "other")

@@ -12,12 +12,12 @@ from sqlalchemy import insert
 from werkzeug.test import TestResponse
 
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Clock, Reviews, user_status
-from timekeeper.app import create_app
-from timekeeper.app.gate import Gate
-from timekeeper.app.tokens import Expected
-from timekeeper.store.engine import Connection, Store, open_store
-from timekeeper.store.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
-from timekeeper.store.upgrade import upgrade
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.auth.tokens import Expected
+from timekeeper.api.create_app import create_app
+from timekeeper.store.engine.engine import Connection, Store, open_store
+from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.engine.upgrade import upgrade
 
 Json = dict[str, Any]
 

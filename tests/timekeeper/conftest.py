@@ -7,8 +7,8 @@ import pytest
 
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.timekeeper.worlds import Town
-from timekeeper.store.engine import Store, open_store
-from timekeeper.store.upgrade import upgrade
+from timekeeper.store.engine.engine import Store, open_store
+from timekeeper.store.engine.upgrade import upgrade
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 
-from timekeeper.store.engine import Store
+from timekeeper.store.engine.engine import Store
 
 
 class KilledError(BaseException):

@@ -7,7 +7,7 @@ from timekeeper.accounts.balance import Held, Rates, rates_of
 from timekeeper.accounts.grants import NONE, Granted
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.statements import AccountKey, Part
-from timekeeper.core.ledger import Interval
+from timekeeper.core.ledger.metering import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from tests.timekeeper.oracle import Known, Terms
 from tests.timekeeper.oracle_accounts import Books, Budget
 from tests.timekeeper.oracle_presence import Word
 from tests.timekeeper.worlds import READ, Clock, Json, Town, budgets, lease
-from timekeeper.settler.run import Settler
-from timekeeper.settler.world import All, Heard, One
-from timekeeper.store.engine import ConflictError
+from timekeeper.settler.cluster.cluster_state import All, Heard, One
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import ConflictError
 
 NODES = ("n1", "n2")
 CARDS = 64

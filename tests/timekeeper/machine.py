@@ -17,7 +17,7 @@ from tests.timekeeper.lives import BUDGETS, CARDS, NODES, SETTINGS, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0
-from timekeeper.store.engine import ConflictError
+from timekeeper.store.engine.engine import ConflictError
 
 MOST_PODS = 5
 BEGINNINGS = (

@@ -4,10 +4,10 @@ the first release, that reach over days."""
 from sqlalchemy import insert
 
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
-from timekeeper.auditing.audit import audit
-from timekeeper.auditing.finding import Finding
-from timekeeper.store.schema import FIGURES, GRANTS, POSTINGS, SESSIONS
-from timekeeper.store.snapshot import snapshot
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.schema import FIGURES, GRANTS, POSTINGS, SESSIONS
+from timekeeper.store.queries.snapshot import snapshot
 
 MIDNIGHT = T0 - T0 % DAY  # of the first day
 LABELS = {"app": '=cmd("x")', "team.example/cost": "a,b;c", "release": "pr\u00fcfung-\U0001f40d"}

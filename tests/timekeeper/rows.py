@@ -1,7 +1,7 @@
 """A good row of each table, as tests write it into the database themselves."""
 
-from timekeeper.store.engine import Store
-from timekeeper.store.schema import METADATA
+from timekeeper.store.engine.engine import Store
+from timekeeper.store.engine.schema import METADATA
 
 Row = dict[str, object]
 

@@ -22,8 +22,8 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.app.sheets import safe
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.api.formats.report_formats import safe
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 ENTRY = "gpuHours: 2\nperiod: month\nonExhausted: deprioritize"
 

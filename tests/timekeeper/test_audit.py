@@ -13,10 +13,10 @@ from tests.postgresql import fresh_postgresql
 from tests.timekeeper.past import MIDNIGHT, live
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Town
 from timekeeper.__main__ import main
-from timekeeper.auditing.audit import Checked, audit
-from timekeeper.auditing.finding import Finding
-from timekeeper.store.engine import Connection
-from timekeeper.store.snapshot import snapshot
+from timekeeper.operations.audit.audit import Checked, audit
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.queries.snapshot import snapshot
 
 GPU_HOUR = 3_600_000_000
 RUNNING = "session uid-running (team-b/running)"

@@ -6,7 +6,7 @@ from tests.timekeeper.machine import Machine
 from tests.timekeeper.past import differences
 from tests.timekeeper.test_machine import SEED, Url, fresh, lived  # noqa: F401 -- a fixture
 from tests.timekeeper.worlds import DAY, SECOND, Town
-from timekeeper.auditing.retention import fold_all
+from timekeeper.store.retention import fold_all
 
 
 class Audited(Machine):

@@ -7,9 +7,9 @@ import pytest
 from tests.timekeeper.worlds import READ, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper import metrics
 from timekeeper.accounts.pods import Pod, Unreadable, read_pod
-from timekeeper.core.policy import Settings
-from timekeeper.settler.waits import MOST_ESTIMATES, MOST_PASSED, Waits
-from timekeeper.settler.world import MOST_UNREADABLE, All, Heard, One, World
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.settler.cluster.cluster_state import MOST_UNREADABLE, All, Heard, One, World
+from timekeeper.settler.state.unbound_pods import MOST_ESTIMATES, MOST_PASSED, Waits
 
 
 def waiting(number: int, models: tuple[str, ...] = ()) -> Pod:

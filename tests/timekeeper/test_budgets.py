@@ -4,9 +4,9 @@ import pytest
 
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
-from timekeeper.core.policy import GPU_HOUR
-from timekeeper.settler.announce import event
-from timekeeper.store import reading
+from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.settler.budget_events import event
+from timekeeper.store.queries import ledger as reading
 
 MONTH = "gpuHours: 10\nperiod: month\nonExhausted: deprioritize"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from timekeeper.core.ledger import FOREVER_MS, period_at
+from timekeeper.core.ledger.metering import FOREVER_MS, period_at
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 UTC = datetime.UTC

@@ -4,11 +4,11 @@ import pytest
 from sqlalchemy import insert, select
 
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
-from timekeeper.auditing.audit import audit
-from timekeeper.auditing.finding import Finding
-from timekeeper.core.policy import GPU_HOUR
-from timekeeper.store.schema import GRANTS
-from timekeeper.store.snapshot import snapshot
+from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.finding import Finding
+from timekeeper.store.engine.schema import GRANTS
+from timekeeper.store.queries.snapshot import snapshot
 
 MIDNIGHT = T0 + 14 * HOUR  # the 21st of November
 DAILY = "gpuHours: 10\nperiod: day\ncarryOver: 0.5"

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
-from timekeeper.settler.decide import Decision
-from timekeeper.settler.entries import Read
-from timekeeper.settler.run import Settler
-from timekeeper.store import beats
-from timekeeper.store.engine import ConflictError, Store
+from timekeeper.settler.budget_entries import Read
+from timekeeper.settler.decide.decide import Decision
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import ConflictError, Store
+from timekeeper.store.writes import heartbeats as beats
 
 ENTRY = "gpuHours: {}\nperiod: hour\nonExhausted: deprioritize"
 

@@ -24,11 +24,11 @@ from tests.timekeeper.worlds import (
     node,
     token,
 )
-from timekeeper.settler.run import Settler
-from timekeeper.store import reading
-from timekeeper.store.engine import Store, UnavailableError, open_store
-from timekeeper.store.schema import NODES
-from timekeeper.store.upgrade import upgrade
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import Store, UnavailableError, open_store
+from timekeeper.store.engine.schema import NODES
+from timekeeper.store.engine.upgrade import upgrade
+from timekeeper.store.queries import ledger as reading
 
 POD = gpu_pod(started_ms=T0)
 BUDGET = "gpuHours: 1\nperiod: month"

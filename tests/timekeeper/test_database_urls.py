@@ -10,9 +10,9 @@ from tests.postgresql import EMPTY, PASSWORD, fresh_postgresql, server
 from tests.timekeeper.fake_api_server import kubeconfig
 from tests.timekeeper.processes import Process, prepared
 from timekeeper.settings import UnusableError
-from timekeeper.store.engine import UnavailableError, open_store
-from timekeeper.store.sqlite import file_of, network_file_system
-from timekeeper.store.upgrade import upgrade
+from timekeeper.store.engine.engine import UnavailableError, open_store
+from timekeeper.store.engine.sqlite import file_of, network_file_system
+from timekeeper.store.engine.upgrade import upgrade
 
 # Lines of /proc/self/mountinfo as machines have them: proc_pid_mountinfo(5).
 MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

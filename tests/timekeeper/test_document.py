@@ -6,9 +6,9 @@ import random
 
 from tests.timekeeper.worlds import GPU, SECOND, T0
 from timekeeper.accounts.balance import Figures, Statement, statement, untouched
-from timekeeper.accounts.history import Entry, History, history_of
+from timekeeper.accounts.budget_history import Entry, History, history_of
 from timekeeper.accounts.standings import Entries, Published, publish
-from timekeeper.core.policy import Settings
+from timekeeper.core.budgets.policy import Settings
 
 CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority")}
 

@@ -26,10 +26,10 @@ from tests.timekeeper.worlds import (
     node,
     token,
 )
-from timekeeper.accounts.evictions import RESULTS, Result
+from timekeeper.accounts.card_use.evictions import RESULTS, Result
 from timekeeper.accounts.pods import Pod, read_pod
 from timekeeper.api_server import ApiServer, connect
-from timekeeper.settler.evicting import (
+from timekeeper.settler.evictions.evictor import (
     LOOK_S,
     SOON_S,
     Evictor,
@@ -37,9 +37,9 @@ from timekeeper.settler.evicting import (
     may_be_evicted,
     sight_of,
 )
-from timekeeper.settler.telling import EVICTED, PROTECTED, PodNotice, pod_event
-from timekeeper.store import terms
-from timekeeper.store.engine import UnavailableError
+from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, PodNotice, pod_event
+from timekeeper.store.engine.engine import UnavailableError
+from timekeeper.store.writes import fencing as terms
 
 STEP = 15 * SECOND
 EVICT = {"_settings": "overuse: evict\noveruseGrace: 1m"}

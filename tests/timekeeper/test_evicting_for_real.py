@@ -10,14 +10,14 @@ from prometheus_client import REGISTRY
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
 from tests.timekeeper.fake_api_server import wait_for
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
 from timekeeper.api_server import connect
-from timekeeper.clock import now_ms
-from timekeeper.settler.evicting import Evictor, sight_of
-from timekeeper.settler.telling import EVICTED, PROTECTED
+from timekeeper.runtime.clock import now_ms
+from timekeeper.settler.evictions.evictor import Evictor, sight_of
+from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import terminated
-from timekeeper.settler.world import Heard, Quiet
+from timekeeper.settler.cluster.cluster_state import Heard, Quiet
 
 START = T0 + 2 * SECOND
 
@@ -115,7 +115,7 @@ def test_a_heartbeat_of_a_pod_without_a_session_is_kept_by_its_sidecar(running: 
 
 
 def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) -> None:
-    from timekeeper.store import beats
+    from timekeeper.store.writes import heartbeats as beats
 
     for run in range(30):
         running.clock.turn(SECOND)

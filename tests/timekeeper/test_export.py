@@ -16,11 +16,11 @@ from tests.postgresql import fresh_postgresql
 from tests.timekeeper.past import differences, live
 from tests.timekeeper.worlds import DAY, SECOND, T0, Town
 from timekeeper.__main__ import main
-from timekeeper.auditing.retention import fold_all
-from timekeeper.store.engine import open_store
-from timekeeper.store.exporting import LEFT_OUT, TABLES, export
-from timekeeper.store.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
-from timekeeper.store.snapshot import snapshot
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
+from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.retention import fold_all
+from timekeeper.store.transfer.exporter import LEFT_OUT, TABLES, export
 
 REPORTS = tuple(
     f"/v1/{path}"

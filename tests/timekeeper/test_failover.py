@@ -17,7 +17,7 @@ from tests.postgresql import fresh_postgresql, server
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, HOUR, Json, budgets, gpu_pod, lease, node, user_status
-from timekeeper.clock import now_ms
+from timekeeper.runtime.clock import now_ms
 
 LEASE_S = 4
 WITHIN_S = 60.0

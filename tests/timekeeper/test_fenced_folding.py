@@ -7,9 +7,9 @@ from sqlalchemy import func, select
 
 from tests.timekeeper.past import live
 from tests.timekeeper.worlds import HOUR, Town
-from timekeeper.auditing.retention import fold_all, keep_folding
-from timekeeper.store.schema import FOLDED
-from timekeeper.store.terms import Fenced
+from timekeeper.store.engine.schema import FOLDED
+from timekeeper.store.retention import fold_all, keep_folding
+from timekeeper.store.writes.fencing import Fenced
 
 
 def folded(town: Town) -> int:

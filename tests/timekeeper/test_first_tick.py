@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
-from timekeeper.settler.run import Settler
-from timekeeper.settler.tally import Tally
+from timekeeper.settler.settler import Settler
+from timekeeper.settler.state.open_session_totals import Tally
 
 HOURLY = "gpuHours: 10\nperiod: hour\ncarryOver: 0.5"
 

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
-from timekeeper.core.ledger import Balance, Interval, exhausted_at
+from timekeeper.core.ledger.metering import Balance, Interval, exhausted_at
 
 NO_LOOKAHEAD = "lookahead: 0s"
 

@@ -21,10 +21,10 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.app.gate import MOST_REMEMBERED, Gate
-from timekeeper.app.problem import Problem
-from timekeeper.app.tokens import Expected, fault, issuer_of
-from timekeeper.core.reflect import UnreachableError
+from timekeeper.api.auth.gate import MOST_REMEMBERED, Gate
+from timekeeper.api.auth.tokens import Expected, fault, issuer_of
+from timekeeper.api.problem import Problem
+from timekeeper.core.kube.reflector import UnreachableError
 
 GOOD = token("good")
 EXPECTED = Expected("bursar", "test")

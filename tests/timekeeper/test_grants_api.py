@@ -11,10 +11,10 @@ import pytest
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import HOUR, T0, budgets, node, token, user_status
 from tests.timekeeper.worlds import Town as Whole
-from timekeeper.app import create_app
-from timekeeper.app.gate import Gate
-from timekeeper.app.tokens import Expected
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.auth.tokens import Expected
+from timekeeper.api.create_app import create_app
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from tests.timekeeper.worlds import (
     lease,
     node,
 )
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 MEMBER = "gpuHours: 100\ngroup: lab"
 LAB = "gpuHours: 10"

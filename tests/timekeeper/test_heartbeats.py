@@ -27,10 +27,11 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.accounts.figures import Cards, Figure, Used, by_hour, cards_of
-from timekeeper.accounts.pace import MOST_A_SECOND, MOST_MS, interval_ms
-from timekeeper.store import beats, figures
-from timekeeper.store.schema import HEARTBEATS, SESSIONS
+from timekeeper.accounts.card_use.figures import Cards, Figure, Used, by_hour, cards_of
+from timekeeper.accounts.intervals import MOST_A_SECOND, MOST_MS, interval_ms
+from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
+from timekeeper.store.writes import heartbeats as beats
+from timekeeper.store.writes import usage as figures
 
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, card=1, started_ms=T0)

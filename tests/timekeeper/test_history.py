@@ -2,9 +2,9 @@
 
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY
-from timekeeper.accounts.history import Entry, History, Tenure, history_of
-from timekeeper.core.ledger import FOREVER_MS, Interval
-from timekeeper.core.policy import UNLIMITED, Budget, Settings
+from timekeeper.accounts.budget_history import Entry, History, Tenure, history_of
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, Settings
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
 MONTH = "gpuHours: 10\nperiod: month"
 WEEK = "gpuHours: 10\nperiod: week"

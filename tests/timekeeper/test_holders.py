@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.facts import read_node
-from scheduler_ext.pods import read_pod
-from scheduler_ext.snapshot import EMPTY, expire, node_seen, pod_gone, pod_seen, pods_listed
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.snapshot.snapshot import EMPTY, expire, node_seen, pod_gone, pod_seen, pods_listed
 from tests.timekeeper.worlds import (
     GPU,
     HOUR,

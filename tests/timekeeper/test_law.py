@@ -15,9 +15,9 @@ from tests.timekeeper import oracle, truth
 from timekeeper.accounts.pods import Pod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
 from timekeeper.accounts.session import open_session
-from timekeeper.core.cards import decode_inventory
-from timekeeper.core.ledger import Evidence, Interval, split, witnessed
-from timekeeper.core.policy import Settings
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.ledger.metering import Evidence, Interval, split, witnessed
+from timekeeper.core.request.cards import decode_inventory
 
 MODES = ("dominant", "compute", "memory", "mean")
 MEMORY_FLOOR_MIB = 64

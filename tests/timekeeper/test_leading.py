@@ -12,11 +12,12 @@ from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving,
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper.api_server import connect
-from timekeeper.core.lease import Lease, Watched, is_free, watched
-from timekeeper.leading import Election
-from timekeeper.store import reading, terms
-from timekeeper.store.engine import UnavailableError, open_store
-from timekeeper.store.schema import NODES
+from timekeeper.core.kube.lease import Lease, Watched, is_free, watched
+from timekeeper.settler.election import Election
+from timekeeper.store.engine.engine import UnavailableError, open_store
+from timekeeper.store.engine.schema import NODES
+from timekeeper.store.queries import ledger as reading
+from timekeeper.store.writes import fencing as terms
 
 MINE, OTHERS = Lease("me", 15, "7"), Lease("other", 15, "7")
 

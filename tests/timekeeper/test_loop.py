@@ -22,10 +22,10 @@ from sidecar import http1
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.processes import Process, prepared, send
 from tests.timekeeper.worlds import ADMIN, gpu_pod, lease, node, pod_status, token, user_status
-from timekeeper.clock import now_ms
-from timekeeper.connection import BoundedSocket
-from timekeeper.loop import LoopWorker
-from timekeeper.seats import Seats
+from timekeeper.runtime.clock import now_ms
+from timekeeper.serving.connection import BoundedSocket
+from timekeeper.serving.seats import Seats
+from timekeeper.serving.worker import LoopWorker
 
 MANY = 20  # clients of a worker whose sibling has none
 SLOW = 8  # clients that hold what they can get

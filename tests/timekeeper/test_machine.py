@@ -14,8 +14,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.postgresql import fresh_postgresql
 from tests.timekeeper.machine import Machine
-from timekeeper.store.engine import open_store
-from timekeeper.store.upgrade import upgrade
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.upgrade import upgrade
 
 Url = Callable[[ExitStack], str]
 Tell = Callable[[str], None]

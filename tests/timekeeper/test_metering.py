@@ -21,7 +21,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.nodes import card_uuid, kwok_node
+from deploy.local.kwok_nodes import card_uuid, kwok_node
 from tests.local.worlds import NAMESPACES, NODES, eventually, get, namespace
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared

@@ -8,10 +8,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.timekeeper.rows import DAY, GOOD, Row, days, insert
-from timekeeper.store.engine import ConflictError, Store, open_store
-from timekeeper.store.inserting import insert_all
-from timekeeper.store.schema import METADATA
-from timekeeper.store.upgrade import MIGRATIONS, upgrade
+from timekeeper.store.engine.engine import ConflictError, Store, open_store
+from timekeeper.store.engine.schema import METADATA
+from timekeeper.store.engine.upgrade import MIGRATIONS, upgrade
+from timekeeper.store.writes.inserting import insert_all
 
 # For each CHECK, by its name: a row that it refuses.
 BAD = [

@@ -8,10 +8,10 @@ import pytest
 from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import AGENTS, Json, the
 from tests.timekeeper.worlds import Clock, Town
-from timekeeper.app import create_app
-from timekeeper.app.gate import Gate
-from timekeeper.app.tokens import Expected
-from timekeeper.clock import now_ms
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.auth.tokens import Expected
+from timekeeper.api.create_app import create_app
+from timekeeper.runtime.clock import now_ms
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

@@ -25,11 +25,12 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
-from timekeeper.accounts.figures import Figure, Used
-from timekeeper.accounts.measured import Held, Look, in_order, used
-from timekeeper.accounts.pace import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
-from timekeeper.store import figures, node_uses
-from timekeeper.store.schema import NODE_USES
+from timekeeper.accounts.card_use.agent_looks import Held, Look, in_order, used
+from timekeeper.accounts.card_use.figures import Figure, Used
+from timekeeper.accounts.intervals import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
+from timekeeper.store.engine.schema import NODE_USES
+from timekeeper.store.writes import node_usage as node_uses
+from timekeeper.store.writes import usage as figures
 
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, started_ms=T0, card=1)

@@ -36,8 +36,8 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
-from timekeeper.app.described import ROUTES
-from timekeeper.app.routes import Route
+from timekeeper.api.http.routes import Route
+from timekeeper.api.route_table import ROUTES
 
 Json = dict[str, Any]
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.accounts.evictions import (
+from timekeeper.accounts.budget_history import Entry, history_of
+from timekeeper.accounts.card_use.agent_looks import Excess, Held, Look
+from timekeeper.accounts.card_use.evictions import (
     FIRST_PAUSE_MS,
     HOUR_MS,
     LONGEST_PAUSE_MS,
@@ -24,10 +26,8 @@ from timekeeper.accounts.evictions import (
     Verdict,
     decide,
 )
-from timekeeper.accounts.figures import Figure
-from timekeeper.accounts.history import Entry, history_of
-from timekeeper.accounts.measured import Excess, Held, Look
-from timekeeper.accounts.overuse import FRESH_MS, Episode, Over, Seen, follow
+from timekeeper.accounts.card_use.figures import Figure
+from timekeeper.accounts.card_use.overuse import FRESH_MS, Episode, Over, Seen, follow
 
 SECOND, MINUTE = 1_000, 60_000
 T0 = 1_795_168_800_000

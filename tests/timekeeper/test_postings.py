@@ -9,7 +9,7 @@ from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import HOUR, SECOND, T0, Town, budgets, gpu_pod, node
 from timekeeper.accounts.posting import Posting, amount_within, still_to_post
 from timekeeper.accounts.session import Session
-from timekeeper.core.ledger import Interval
+from timekeeper.core.ledger.metering import Interval
 
 SESSION = Session(
     uid="u",

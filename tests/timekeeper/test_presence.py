@@ -1,7 +1,7 @@
 """What the settler remembers of who was on a node: no more than it needs, however much it is told."""
 
-from timekeeper.core.holders import Present
-from timekeeper.settler.presence import Boot, Looked, Presence
+from timekeeper.core.kube.holders import Present
+from timekeeper.settler.cluster.presence import Boot, Looked, Presence
 
 
 def tell(presence: Presence, at_ms: int, *uids: str, boot: str = "b1", known: bool = True) -> None:

@@ -32,7 +32,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.clock import now_ms
+from timekeeper.runtime.clock import now_ms
 
 KILLS = 14
 

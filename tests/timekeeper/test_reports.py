@@ -25,10 +25,10 @@ from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, sele
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0
-from timekeeper.core.ledger import Evidence, Interval, witnessed
-from timekeeper.core.policy import Settings
-from timekeeper.store.due import KNOWN, due
-from timekeeper.store.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
+from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
+from timekeeper.store.queries.unsettled import KNOWN, due
 
 MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
 BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in

@@ -10,7 +10,7 @@ import pytest
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.processes import Process, prepared
 from tests.timekeeper.worlds import gpu_pod, pod_status, token
-from timekeeper.app.body import LARGEST_BODY
+from timekeeper.api.http.body import LARGEST_BODY
 
 MINE = token("p")
 BEATS = b"POST /v1/heartbeats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + MINE.encode() + b"\r\n"

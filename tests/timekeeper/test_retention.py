@@ -13,10 +13,10 @@ from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.past import LABELS, MIDNIGHT, differences, live
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.__main__ import main
-from timekeeper.auditing.retention import fold_all, keep_folding
-from timekeeper.store.auditing import posted_in
-from timekeeper.store.engine import open_store
-from timekeeper.store.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.queries.audit_rows import posted_in
+from timekeeper.store.retention import fold_all, keep_folding
 
 OLD = HOUR
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from timekeeper.__main__ import main
+from timekeeper.serving.tls import newest_text
 from timekeeper.settings import Settings, read
-from timekeeper.tls import newest_text
 
 
 def test_the_defaults_are_those_of_the_manifests() -> None:

@@ -18,7 +18,7 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import container
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 ENTRY = "gpuHours: 1\nperiod: month\nonExhausted: deprioritize"
 

@@ -1,7 +1,7 @@
 """The timekeeper's story, told once from end to end: what it hears, what it charges, what it answers."""
 
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 
 def test_a_budget_is_set_spent_and_reported(town: Town) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.timekeeper.bare import ALWAYS, NODES, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
-from timekeeper.settler.checking import Doubt, differences
-from timekeeper.settler.world import Heard, Quiet
+from timekeeper.settler.cluster.cluster_state import Heard, Quiet
+from timekeeper.settler.self_check import Doubt, differences
 
 OFTEN = ("bind", "node_lives", "beat", "time_passes", "start", "end")
 SELDOM = (

@@ -13,11 +13,11 @@ from alembic.util import CommandError
 
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.timekeeper.rows import BEAT, DAY, GOOD, GRANT, POSTING, SESSION, Row, days, insert
-from timekeeper.core.ledger import Interval
-from timekeeper.store import reading
-from timekeeper.store.engine import Store, UnavailableError, open_store
-from timekeeper.store.schema import METADATA
-from timekeeper.store.upgrade import MIGRATIONS, lock, upgrade
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Store, UnavailableError, open_store
+from timekeeper.store.engine.schema import METADATA
+from timekeeper.store.engine.upgrade import MIGRATIONS, lock, upgrade
+from timekeeper.store.queries import ledger as reading
 
 Rows = dict[str, list[Row]]
 

@@ -12,10 +12,11 @@ from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving,
 from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import Pod, Unreadable, read_pod
 from timekeeper.api_server import ApiServer, RefusedError, connect
-from timekeeper.core.reflect import ExpiredError, UnreachableError
-from timekeeper.settler.announce import Announcer
-from timekeeper.settler.entries import Notice
-from timekeeper.settler.watching import (
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.settler.budget_entries import Notice
+from timekeeper.settler.budget_events import Announcer
+from timekeeper.settler.cluster.cluster_state import All, ConfigMap, Heard, One, Quiet
+from timekeeper.settler.cluster.watches import (
     Source,
     follow_source,
     read_config_map,
@@ -25,7 +26,6 @@ from timekeeper.settler.watching import (
     sources,
     start_watching,
 )
-from timekeeper.settler.world import All, ConfigMap, Heard, One, Quiet
 
 
 @pytest.fixture

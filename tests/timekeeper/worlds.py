@@ -14,17 +14,17 @@ from werkzeug.test import TestResponse
 
 from tests import worlds
 from tests.timekeeper.clocks import iso
-from timekeeper.app import create_app
-from timekeeper.app.gate import Gate
-from timekeeper.app.tokens import Expected
-from timekeeper.core.ledger import Interval
-from timekeeper.settler.entries import Notice
-from timekeeper.settler.run import Settler
-from timekeeper.settler.watching import sources
-from timekeeper.settler.world import All, Heard, One, Quiet
-from timekeeper.store import reading
-from timekeeper.store.engine import Store, open_store
-from timekeeper.store.upgrade import upgrade
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.auth.tokens import Expected
+from timekeeper.api.create_app import create_app
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.settler.budget_entries import Notice
+from timekeeper.settler.cluster.cluster_state import All, Heard, One, Quiet
+from timekeeper.settler.cluster.watches import sources
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import Store, open_store
+from timekeeper.store.engine.upgrade import upgrade
+from timekeeper.store.queries import ledger as reading
 
 Json = dict[str, Any]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from cryptography import x509
 
-from timekeeper.core.lease import Lease
-from webhook.certificates.cluster import Cluster, UnreachableError
-from webhook.certificates.lives import Lives
-from webhook.certificates.plan import CA_SECRET, Pair, leaves
-from webhook.certificates.reading import certificates, is_issued_by
-from webhook.settings import CONFIGURATION, CertificateSettings
+from timekeeper.core.kube.lease import Lease
+from webhook.controller.cluster import Cluster, UnreachableError
+from webhook.controller.plan import CA_SECRET, Pair, leaves
+from webhook.controller.reading import certificates, is_issued_by
+from webhook.lives import Lives
+from webhook.settings.settings import CONFIGURATION, CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WANTED = leaves("bursar-system", ("127.0.0.1", "localhost"))

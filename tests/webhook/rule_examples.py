@@ -2,11 +2,11 @@
 
 from tests.webhook.worlds import TERMS, admitted, governed, half, plain, with_annotations, with_class
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.request import parse
+from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
 from webhook import rules
-from webhook.terms import Standing
-from webhook.verdict import denied, undone
+from webhook.admission.pods import denied, undone
+from webhook.policy import Standing
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

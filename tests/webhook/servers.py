@@ -22,9 +22,9 @@ import orjson
 from deploy.local.stack import free_port
 from tests.webhook.worlds import review_of, standings
 from tests.worlds import Json
-from webhook.certificates import files
-from webhook.certificates.issue import new_ca, new_leaf
-from webhook.certificates.plan import Leaf, Pair
+from webhook.controller import files
+from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.plan import Leaf, Pair
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 20.0

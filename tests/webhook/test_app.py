@@ -11,11 +11,11 @@ from werkzeug.test import TestResponse
 
 from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
-from webhook.admission import Admission
-from webhook.app import create_app
 from webhook.log import OneLine, line
 from webhook.metrics import Metrics, of_all_workers, of_this_process
-from webhook.terms import Terms
+from webhook.policy import Terms
+from webhook.server.app import create_app
+from webhook.server.reviewer import Admission
 
 
 class World:

@@ -22,11 +22,11 @@ from tests.webhook.servers import ROOT, environment, wait_until
 from tests.webhook.test_templates import BAD, GOOD, TRAINING, template, workload
 from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, TERMS, admitted, governed, half, plain
 from tests.worlds import Json, container, limits_of
+from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
 from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
+from webhook.policy import Terms
 from webhook.rules.catalogue import CATALOGUE
-from webhook.templates import BUILT_IN, of_kind
-from webhook.terms import Terms
 
 
 def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:

@@ -11,7 +11,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
 from tests.webhook.replicas import (
     BY_ENDPOINTS,

@@ -19,7 +19,7 @@ from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT, wait_until
 from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json
-from webhook.forbidden import names_devices, reaches_cards
+from webhook.rules.denylist import names_devices, reaches_cards
 
 pytestmark = pytest.mark.cluster
 

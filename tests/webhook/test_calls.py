@@ -15,7 +15,7 @@ from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import Tls, wait_until
 from tests.webhook.worlds import env
 from tests.worlds import Json
-from webhook.settings import CONFIGURATION
+from webhook.settings.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 

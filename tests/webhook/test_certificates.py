@@ -23,14 +23,14 @@ from tests.webhook.authority_worlds import (
     settings,
     write_garbage,
 )
-from timekeeper.core.lease import Lease
-from webhook.certificates import files
-from webhook.certificates.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
-from webhook.certificates.lives import Lives
-from webhook.certificates.plan import CA_SECRET, Leaf, Pair, authority, due, leaves, signer, trusting
-from webhook.certificates.reading import BACKDATED, bundle, certificates, is_bundle
-from webhook.certificates.run import Election, follow, look
-from webhook.settings import read_certificates
+from timekeeper.core.kube.lease import Lease
+from webhook.controller import files
+from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
+from webhook.controller.plan import CA_SECRET, Leaf, Pair, authority, due, leaves, signer, trusting
+from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
+from webhook.controller.run import Election, follow, look
+from webhook.lives import Lives
+from webhook.settings.settings import read_certificates
 
 WEBHOOK, TIMEKEEPER = WANTED
 LIVES = Lives()

@@ -10,8 +10,8 @@ import yaml
 from tests.webhook.injector import RULE
 from tests.webhook.servers import ROOT
 from tests.worlds import Json
-from webhook.certificates.checks import LASTS, NAME, condition, obstacle, renewed, spared_until
-from webhook.settings import CONFIGURATION
+from webhook.controller.checks import LASTS, NAME, condition, obstacle, renewed, spared_until
+from webhook.settings.settings import CONFIGURATION
 
 NOW = datetime(2026, 11, 21, 2, 30, tzinfo=UTC)
 

@@ -21,11 +21,11 @@ from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
-from webhook.certificates.cluster import Cluster
-from webhook.certificates.issue import new_ca
-from webhook.certificates.plan import Pair, leaves
-from webhook.certificates.run import certified
-from webhook.settings import CONFIGURATION
+from webhook.controller.cluster import Cluster
+from webhook.controller.issue import new_ca
+from webhook.controller.plan import Pair, leaves
+from webhook.controller.run import certified
+from webhook.settings.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 

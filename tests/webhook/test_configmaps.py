@@ -16,12 +16,12 @@ from deploy.local.cluster import ControlPlane
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT, environment, wait_until
 from tests.worlds import Json
-from timekeeper.core import budgets
-from timekeeper.core.budgets import EntryError, read_entry
-from webhook import configmaps
-from webhook.configmaps import EXAMPLES, MOST_CHARACTERS, judge
-from webhook.review import Answer
-from webhook.reviews_of_objects import ObjectReview, read
+from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets.reader import EntryError, read_entry
+from webhook.admission import budgets as configmaps
+from webhook.admission.budgets import EXAMPLES, MOST_CHARACTERS, judge
+from webhook.wire.object_review import ObjectReview, read
+from webhook.wire.pod_review import Answer
 
 GOOD = "gpuHours: 10\nonExhausted: deprioritize\n"
 BAD = "gpuHours: 10\nperiod: fortnight\n"
@@ -228,7 +228,7 @@ def test_no_config_map_whatever_it_holds_makes_the_webhook_fail(data: Any, label
 
 
 def test_a_worker_that_reviews_pods_loads_no_yaml() -> None:
-    code = "import sys, webhook.assembly, webhook.worker; print('yaml' in sys.modules)"
+    code = "import sys, webhook.server.wiring, webhook.server.worker; print('yaml' in sys.modules)"
 
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True

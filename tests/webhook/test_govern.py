@@ -26,10 +26,10 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.request import parse
+from timekeeper.core.request.request import parse
 from timekeeper.core.wire import StandingWord
 from webhook import rules
-from webhook.terms import PriorityClass, Terms
+from webhook.policy import PriorityClass, Terms
 
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 

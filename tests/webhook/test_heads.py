@@ -6,7 +6,7 @@ import pytest
 from gunicorn import http
 from gunicorn.config import Config
 
-from webhook.heads import Response, of_answer
+from webhook.server.head_cache import Response, of_answer
 
 KINDS = ("application/json", "text/plain; charset=utf-8")
 STATUSES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -14,8 +14,10 @@ from tests.webhook.worlds import TERMS, half
 from tests.worlds import Json
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
 from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
-from webhook import forbidden, match, rules
-from webhook.settings import read, read_certificates
+from webhook import rules
+from webhook.admission import cel as match
+from webhook.rules import denylist as forbidden
+from webhook.settings.settings import read, read_certificates
 
 MANIFESTS = Path(__file__).parent.parent.parent / "deploy" / "manifests"
 

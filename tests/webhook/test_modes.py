@@ -22,13 +22,13 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container
-from timekeeper.core.request import parse
-from timekeeper.core.rules import FIXED, SETTABLE
+from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
+from timekeeper.core.request.request import parse
 from webhook import rules
-from webhook.review import Answer, Review, read
+from webhook.admission.pods import mutate, sorted_by_mode, validate
+from webhook.policy import Standing, Terms
 from webhook.rules.catalogue import answered
-from webhook.terms import Standing, Terms
-from webhook.verdict import mutate, sorted_by_mode, validate
+from webhook.wire.pod_review import Answer, Review, read
 
 IN_BUDGET = Standing("IN_BUDGET")
 RUNNER = "system:serviceaccount:ci:runner"

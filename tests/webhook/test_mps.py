@@ -20,10 +20,10 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, limits_of
 from webhook import rules
+from webhook.admission.pods import mutate, validate
 from webhook.audit.findings import of_pod
-from webhook.review import Review, read
-from webhook.terms import Standing, Terms
-from webhook.verdict import mutate, validate
+from webhook.policy import Standing, Terms
+from webhook.wire.pod_review import Review, read
 
 PIPES = "/run/nvidia-mps"
 ON = replace(TERMS, mps_pipes=PIPES)

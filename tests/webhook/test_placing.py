@@ -20,11 +20,11 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.request import parse
+from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask
 from webhook import rules
-from webhook.rules.placing import growth, is_surely_small, weight
-from webhook.terms import PriorityClass
+from webhook.policy import PriorityClass
+from webhook.rules.placement import growth, is_surely_small, weight
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:

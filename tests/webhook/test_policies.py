@@ -19,7 +19,7 @@ from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
 from tests.webhook.servers import ROOT, environment, wait_until
 from tests.webhook.worlds import TERMS, plain
 from tests.worlds import Json, container
-from timekeeper.core.request import parse
+from timekeeper.core.request.request import parse
 from webhook import rules
 
 pytestmark = pytest.mark.cluster

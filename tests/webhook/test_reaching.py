@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.webhook.worlds import PLAIN_SIDECAR, TERMS, admitted, governed, half, plain, sidecar_of
 from tests.worlds import Json, container, limits_of
 from webhook import rules
-from webhook.forbidden import (
+from webhook.policy import Terms
+from webhook.rules.denylist import (
     HOST_PATHS,
     HOST_STEMS,
     VARIABLES,
@@ -19,7 +20,6 @@ from webhook.forbidden import (
     reaches_cards,
     steers_isolation,
 )
-from webhook.terms import Terms
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.webhook.test_govern import ALL_TERMS, WORDS, pods
 from tests.webhook.worlds import TERMS, admitted, half, plain, review_of
 from tests.worlds import Json
-from webhook import verdict
-from webhook.review import encode, read
-from webhook.terms import Standing, Terms
+from webhook.admission import pods as verdict
+from webhook.policy import Standing, Terms
+from webhook.wire.pod_review import encode, read
 
 
 def answered(raw: Json, word: Any, terms: Terms) -> tuple[bytes, bytes]:

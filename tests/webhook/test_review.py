@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.webhook.worlds import OBSERVING, TERMS, admitted, governed, half, review_of
 from tests.worlds import Json
-from webhook.review import Answer, MalformedError, Review, encode, read
-from webhook.terms import WORDS, Standing, Terms
-from webhook.verdict import mutate, recorded, validate
+from webhook.admission.pods import mutate, recorded, validate
+from webhook.policy import WORDS, Standing, Terms
+from webhook.wire.pod_review import Answer, MalformedError, Review, encode, read
 
 
 def test_a_review_is_read_with_the_namespace_of_the_request() -> None:

@@ -26,11 +26,11 @@ from tests.webhook.test_configmaps import config_map
 from tests.webhook.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import TERMS, admitted, half, operations, plain
 from tests.worlds import Json
-from webhook import as_stored
 from webhook.__main__ import main
-from webhook.trial import judging
-from webhook.trial.patching import patched
-from webhook.trial.world import World
+from webhook.dryrun import judging
+from webhook.dryrun.patching import patched
+from webhook.dryrun.world import World
+from webhook.wire import defaulting as as_stored
 
 POD = """\
 apiVersion: v1

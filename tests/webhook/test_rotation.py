@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning, free_port
 from tests.webhook.replicas import (
@@ -35,11 +35,11 @@ from tests.webhook.replicas import (
     watching,
 )
 from tests.webhook.servers import ROOT, wait_until
-from webhook.certificates.cluster import Cluster
-from webhook.certificates.issue import new_ca, new_leaf
-from webhook.certificates.plan import leaves
-from webhook.certificates.reading import certificates, is_issued_by
-from webhook.settings import CONFIGURATION
+from webhook.controller.cluster import Cluster
+from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.plan import leaves
+from webhook.controller.reading import certificates, is_issued_by
+from webhook.settings.settings import CONFIGURATION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 

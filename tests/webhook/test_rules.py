@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.webhook.rule_examples import PODS, examples
 from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, governed, half, plain, with_class
 from tests.worlds import Json, container, limits_of
-from timekeeper.core.rules import FIXED, SETTABLE
+from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from webhook import rules
 from webhook.rules.catalogue import CATALOGUE, mode_of
 

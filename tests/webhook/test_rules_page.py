@@ -5,7 +5,7 @@ import re
 import yaml
 
 from tests.webhook.rules_page import MARK, PAGE, generated
-from timekeeper.core.budgets import read
+from timekeeper.core.budgets.reader import read
 
 
 def test_the_page_is_the_catalogue_with_the_messages_that_are_given() -> None:

@@ -22,10 +22,10 @@ from deploy.local.stack import free_port
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs, wait_until
 from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
 from tests.worlds import Json, container
-from webhook.certificates.issue import new_ca, new_leaf
-from webhook.certificates.plan import Leaf
+from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.plan import Leaf
 from webhook.reloaded import expiry
-from webhook.worker import MOST_UNANSWERED_BYTES, TAKES_A_TURN
+from webhook.server.worker import MOST_UNANSWERED_BYTES, TAKES_A_TURN
 
 GOOD = orjson.dumps(review_of(admitted(half())))
 
@@ -623,7 +623,7 @@ def test_a_taken_port_is_one_clear_sentence(tls: Tls) -> None:
 
 def test_neither_kubernetes_nor_sqlalchemy_nor_cryptography_is_loaded_by_what_serves() -> None:
     code = (
-        "import sys, webhook.server, webhook.assembly;"
+        "import sys, webhook.server.gunicorn_app, webhook.server.wiring;"
         "heavy = ('kubernetes', 'sqlalchemy', 'cryptography', 'yaml', 'jsonpatch');"
         "print([each for each in heavy if each in sys.modules])"
     )

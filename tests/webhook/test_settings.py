@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from webhook.settings import read, read_certificates
-from webhook.terms import PriorityClass, Sidecar, Terms
+from webhook.policy import PriorityClass, Sidecar, Terms
+from webhook.settings.settings import read, read_certificates
 
 TERMS = Terms(
     known=False,

@@ -21,9 +21,9 @@ from tests.webhook.test_calls import World
 from tests.webhook.test_survives import is_governed, manifest, named, sees
 from tests.webhook.worlds import half, plain, review_of
 from tests.worlds import Json
-from webhook.certificates.checks import NAME
-from webhook.certificates.cluster import Cluster
-from webhook.settings import CONFIGURATION
+from webhook.controller.checks import NAME
+from webhook.controller.cluster import Cluster
+from webhook.settings.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 

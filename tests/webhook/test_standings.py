@@ -14,7 +14,7 @@ from tests.webhook.worlds import entry, standings
 from webhook.log import line
 from webhook.metrics import Metrics, of_this_process
 from webhook.reloaded import Reloaded, ca_text, server_context
-from webhook.standings import Standings
+from webhook.server.standings_poller import Standings
 
 
 class World:

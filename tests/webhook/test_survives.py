@@ -13,12 +13,12 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.nodes import kwok_node
+from deploy.local.kwok_nodes import kwok_node
 from tests.webhook.injector import CHANGES, Injector, configuration
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, standings
 from tests.worlds import Json
-from webhook.settings import CONFIGURATION
+from webhook.settings.settings import CONFIGURATION
 
 pytestmark = pytest.mark.cluster
 

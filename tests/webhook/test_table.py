@@ -23,12 +23,20 @@ from tests.webhook.worlds import (
     standings,
 )
 from tests.worlds import Json, container
-from timekeeper.core.request import parse
-from webhook.admission import Admission, NotReadyError
-from webhook.estimate import Admitted, cost
-from webhook.review import Review, read
-from webhook.table import CLASSES_HOLD_MS, Table, UndecodableTableError, agreed, decode, standing, still_good
-from webhook.terms import PriorityClass, Sidecar, Standing, Terms
+from timekeeper.core.request.request import parse
+from webhook.policy import PriorityClass, Sidecar, Standing, Terms
+from webhook.server.reviewer import Admission, NotReadyError
+from webhook.standings.burst import Admitted, cost
+from webhook.standings.table import (
+    CLASSES_HOLD_MS,
+    Table,
+    UndecodableTableError,
+    agreed,
+    decode,
+    standing,
+    still_good,
+)
+from webhook.wire.pod_review import Review, read
 
 STALE_AFTER_MS = 30_000
 GENERATED = 1_750_000_000_000

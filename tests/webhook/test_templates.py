@@ -18,11 +18,12 @@ from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import wait_until
 from tests.webhook.worlds import OBSERVING, TERMS, entry, half, standings
 from tests.worlds import Json, container
-from webhook import match, templates
-from webhook.review import Answer, MalformedError
-from webhook.reviews_of_objects import ObjectReview, read
-from webhook.templates import BUILT_IN, BadPathError, TemplatePath, judge, read_path
-from webhook.terms import Terms
+from webhook.admission import cel as match
+from webhook.admission import workloads as templates
+from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
+from webhook.policy import Terms
+from webhook.wire.object_review import ObjectReview, read
+from webhook.wire.pod_review import Answer, MalformedError
 
 PYTORCH = read_path("kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template")
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.local.cluster import ControlPlane
-from webhook import as_stored
-from webhook.trial import manifests
-from webhook.trial.manifests import DEEPEST, Document, Problem, line_of, read
+from webhook.dryrun import manifests
+from webhook.dryrun.manifests import DEEPEST, Document, Problem, line_of, read
+from webhook.wire import defaulting as as_stored
 
 # fmt: off
 WORDS = [

@@ -25,10 +25,10 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from webhook import notices
-from webhook.review import Answer, Review, encode, read
-from webhook.terms import PriorityClass, Sidecar, Standing, Terms
-from webhook.verdict import mutate, newly_governed, validate
+from webhook.admission import warnings as notices
+from webhook.admission.pods import mutate, newly_governed, validate
+from webhook.policy import PriorityClass, Sidecar, Standing, Terms
+from webhook.wire.pod_review import Answer, Review, encode, read
 
 IN_BUDGET = Standing("IN_BUDGET")
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

@@ -9,11 +9,11 @@ from typing import Any
 import jsonpatch
 
 from tests.worlds import Json, container, pod
-from timekeeper.core.request import parse
+from timekeeper.core.request.request import parse
 from timekeeper.core.wire import StandingWord
-from webhook import govern
-from webhook.review import API_VERSION
-from webhook.terms import PriorityClass, Sidecar, Terms
+from webhook.mutation import govern
+from webhook.policy import PriorityClass, Sidecar, Terms
+from webhook.wire.pod_review import API_VERSION
 
 SIDECAR = Sidecar("example/sidecar:1", "https://timekeeper.example", "-----BEGIN CERTIFICATE-----\n...")
 IN_BUDGET = PriorityClass("gpu-default-priority", 0)

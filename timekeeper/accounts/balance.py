@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.history import Account, History, InForce
+from timekeeper.accounts.budget_history import Account, History, InForce
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
-from timekeeper.core.ledger import (
+from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
     Evidence,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from timekeeper.accounts.budget_history import Entry
 from timekeeper.accounts.grants import Grant
-from timekeeper.accounts.history import Entry
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.standings import Published

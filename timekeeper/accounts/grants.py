@@ -3,8 +3,8 @@ row."""
 
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.history import Account, History, InForce
-from timekeeper.core.ledger import Interval
+from timekeeper.accounts.budget_history import Account, History, InForce
+from timekeeper.core.ledger.metering import Interval
 
 PERIOD = "period"
 CORRECTION = "correction"

@@ -7,8 +7,9 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
-from timekeeper.core import hold, names
-from timekeeper.core.request import Parsed, annotations_of, mapping, parse, sequence
+from timekeeper.core import names
+from timekeeper.core.ledger import hold
+from timekeeper.core.request.request import Parsed, annotations_of, mapping, parse, sequence
 from timekeeper.core.values import GPURequest
 
 Json = Mapping[str, Any]

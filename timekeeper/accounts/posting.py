@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from timekeeper.accounts.session import Session
-from timekeeper.core.ledger import Interval, charge
+from timekeeper.core.ledger.metering import Interval, charge
 
 SETTLED = "settled"
 CORRECTION = "correction"

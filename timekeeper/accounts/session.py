@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.pods import Pod
-from timekeeper.core import cards as placing
-from timekeeper.core.ledger import Evidence
-from timekeeper.core.policy import Settings
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.ledger.metering import Evidence
+from timekeeper.core.request import cards as placing
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
 
 # A node whose Lease is older than this has not been heard: kube-controller-manager gives up on it after 50 s.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.ledger import Balance
-from timekeeper.core.policy import Settings
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.wire import PriorityClassWire, StandingEntry, StandingSettings
 
 # A reader tells our time by ``generated``: a document that stays for long is made anew this often.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from timekeeper.accounts import carrying
+from timekeeper.accounts import carry_over as carrying
 from timekeeper.accounts.balance import Figures, Rates, Statement, statement, untouched
+from timekeeper.accounts.budget_history import GROUP, Account, History, is_group
 from timekeeper.accounts.grants import CARRY, NONE, Grant, Granted
-from timekeeper.accounts.history import GROUP, Account, History, is_group
-from timekeeper.core.ledger import Interval
+from timekeeper.core.ledger.metering import Interval
 
 # A namespace or group (``_group.NAME``), and the bounds of its account. A part is the same of a namespace,
 # over any span: what it spent as a member of a group, say.

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
-from timekeeper.accounts.history import History
-from timekeeper.core.ledger import FOREVER_MS, Interval, split
-from timekeeper.core.policy import GPU_HOUR
+from timekeeper.accounts.budget_history import History
+from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval, split
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to tell every single amount from its neighbours
 

@@ -9,18 +9,18 @@ from threading import Event, Thread
 
 from timekeeper import metrics
 from timekeeper.api_server import ApiServer, connect
-from timekeeper.auditing.retention import keep_folding
-from timekeeper.clock import now_ms
-from timekeeper.leading import Election
-from timekeeper.log import say
+from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.log import say
 from timekeeper.settings import Settings
-from timekeeper.settler.announce import Announcer
-from timekeeper.settler.evicting import Evictor, keep_evicting, sight_of
-from timekeeper.settler.run import Settler, turn
-from timekeeper.settler.watching import sources, start_watching
-from timekeeper.settler.world import Heard
-from timekeeper.store.engine import ConflictError, Store, UnavailableError, open_store
-from timekeeper.store.terms import Fenced, OverError
+from timekeeper.settler.budget_events import Announcer
+from timekeeper.settler.cluster.cluster_state import Heard
+from timekeeper.settler.cluster.watches import sources, start_watching
+from timekeeper.settler.election import Election
+from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, sight_of
+from timekeeper.settler.settler import Settler, turn
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.retention import keep_folding
+from timekeeper.store.writes.fencing import Fenced, OverError
 
 # What may wait to be taken in: a full queue makes the watches wait, and the API server buffers.
 _MOST_HEARD = 10_000

@@ -6,14 +6,17 @@ from typing import Any, Literal
 
 from timekeeper.core import names
 from timekeeper.core.dialects import UNSPOKEN
-from timekeeper.core.request import Json, annotations_of, canonical, containers, mapping, parse
+from timekeeper.core.request.request import Json, annotations_of, canonical, containers, mapping, parse
 from timekeeper.core.violation import Violation
-from webhook import injected, rules, templates, visible
-from webhook.review import CONTAINER_LISTS, MalformedError, sequence_of
+from webhook import rules
+from webhook.admission import workloads as templates
+from webhook.admission.workloads import TemplatePath
+from webhook.mutation import sidecar as injected
+from webhook.mutation import visible_devices as visible
+from webhook.policy import Terms
+from webhook.rules.bypass import ways_around
 from webhook.rules.catalogue import answered
-from webhook.templates import TemplatePath
-from webhook.terms import Terms
-from webhook.ways import ways_around
+from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned"]
 

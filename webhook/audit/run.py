@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from webhook import match, templates
+from webhook.admission import cel as match
+from webhook.admission import workloads as templates
+from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings
 from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
 from webhook.audit.findings import Finding
-from webhook.templates import TemplatePath
-from webhook.trial import inputs
-from webhook.trial.flags import AuditSettings
-from webhook.trial.reports import printable
-from webhook.trial.world import World
+from webhook.dryrun import inputs
+from webhook.dryrun.flags import AuditSettings
+from webhook.dryrun.reports import printable
+from webhook.dryrun.world import World
 
 # the resource of each built-in kind
 _RESOURCES = {

@@ -5,12 +5,12 @@ Bursar, ways to cards that were not asked for, ways past the scheduler, and limi
 Each violation is found whatever else is wrong with the pod, and whatever its rule's mode is.
 """
 
-from timekeeper.core.request import Json, Parsed, parse
+from timekeeper.core.request.request import Json, Parsed, parse
 from timekeeper.core.violation import Violation
+from webhook.policy import Terms
 from webhook.rules.forged import OURS, OWNED, forged, is_owned, named_as_ours
-from webhook.rules.placing import placed
-from webhook.rules.reaching import ephemeral_reaching, reaching, sees_cards_without_asking
-from webhook.terms import Terms
+from webhook.rules.isolation import ephemeral_reaching, reaching, sees_cards_without_asking
+from webhook.rules.placement import placed
 
 __all__ = ["OURS", "OWNED", "ephemeral_violations", "is_owned", "judged", "violations"]
 

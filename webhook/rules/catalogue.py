@@ -7,8 +7,8 @@ A rule's mode is ``enforce`` (refused), ``warn`` (let through, and the user is t
 from dataclasses import dataclass
 from typing import Literal
 
-from timekeeper.core.rules import FIXED
-from webhook.terms import Terms
+from timekeeper.core.budgets.rule_ids import FIXED
+from webhook.policy import Terms
 
 RuleMode = Literal["enforce", "warn", "off"]
 Answered = Literal["enforce", "warn", "off", "observe", "exempt"]

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.request import Json, annotations_of, mapping
+from timekeeper.core.request.request import Json, annotations_of, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook import govern, injected
-from webhook.review import CONTAINER_LISTS, sequence_of
-from webhook.terms import WORDS
+from webhook.mutation import govern
+from webhook.mutation import sidecar as injected
+from webhook.policy import WORDS
+from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(owned for dialect in DIALECTS for owned in dialect.owned)

@@ -1,0 +1,116 @@
+"""Manifests of kwok nodes that have cards."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from deploy.local.kwok_stages import FAKE_NODE
+from deploy.local.tools import KUBERNETES_VERSION
+
+# A namespace of our own for name-based UUIDs, so that a node's cards have the same UUIDs in every run.
+_CARDS = uuid.UUID("6f3c0ad4-6a0c-5d0e-9d3a-2f1f0a6c9b11")
+TENCENT_MEMORY_UNIT_MIB = 256
+
+
+def card_uuid(node: str, index: int) -> str:
+    """The made-up UUID of a node's card, in NVIDIA's shape; stable over runs."""
+    return f"GPU-{uuid.uuid5(_CARDS, f'{node}/{index}')}"
+
+
+def inventory(node: str, cards: int, memory_mib: int, model: str) -> str:
+    """The value of `bursar.dev/inventory` for a node of equal, healthy, unlinked cards of `memory_mib` each:
+    canonical JSON.
+    """
+    listed: list[dict[str, Any]] = [
+        {
+            "uuid": card_uuid(node, index),
+            "index": index,
+            "model": model,
+            "memory_mib": memory_mib,
+            "healthy": True,
+            "numa": 0,
+            "links": [],
+            "mig": None,
+        }
+        for index in range(cards)
+    ]
+    return json.dumps({"version": 1, "cards": listed}, sort_keys=True, separators=(",", ":"))
+
+
+def our_capacity(cards: int, memory_mib: int) -> dict[str, str]:
+    """What our node agent advertises: 100 percent a card, and the cards' MiB together."""
+    return {"bursar.dev/gpu-percent": str(100 * cards), "bursar.dev/gpu-memory": str(cards * memory_mib)}
+
+
+def tencent_capacity(cards: int, memory_mib: int) -> dict[str, str]:
+    """What gpu-manager's device plugin advertises: 100 cores a card, and memory in units of 256 MiB."""
+    return {
+        "tencent.com/vcuda-core": str(100 * cards),
+        "tencent.com/vcuda-memory": str(cards * (memory_mib // TENCENT_MEMORY_UNIT_MIB)),
+    }
+
+
+def nvidia_capacity(cards: int) -> dict[str, str]:
+    """What NVIDIA's device plugin advertises: whole cards."""
+    return {"nvidia.com/gpu": str(cards)}
+
+
+def kwok_node(
+    name: str,
+    *,
+    cards: int = 0,
+    memory_mib: int = 81_920,
+    model: str = "H100",
+    cpu: int = 64,
+    labels: Mapping[str, str] | None = None,
+    capacity: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A Node that kwok keeps alive, with `cards` cards of `memory_mib` MiB each in its inventory.
+
+    `capacity` is what the node advertises for them: `our_capacity` where none is given, which makes the node
+    one of our family; else `tencent_capacity(...)`, `nvidia_capacity(...)`, or any union of them.
+    """
+    key, _, value = FAKE_NODE.partition("=")
+    annotations = {key: value}
+    resources = {"cpu": str(cpu), "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "250"}
+    if cards:
+        annotations["bursar.dev/inventory"] = inventory(name, cards, memory_mib, model)
+        resources |= our_capacity(cards, memory_mib) if capacity is None else capacity
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": annotations,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                **(labels or {}),
+            },
+        },
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "addresses": [
+                {"type": "InternalIP", "address": "127.0.0.1"},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": _NODE_INFO,
+        },
+    }
+
+
+_NODE_INFO = {
+    "architecture": "amd64",
+    "operatingSystem": "linux",
+    "kubeletVersion": f"v{KUBERNETES_VERSION}",
+    "kubeProxyVersion": "",
+    "containerRuntimeVersion": "kwok://0.8.0",
+    "kernelVersion": "",
+    "osImage": "",
+    "machineID": "",
+    "systemUUID": "",
+    "bootID": "",
+}

@@ -1,0 +1,279 @@
+"""A real node on this machine: containerd, runc, a bridge and a kubelet, beside the control plane.
+
+For root on Linux. One at a time, since its names are fixed (`leftovers`); whoever comes second waits.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from deploy.local import cleanup as leftovers
+from deploy.local.cleanup import BRIDGE, CGROUP, FOLDER, LOCK, NETWORK
+from deploy.local.cluster import ControlPlane
+from deploy.local.errors import LocalError
+from deploy.local.processes import Processes, apart
+from deploy.local.tools import NODE_TOOLS, RUNC, cache_folder, find
+
+# Of the range that is set aside for tests of network devices, which no network uses.
+GATEWAY = "198.18.77.1"
+_SUBNET = "198.18.77.0/24"
+PAUSE = "docker.io/bursar/pause:1"
+
+_SOCKET = FOLDER / "containerd.sock"
+_CONFIGURED = FOLDER / "config"
+_LOGS = FOLDER / "pods"
+_START_WITHIN_S = 60.0
+
+
+def hindrance() -> str | None:
+    """Why this machine cannot have a real node, in a few words; None where it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a real node needs root on Linux"
+    if leftovers.has_other_kubelet():
+        return "a real node needs a machine that is not one already: a kubelet runs here"
+    missing = [tool for tool in ("ip", "cc") if not shutil.which(tool)]
+    if missing:
+        return f"a real node needs {' and '.join(missing)} on the PATH"
+    runc = next(tool for tool in NODE_TOOLS if tool.source is RUNC)
+    if not find(runc, os.environ, cache_folder()) and not _has_seccomp():
+        return "a real node needs runc, and building it libseccomp (on Debian pkg-config, libseccomp-dev)"
+    return None
+
+
+def _has_seccomp() -> bool:
+    program = shutil.which("pkg-config")
+    return program is not None and subprocess.run([program, "--exists", "libseccomp"]).returncode == 0
+
+
+class Machine:
+    """A context manager: this machine made ready for a node, with its bridge up at ``GATEWAY`` and containerd
+    running. What an earlier node left is taken away first, and all of this one at exit."""
+
+    def __init__(self, tools: Mapping[str, Path]) -> None:
+        self.tools = tools
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Machine":
+        with ExitStack() as stack:
+            # Held by the open file: the kernel frees it however this process ends.
+            lock = stack.enter_context(LOCK.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            leftovers.sweep()
+            stack.callback(leftovers.sweep)
+            self._lay_out()
+            self.processes = stack.enter_context(Processes(FOLDER))
+            self.processes.start(
+                "containerd", self.tools["containerd"], [f"--config={_CONFIGURED}/containerd.toml"]
+            )
+            self.processes.wait("containerd", self._serves, _START_WITHIN_S)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _lay_out(self) -> None:
+        FOLDER.mkdir(mode=0o755)
+        leftovers.remember()
+        for folder in (_CONFIGURED / "cni", _LOGS):
+            folder.mkdir(parents=True)
+        (_CONFIGURED / "containerd.toml").write_text(_containerd_configuration(self.tools))
+        (_CONFIGURED / "cni" / "bridge.conflist").write_text(json.dumps(_NETWORK))
+        for command in (
+            ("link", "add", BRIDGE, "type", "bridge"),
+            ("address", "add", f"{GATEWAY}/24", "dev", BRIDGE),
+            ("link", "set", BRIDGE, "up"),
+        ):
+            _must(["ip", *command])
+        for group in leftovers.cgroup_folders():
+            _make_cgroup(group)
+
+    def _serves(self) -> bool:
+        return _SOCKET.exists() and self.ctr("version").returncode == 0
+
+    def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run containerd's own client in Kubernetes' namespace; the caller looks at the exit code."""
+        command = [str(self.tools["ctr"]), f"--address={_SOCKET}", "--namespace=k8s.io", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=apart(FOLDER))
+
+    def load(self, archive: Path) -> None:
+        """Take the images of an OCI archive. Raises LocalError."""
+        done = self.ctr("images", "import", "--local", str(archive))
+        if done.returncode:
+            raise LocalError(f"containerd does not take the images: {done.stderr.strip()}")
+
+
+class RealNode:
+    """A context manager: a kubelet that has joined the control plane as the node ``name``, Ready.
+
+    The control plane's API server must listen at ``GATEWAY``, where pods reach it, and know the node's token
+    (``Options(listen=GATEWAY, nodes=(name,))``).
+    """
+
+    def __init__(self, machine: Machine, control_plane: ControlPlane, name: str) -> None:
+        self.machine = machine
+        self.cp = control_plane
+        self.name = name
+
+    def __enter__(self) -> "RealNode":
+        configuration = _CONFIGURED / "kubelet.yaml"
+        configuration.write_text(yaml.safe_dump(_KUBELET))
+        self.machine.processes.start(
+            "kubelet",
+            self.machine.tools["kubelet"],
+            [
+                f"--config={configuration}",
+                f"--kubeconfig={self.cp.node_kubeconfig(self.name)}",
+                f"--root-dir={FOLDER}/kubelet",
+                f"--cert-dir={FOLDER}/kubelet/pki",
+                f"--hostname-override={self.name}",
+                f"--node-ip={GATEWAY}",
+            ],
+        )
+        self.wait_until_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Its containers and mounts go with the machine's.
+        if "kubelet" in self.machine.processes.running:
+            self.machine.processes.stop("kubelet")
+
+    def wait_until_ready(self) -> None:
+        """Raises LocalError, with the end of the kubelet's log, where that takes a minute."""
+        self.machine.processes.wait("kubelet", self._is_ready, _START_WITHIN_S)
+
+    def _is_ready(self) -> bool:
+        path = f"/api/v1/nodes/{self.name}"
+        if not self.cp.api.answers(path):
+            return False
+        conditions = self.cp.api.call("GET", path)["status"].get("conditions", [])
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def stop_kubelet(self) -> None:
+        """Kill the kubelet; the containers go on."""
+        self.machine.processes.stop("kubelet")
+
+    def start_kubelet(self) -> None:
+        """Start it again; it is not waited for."""
+        self.machine.processes.restart("kubelet")
+
+    def output(self, pod: dict[str, Any], container: str) -> list[str]:
+        """What all runs of a pod's container have printed, by the files that the kubelet keeps."""
+        metadata = pod["metadata"]
+        folder = _LOGS / "_".join((metadata["namespace"], metadata["name"], metadata["uid"])) / container
+        files = sorted(folder.glob("*.log"), key=lambda file: int(file.stem))
+        # "2026-01-01T00:00:00.000000000Z stdout F the line itself"
+        return [line.split(" ", 3)[3] for file in files for line in file.read_text().splitlines()]
+
+    def pids(self, container_id: str) -> list[int]:
+        """The processes of a running container; ``container_id`` as a pod's status tells it."""
+        done = self.machine.ctr("tasks", "ps", container_id.removeprefix("containerd://"))
+        return [int(line.split()[0]) for line in done.stdout.splitlines()[1:]]
+
+
+def _make_cgroup(group: Path) -> None:
+    group.mkdir()
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        # Version 1 leaves them empty, and no process may enter such a group.
+        if (group / file).exists() and not (group / "cgroup.controllers").exists():
+            (group / file).write_text((group.parent / file).read_text())
+
+
+def _must(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LocalError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+
+
+_NETWORK = {
+    "cniVersion": "1.0.0",
+    "name": NETWORK,
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": BRIDGE,
+            "isGateway": True,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": f"{FOLDER}/addresses",
+                "ranges": [[{"subnet": _SUBNET}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }
+    ],
+}
+
+
+def _containerd_configuration(tools: Mapping[str, Path]) -> str:
+    """containerd and its children find nothing on the PATH and keep everything below our folder."""
+    plugins = sorted({str(tools[name].parent) for name in ("bridge", "host-local", "loopback")})
+    return f"""\
+version = 3
+root = "{FOLDER}/containerd"
+state = "{FOLDER}/tasks"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+[grpc]
+  address = "{_SOCKET}"
+[ttrpc]
+  address = "{_SOCKET}.ttrpc"
+[plugins.'io.containerd.internal.v1.opt']
+  path = "{FOLDER}/opt"
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = "{FOLDER}/s"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{PAUSE}"
+[plugins.'io.containerd.cri.v1.runtime']
+  # A sandbox asks for a score that only CAP_SYS_RESOURCE may set, which this machine may not have.
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = {json.dumps(plugins)}
+  conf_dir = "{_CONFIGURED}/cni"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  runtime_path = "{tools["containerd-shim-runc-v2"]}"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = "{tools["runc"]}"
+  Root = "{FOLDER}/runc"
+  SystemdCgroup = false
+"""
+
+
+_KUBELET = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    # Nobody asks it anything: logs are read where they lie.
+    "enableServer": False,
+    "healthzPort": 0,
+    "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "containerRuntimeEndpoint": f"unix://{_SOCKET}",
+    "cgroupDriver": "cgroupfs",
+    "cgroupRoot": f"/{CGROUP}",
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "localStorageCapacityIsolation": False,
+    "makeIPTablesUtilChains": False,
+    "oomScoreAdj": 0,
+    "podLogsDir": str(_LOGS),
+    "volumePluginDir": f"{FOLDER}/volume-plugins",
+    "resolvConf": "",
+    "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+    "imageGCHighThresholdPercent": 100,
+    "nodeStatusUpdateFrequency": "1s",
+    "syncFrequency": "5s",
+}

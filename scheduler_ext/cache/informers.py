@@ -1,0 +1,111 @@
+"""Follows the API server's pods and nodes into the books, each in a thread of its own."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.log import Log
+from scheduler_ext.model.leader_mark import Mark, read_mark
+from scheduler_ext.model.node import Facts, read_node
+from scheduler_ext.model.pod import Other, Pod, read_any
+from timekeeper.core.kube.reflector import Changed, Event, Failed, Json, Listed, reflect
+from timekeeper.runtime.api_server import Api
+
+V = TypeVar("V")
+
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+_SLIM = "slim"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[V]):
+    """What is followed: where, how it is read (None: of no interest), and what is told to whom."""
+
+    path: str
+    read: Callable[[Json], V | None]
+    listed: Callable[[list[V]], None]
+    seen: Callable[[V], None]
+    gone: Callable[[V], None]
+
+
+class Hearing(Protocol):
+    """Who hears of the replicas' marks, in the order in which the pods' stream shows them."""
+
+    def heard(self, mark: Mark) -> None:
+        """The stream shows this mark; what came before it is in the books."""
+
+    def listing(self, marks: Iterable[Mark], book: Callable[[], None]) -> None:
+        """A list shows these marks; ``book`` puts it into the books."""
+
+
+def kinds(
+    books: Books, most_grace_ms: int, hearing: Hearing, namespace: str
+) -> tuple[Kind[Pod | Other | Mark], Kind[Facts]]:
+    """Pods and nodes. ``namespace``: where the pods of the replicas are."""
+
+    def read(raw: Json) -> Pod | Other | Mark:
+        value = read_any(raw, most_grace_ms)
+        return (isinstance(value, Other) and read_mark(raw, namespace, value)) or value
+
+    def listed(values: list[Pod | Other | Mark]) -> None:
+        marks = [each for each in values if isinstance(each, Mark)]
+        hearing.listing(marks, lambda: books.pods_listed(map(_pod, values)))
+
+    def seen(value: Pod | Other | Mark) -> None:
+        books.pod_seen(_pod(value))
+        if isinstance(value, Mark):
+            hearing.heard(value)
+
+    pods: Kind[Pod | Other | Mark] = Kind(PODS, read, listed, seen, lambda value: books.pod_gone(_pod(value)))
+    nodes: Kind[Facts] = Kind(
+        NODES, read_node, books.nodes_listed, books.node_seen, lambda facts: books.node_gone(facts.name)
+    )
+    return pods, nodes
+
+
+def _pod(value: Pod | Other | Mark) -> Pod | Other:
+    return value.pod if isinstance(value, Mark) else value
+
+
+def follow(api: Api, kind: Kind[V], heard: Callable[[], None], log: Log, stop: threading.Event) -> None:
+    """Follows one kind until ``stop``; ``heard`` is called at each sign of life of the API server."""
+    for event in events(api, kind, lambda ms: _wait(stop, ms)):
+        if stop.is_set():
+            return
+        book(kind, event, heard, log)
+
+
+def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[Event]:
+    """What happens to one kind, in order, for ever."""
+
+    def list_all() -> tuple[tuple[Json, ...], str]:
+        # Each page is slimmed as it comes: tens of thousands of whole pods at once would be gigabytes.
+        slim: list[Json] = []
+        version = ""
+        for items, at_version in api.pages(kind.path):
+            version = at_version
+            slim += [{_SLIM: value} for value in map(kind.read, items) if value is not None]
+        return tuple(slim), version
+
+    return reflect(list_all, lambda version: api.watch(kind.path, version), wait_ms)
+
+
+def book(kind: Kind[V], event: Event, heard: Callable[[], None], log: Log) -> None:
+    """One event goes into the books."""
+    if isinstance(event, Failed):
+        log("unheard", path=kind.path, error=event.sentence)
+        return
+    heard()
+    if isinstance(event, Listed):
+        kind.listed([each[_SLIM] for each in event.items])
+        log("listed", path=kind.path, kept=len(event.items))
+    elif isinstance(event, Changed):
+        value = kind.read(event.item)
+        if value is not None:
+            (kind.gone if event.deleted else kind.seen)(value)
+
+
+def _wait(stop: threading.Event, ms: int) -> None:
+    stop.wait(ms / 1000)

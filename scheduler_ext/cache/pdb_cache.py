@@ -1,0 +1,55 @@
+"""The PodDisruptionBudgets as they are now: one value, swapped whole, as the books are."""
+
+import threading
+from collections.abc import Iterable
+
+from scheduler_ext.cache.informers import Kind
+from scheduler_ext.model.pdb import NONE, Disruption, Disruptions, read_budget
+from scheduler_ext.snapshot.immutable_map import Map
+
+PATH = "/apis/policy/v1/poddisruptionbudgets"
+
+
+class DisruptionBooks:
+    """Before the first list there are none in it; whoever evicts hears of them from the API server all the
+    same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: Map[Disruption] = Map()
+        self._now = NONE
+
+    def now(self) -> Disruptions:
+        """All of them at this moment."""
+        return self._now
+
+    def listed(self, budgets: Iterable[Disruption]) -> None:
+        """These exist, and no others."""
+        with self._lock:
+            self._set(Map({_key(each): each for each in budgets}))
+
+    def seen(self, budget: Disruption) -> None:
+        """This one is now as given."""
+        with self._lock:
+            self._set(self._all.set(_key(budget), budget))
+
+    def gone(self, budget: Disruption) -> None:
+        """This one is gone."""
+        with self._lock:
+            self._set(self._all.without(_key(budget)))
+
+    def _set(self, budgets: Map[Disruption]) -> None:
+        self._all = budgets
+        grouped: dict[str, list[Disruption]] = {}
+        for each in budgets.values():
+            grouped.setdefault(each.namespace, []).append(each)
+        self._now = Disruptions({namespace: tuple(each) for namespace, each in grouped.items()})
+
+
+def kind(books: DisruptionBooks) -> Kind[Disruption]:
+    """How they are followed."""
+    return Kind(PATH, read_budget, books.listed, books.seen, books.gone)
+
+
+def _key(budget: Disruption) -> str:
+    return f"{budget.namespace}/{budget.name}"

@@ -1,0 +1,61 @@
+"""The preemptor's calls to the API server: hold cards for a pod and let them go, ask a pod to leave, and make
+it leave. Each names the very pod by its UID, so none touches another of the same name."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from scheduler_ext.binding.manifest import pod_path
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.reservation import Reservation, condition_of, withdrawn
+from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
+from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
+
+CALL_S = 2.0
+
+# "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
+# "unclear": it may have been asked or not, or could not be for now
+Left = Literal["going", "protected", "unclear"]
+
+
+def hold_cards(api: Api, pod: Pod, reservation: Reservation) -> Reply:
+    """Write on the pod, in the version that was looked at, that these cards are held for it. kube-scheduler
+    then reckons with it on that node."""
+    status = {"nominatedNodeName": reservation.node, "conditions": [condition_of(reservation)]}
+    return _patch(api, pod, status)
+
+
+def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
+    """Write on the pod that nothing is held for it any more."""
+    status: dict[str, Any] = {"conditions": [withdrawn(reason, message, now_ms)]}
+    if pod.reserved is not None and pod.nominated == pod.reserved.node:
+        status["nominatedNodeName"] = None
+    return _patch(api, pod, status)
+
+
+def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
+    """Ask the pod to leave, by its own grace period; with ``dry_run`` only whether its PodDisruptionBudget
+    would let it. What came of it, and the API server's words."""
+    body = eviction(pod.namespace, pod.name, pod.uid, dry_run)
+    path = f"{pod_path(pod.namespace, pod.name)}/eviction"
+    return _left(api.call("POST", path, body, timeout_s=CALL_S))
+
+
+def delete(api: Api, pod: Pod) -> tuple[Left, str]:
+    """Make the pod leave, by its own grace period, whatever its PodDisruptionBudget says."""
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
+
+
+def _patch(api: Api, pod: Pod, status: Mapping[str, Any]) -> Reply:
+    patch = {"metadata": {"uid": pod.uid, "resourceVersion": pod.version}, "status": status}
+    path = f"{pod_path(pod.namespace, pod.name)}/status"
+    return api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
+
+
+def _left(reply: Reply) -> tuple[Left, str]:
+    if not isinstance(reply, Answered):
+        return "unclear", reply.why
+    if reply.status < 300 or is_gone(reply.status, reply.message):
+        return "going", reply.message
+    is_kept = is_protected(reply.status, reply.message, reply.body)
+    return ("protected" if is_kept else "unclear"), reply.message

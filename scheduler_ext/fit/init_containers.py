@@ -1,0 +1,89 @@
+"""Init containers laid out beside what the pod has of its own anyway, each where it costs least."""
+
+from collections.abc import Sequence
+
+from scheduler_ext.fit.card_sets import Chosen, Steps, best_set, near_first
+from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
+from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.free import Room, need_in, takes
+from timekeeper.core.request.cards import Use
+from timekeeper.core.values import Ask
+
+
+def with_inits(task: Task, chosen: dict[int, Chosen], policy: Policy, steps: Steps) -> Layout | None:
+    """The layout with the init containers put where they cost the pod least; None where one does not fit.
+
+    Exact: an init container sees the sidecars before it alone, so each may be placed by itself, but for those
+    that must share a card. Raises TooManyStepsError.
+    """
+    peaks = uses_by(task, chosen, chosen)
+    complete = dict(chosen)
+    for at, each in enumerate(task.asks):
+        if each.init:
+            around = uses_by(task, chosen, beside(task.asks, at))
+            cards = _cheapest(task, at, _among(task, at, complete), (around, peaks), policy, steps)
+            if cards is None:
+                return None
+            complete[at] = cards
+            for card in cards:
+                peaks[card] = _peak(peaks[card], around[card] + need_in(each.ask, task.shape.rooms[card]))
+    left = tuple(_less(room, use) for room, use in zip(task.shape.rooms, peaks, strict=True))
+    return Layout(tuple(complete[at] for at in range(len(task.asks))), left)
+
+
+def _among(task: Task, at: int, complete: dict[int, Chosen]) -> Sequence[int]:
+    """The cards that this init container may have: where it must share one, that of those placed already,
+    else one that takes all of them."""
+    cards = range(len(task.shape.rooms))
+    if at not in task.same:
+        return cards
+    placed = next((complete[other] for other in task.same if other in complete), None)
+    if placed is not None:
+        return placed
+    sharing = [other for other in task.same if task.asks[other].init]
+    around = {other: uses_by(task, complete, beside(task.asks, other)) for other in sharing}
+    return [
+        card
+        for card in cards
+        if all(
+            takes(task.asks[other].ask, _less(task.shape.rooms[card], around[other][card])) is not None
+            for other in sharing
+        )
+    ]
+
+
+def _cheapest(
+    task: Task,
+    at: int,
+    among: Sequence[int],
+    uses: tuple[Sequence[Use], Sequence[Use]],
+    policy: Policy,
+    steps: Steps,
+) -> Chosen | None:
+    """The cards that cost the pod least. ``uses``: what runs beside the init container, and the pod's
+    peaks so far."""
+    ask, (around, peaks) = task.asks[at].ask, uses
+    found = []
+    for card in among:
+        room = task.shape.rooms[card]
+        after = takes(ask, _less(room, around[card]))
+        if after is not None:
+            extra = _extra(ask, room, around[card], peaks[card])
+            found.append(((extra, *policy.order(room, after, card)), card))
+    near = task.shape.near if ask.devices > 1 else ()
+    best = near_first(found, near) if near else [card for _, card in sorted(found)]
+    return best_set(best, ask.devices, near, steps)
+
+
+def _extra(ask: Ask, room: Room, around: Use, peak: Use) -> int:
+    """How much less is left of the card for it."""
+    higher = _peak(peak, around + need_in(ask, room))
+    return _less(room, peak).left_milli - _less(room, higher).left_milli
+
+
+def _peak(a: Use, b: Use) -> Use:
+    return Use(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
+
+
+def _less(room: Room, use: Use) -> Room:
+    return Room(room.share_milli - use.share_milli, room.memory_mib - use.memory_mib, room.card_mib)

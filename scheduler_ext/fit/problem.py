@@ -1,0 +1,104 @@
+"""What a search is to lay out: a pod's asks, made ready once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_ext.fit.card_sets import Chosen
+from scheduler_ext.snapshot.free import Room, Shape, need_in, takes
+from timekeeper.core.request.cards import NO_USE, Use
+from timekeeper.core.values import Ask, ContainerAsk
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """For each ask, in the pod's order, the positions of its cards; and every room as it is then left."""
+
+    chosen: tuple[Chosen, ...]
+    rooms: tuple[Room, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Asks of containers that run together and get the same cards: nearly always one. ``at``: their
+    positions; ``cards``: the only cards that may be chosen, None for any."""
+
+    at: tuple[int, ...]
+    asks: tuple[Ask, ...]
+    cards: frozenset[int] | None = None
+
+    @property
+    def devices(self) -> int:
+        """How many cards it asks for; of several asks each asks for one."""
+        return self.asks[0].devices
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """What is hard to place is placed first."""
+        share = sum(ask.share_milli for ask in self.asks)
+        return share, sum(ask.memory_mib for ask in self.asks), self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``units``: what runs together, in the pod's order; ``same``: the positions of the asks that must lie on
+    one card. ``kinds``: what else than its room tells one card from another. ``all_differ``: an init
+    container runs beside sidecars, so that it matters who is on a card, not its room alone."""
+
+    asks: Sequence[ContainerAsk]
+    shape: Shape
+    same: frozenset[int]
+    units: tuple[Unit, ...]
+    kinds: tuple[tuple[int, ...], ...]
+    all_differ: bool
+
+
+def task_of(asks: Sequence[ContainerAsk], shape: Shape, same: frozenset[int]) -> Task:
+    """The task that the asks make on cards of this shape."""
+    cards = range(len(shape.rooms))
+    early = [asks[at].ask for at in same if asks[at].init]
+    together = [at for at in sorted(same) if not asks[at].init]
+    bearing = None
+    if early and together:
+        bears = all_taken(early, shape.rooms)
+        bearing = frozenset(at for at in cards if bears[at])
+    all_differ = any(each.init and beside(asks, at) for at, each in enumerate(asks))
+    if all_differ:
+        kinds: tuple[tuple[int, ...], ...] = tuple((at,) for at in cards)
+    elif not shape.near and bearing is None:
+        kinds = ((),) * len(cards)
+    else:
+        near = shape.near or (0,) * len(cards)
+        kinds = tuple((near[at], int(bearing is None or at in bearing)) for at in cards)
+    return Task(asks, shape, same, tuple(_units(asks, together, bearing)), kinds, all_differ)
+
+
+def _units(
+    asks: Sequence[ContainerAsk], together: Sequence[int], bearing: frozenset[int] | None
+) -> Iterable[Unit]:
+    for at, each in enumerate(asks):
+        if together and at == together[0]:
+            yield Unit(tuple(together), tuple(asks[each].ask for each in together), bearing)
+        elif not each.init and at not in together:
+            yield Unit((at,), (each.ask,))
+
+
+def all_taken(asks: Iterable[Ask], rooms: Sequence[Room]) -> list[bool]:
+    """For each card, whether it takes each of these asks, one after the other."""
+    asked = list(asks)
+    return [all(takes(ask, room) is not None for ask in asked) for room in rooms]
+
+
+def beside(asks: Sequence[ContainerAsk], at: int) -> list[int]:
+    """The native sidecars that run beside the init container at this place: they stand before it in the pod,
+    where no other kind of container can."""
+    return [before for before in range(at) if not asks[before].init]
+
+
+def uses_by(task: Task, chosen: Mapping[int, Chosen], who: Iterable[int]) -> list[Use]:
+    """What those asks take of each card together."""
+    rooms = task.shape.rooms
+    uses = [NO_USE] * len(rooms)
+    for at in who:
+        for card in chosen[at]:
+            uses[card] += need_in(task.asks[at].ask, rooms[card])
+    return uses

@@ -1,0 +1,141 @@
+"""The exact search: which cards of one node each container gets, found whenever there is a way.
+
+First a straight pass in the pod's own order, each ask on the cards its policy likes best: nearly always that
+succeeds and is what the policy means. Where it fails, a depth-first search over the asks, greatest first.
+Cards that are alike are tried once; a state from which the remaining asks could not be placed is never
+searched again. Both are exact, since an ask sees nothing of a card but its room and its kind (`Task.kinds`).
+
+Containers run together and add up. An ordinary init container runs beside the native sidecars started before
+it and nobody else, so it may reuse the pod's own cards: it is laid out last (`inits`), where it costs least.
+"""
+
+from collections.abc import Sequence
+
+from scheduler_ext.fit.card_sets import Chosen, Steps, TooManyStepsError, best_set, card_sets, near_first
+from scheduler_ext.fit.init_containers import with_inits
+from scheduler_ext.fit.problem import Layout, Task, Unit, task_of
+from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.free import Room, Shape, takes_all
+from timekeeper.core.values import ContainerAsk
+
+MOST_SEARCHED = 200  # containers; the search goes one call deeper for each
+
+
+def lay_out(
+    asks: Sequence[ContainerAsk],
+    shape: Shape,
+    policy: Policy,
+    steps: Steps,
+    same: frozenset[int] = frozenset(),
+) -> Layout | None:
+    """A layout of the asks over the cards of this shape, None where there is none. ``same``: the positions of
+    the asks that must lie on one card.
+
+    Raises TooManyStepsError when the search has used up its steps; the straight pass costs none, but where
+    the cards of a container must be near each other.
+    """
+    task = task_of(asks, shape, same)
+    if _too_much(task) or not _each_enough(task, steps):
+        return None
+    chosen = _straight(task, policy, steps)
+    layout = with_inits(task, chosen, policy, steps) if chosen is not None else None
+    if layout is not None or len(asks) == 1:
+        return layout
+    if len(task.units) > MOST_SEARCHED:
+        raise TooManyStepsError
+    return _Search(task, policy, steps).run()
+
+
+def _too_much(task: Task) -> bool:
+    """More than there is in sum: what no search need look into."""
+    mains = [ask for unit in task.units for ask in unit.asks]
+    share = sum(ask.devices * ask.share_milli for ask in mains)
+    memory = sum(ask.devices * ask.memory_mib for ask in mains)
+    rooms = task.shape.rooms
+    return share > sum(room.share_milli for room in rooms) or memory > sum(room.memory_mib for room in rooms)
+
+
+def _each_enough(task: Task, steps: Steps) -> bool:
+    """Whether each unit, and each init container, would fit if it were alone."""
+    alone = [*task.units, *(Unit((at,), (each.ask,)) for at, each in enumerate(task.asks) if each.init)]
+    return all(_enough(unit, task, steps) for unit in alone)
+
+
+def _enough(unit: Unit, task: Task, steps: Steps) -> bool:
+    cards = [at for at, room in enumerate(task.shape.rooms) if takes_all(unit.asks, room) is not None]
+    near = task.shape.near if unit.devices > 1 else ()
+    return best_set(cards, unit.devices, near, steps) is not None
+
+
+def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | None:
+    rooms = list(task.shape.rooms)
+    chosen: dict[int, Chosen] = {}
+    for unit in task.units:
+        fitting = _fitting(unit, task, rooms, policy)
+        near = task.shape.near if unit.devices > 1 else ()
+        cards = best_set(fitting, unit.devices, near, steps)
+        if cards is None:
+            return None
+        chosen.update(dict.fromkeys(unit.at, cards))
+        _take(unit, cards, rooms)
+    return chosen
+
+
+def _fitting(unit: Unit, task: Task, rooms: Sequence[Room], policy: Policy) -> list[int]:
+    """The positions of the cards that take the unit, best first; ties by position."""
+    found = []
+    for at, room in enumerate(rooms):
+        after = takes_all(unit.asks, room)
+        if after is not None and (unit.cards is None or at in unit.cards):
+            found.append((policy.order(room, after, at), at))
+    if unit.devices > 1 and task.shape.near:
+        return near_first(found, task.shape.near)
+    return [at for _, at in sorted(found)]
+
+
+def _take(unit: Unit, chosen: Chosen, rooms: list[Room]) -> None:
+    for at in chosen:
+        after = takes_all(unit.asks, rooms[at])
+        if after is None:
+            raise AssertionError("a card was chosen that does not take the ask")
+        rooms[at] = after
+
+
+class _Search:
+    """One depth-first search; its fields are the state of the walk."""
+
+    def __init__(self, task: Task, policy: Policy, steps: Steps) -> None:
+        self.task, self.policy, self.steps = task, policy, steps
+        self.order = sorted(task.units, key=lambda unit: unit.size, reverse=True)
+        self.rooms = list(task.shape.rooms)
+        self.chosen: dict[int, Chosen] = {}
+        self.dead: set[tuple[int, tuple[tuple[Room, tuple[int, ...]], ...]]] = set()
+
+    def run(self, depth: int = 0) -> Layout | None:
+        if depth == len(self.order):
+            return with_inits(self.task, self.chosen, self.policy, self.steps)
+        state = (depth, tuple(sorted(zip(self.rooms, self.task.kinds, strict=True))))
+        if state in self.dead:
+            return None
+        unit = self.order[depth]
+        near = self.task.shape.near if unit.devices > 1 else ()
+        for chosen in card_sets(self._alike(unit), unit.devices, near, self.steps):
+            self.steps.spend()
+            before = [self.rooms[card] for card in chosen]
+            _take(unit, chosen, self.rooms)
+            self.chosen.update(dict.fromkeys(unit.at, chosen))
+            found = self.run(depth + 1)
+            if found is not None:
+                return found
+            for card, room in zip(chosen, before, strict=True):
+                self.rooms[card] = room
+        if not self.task.all_differ:
+            self.dead.add(state)
+        return None
+
+    def _alike(self, unit: Unit) -> list[list[int]]:
+        """The cards that take the unit, best first, in groups that differ by nothing."""
+        groups: dict[object, list[int]] = {}
+        for at in _fitting(unit, self.task, self.rooms, self.policy):
+            groups.setdefault((self.rooms[at], self.task.kinds[at]), []).append(at)
+        return list(groups.values())

@@ -1,0 +1,76 @@
+"""Labels of a pod, and the selectors that match them (apimachinery's LabelSelector)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from timekeeper.core.request.request import Json, mapping, sequence
+
+Labels = tuple[tuple[str, str], ...]
+Packed = str  # KEY=VALUE, by commas: neither of which can be in a key or a value
+
+
+def labels_of(raw: Json) -> Packed:
+    """The labels in an object's metadata. Tens of thousands are kept and few are looked at, so they are one
+    text, and that of replicas is one object."""
+    labels = mapping(mapping(raw.get("metadata")).get("labels"))
+    return _shared(",".join(sorted(f"{key}={value}" for key, value in labels.items())))
+
+
+def by_key(labels: Packed) -> dict[str, str]:
+    """The labels as a mapping."""
+    return dict(each.split("=", 1) for each in labels.split(",") if each)
+
+
+@lru_cache(maxsize=4096)
+def _shared(labels: Packed) -> Packed:
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One of a selector's expressions; ``operator`` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """True where the labels satisfy it. NotIn is satisfied by an absent key too."""
+        value = labels.get(self.key)
+        if self.operator == "In":
+            return value in self.values
+        if self.operator == "NotIn":
+            return value is None or value not in self.values
+        return (value is not None) == (self.operator == "Exists")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """All of its requirements must hold; one without any matches everything."""
+
+    requirements: tuple[Requirement, ...]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """True where the labels satisfy every requirement."""
+        return all(each.holds(labels) for each in self.requirements)
+
+
+def read_selector(raw: object) -> Selector | None:
+    """The selector of this JSON; None where there is none, which matches nothing, or where it has an operator
+    that no API server lets in."""
+    if not isinstance(raw, dict):
+        return None
+    equal = (
+        Requirement(str(key), "In", frozenset({str(value)}))
+        for key, value in mapping(raw.get("matchLabels")).items()
+    )
+    expressions = [_requirement(mapping(each)) for each in sequence(raw.get("matchExpressions"))]
+    if any(each.operator not in ("In", "NotIn", "Exists", "DoesNotExist") for each in expressions):
+        return None
+    return Selector((*equal, *expressions))
+
+
+def _requirement(raw: Json) -> Requirement:
+    values = frozenset(str(value) for value in sequence(raw.get("values")))
+    return Requirement(str(raw.get("key", "")), str(raw.get("operator", "")), values)

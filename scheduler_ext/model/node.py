@@ -1,0 +1,131 @@
+"""What a Node object says of GPU cards, read at the door from its JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_ext.model.cpu import cpu_milli
+from scheduler_ext.model.node_constraints import NO_FACE, Face, read_face
+from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
+from timekeeper.core.kube.holders import UNREADABLE, Present, kubelets_boot, present_on
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.constraints import listed
+from timekeeper.core.request.request import Json, annotations_of, mapping
+from timekeeper.core.values import Card
+
+OURS = "bursar"
+UNSPOKEN_PLUGIN = "another"
+
+# why a node is closed for sharing: the word that metrics carry, and what people read
+CLOSED = {
+    "two-families": "more than one GPU plugin serves it",
+    "unspoken-plugin": "its GPU plugin is not one that Bursar works with",
+    "inventory": "its card inventory cannot be read",
+    "holders": "what its node agent tells of the pods there cannot be read",
+    "strangers": "its node agent has closed it, for its cards are or can be used by others than given",
+    "holders-unknown": "its node agent has not told yet which pods have its cards",
+    "lingering": "a pod without an object still runs there, nobody knows on which cards",
+    "placement": "a pod's cards are not what its request and the inventory bear out",
+    "unplaced": "a GPU pod was bound to it without a placement",
+}
+
+_SPOKEN = {resource for dialect in DIALECTS for resource in dialect.resources}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A node's cards, and whose requests they serve.
+
+    ``family``: the dialect that belongs to the node (design: *node families*). ``fault``: a word of
+    ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource;
+    ``cpu_milli``: the same of CPU, in thousandths of a core. ``face``: what it shows to pods, while it has
+    cards. ``present``: who is there by its agent, None where nothing it says counts; ``boot``: the node's
+    boot ID, "" where nobody tells.
+    """
+
+    name: str
+    cards: tuple[Card, ...]
+    family: str
+    fault: str
+    allocatable: tuple[tuple[str, int], ...]
+    cpu_milli: int
+    face: Face = NO_FACE
+    present: Present | None = None
+    boot: str = ""
+
+    @property
+    def plugin_chooses(self) -> bool:
+        """True where the kubelet's plugin picks the cards, whatever a placement says."""
+        return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
+
+
+def read_node(raw: Json) -> Facts:
+    """The facts of a Node's JSON. Never raises on what an API server can hold."""
+    status = mapping(raw.get("status"))
+    allocatable = mapping(status.get("allocatable"))
+    family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
+    cards: tuple[Card, ...] = ()
+    present = _present(raw)
+    inventory = annotations_of(raw).get(names.INVENTORY)
+    if inventory is None:
+        fault = ""  # there is nothing to close
+    else:
+        fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
+        try:
+            cards = _with_cordons(decode_inventory(str(inventory)), raw)
+        except UndecodableError:
+            fault = "inventory"
+    return Facts(
+        name=str(mapping(raw.get("metadata")).get("name", "")),
+        cards=cards,
+        family=family,
+        fault=fault,
+        allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
+        cpu_milli=cpu_milli(allocatable),
+        face=read_face(raw) if cards else NO_FACE,
+        present=present,
+        boot=kubelets_boot(raw) or (present.boot if present else ""),
+    )
+
+
+def _present(raw: Json) -> Present | None:
+    try:
+        return present_on(raw)
+    except UndecodableError:
+        return UNREADABLE
+
+
+def _agents_fault(family: str, present: Present | None, has_agent: bool) -> str:
+    """Why the node is closed by what its agent says, or does not say yet where only it can know. Where a
+    plugin picks the cards and there is no agent, pods are counted, whichever cards they have."""
+    if present is UNREADABLE:
+        return "holders"
+    if present is not None and present.closed:
+        return "strangers"
+    chooses = family in BY_NAME and BY_NAME[family].plugin_chooses
+    return "holders-unknown" if chooses and has_agent and not (present and present.known) else ""
+
+
+def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
+    """The cards, those marked that the node's annotation says are not to be given out."""
+    cordoned = listed(annotations_of(raw), names.CORDONED_CARDS)
+    if not cordoned:
+        return cards
+    return tuple(replace(card, cordoned=card.uuid in cordoned) for card in cards)
+
+
+def _gpu_amounts(amounts: Json) -> dict[str, int]:
+    found = {name: integral(amount) or 0 for name, amount in amounts.items() if UNSPOKEN.match(name)}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _family(capacity: Mapping[str, int]) -> tuple[str, str]:
+    """The family by what the node advertises, and what is wrong with that."""
+    families = {d.name for d in DIALECTS if any(resource in capacity for resource in d.resources)}
+    if any(resource not in _SPOKEN for resource in capacity):
+        families.add(UNSPOKEN_PLUGIN)
+    if len(families) > 1:
+        return min(families), "two-families"
+    family = next(iter(families), OURS)
+    return family, "unspoken-plugin" if family == UNSPOKEN_PLUGIN else ""

@@ -1,0 +1,90 @@
+"""PodDisruptionBudgets: which of the pods chosen to leave would break a promise given to their owner.
+
+Matched as the Eviction API does it (policy/v1): a budget without a selector matches nothing, one with an
+empty selector every pod of its namespace. Counted as kube-scheduler does it when it compares nodes
+(``filterPodsWithPDBViolation``): each victim uses up one of the disruptions that its budgets still allow.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scheduler_ext.model.labels import Selector, by_key, read_selector
+from scheduler_ext.model.pod import Pod
+from timekeeper.core.request.request import Json, mapping
+
+MOST_KNOWN = 65_536  # pods whose budgets are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """One PodDisruptionBudget. ``allowed``: how many more of its pods may be disrupted now; ``under_way``:
+    the names of pods whose eviction it has granted already."""
+
+    namespace: str
+    name: str
+    selector: Selector | None
+    allowed: int
+    under_way: frozenset[str]
+
+    def covers(self, pod: Pod, labels: Mapping[str, str]) -> bool:
+        """True where the leaving of the pod, which has these labels, counts against this budget."""
+        if self.selector is None or pod.namespace != self.namespace or pod.name in self.under_way:
+            return False
+        return self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Disruptions:
+    """Every budget at one moment, by namespace. Which of them cover a pod is worked out once: to choose who
+    has to leave asks it of the same few pods for each set of them, and a namespace may have any number."""
+
+    by_namespace: Mapping[str, tuple[Disruption, ...]]
+    _known: dict[str, tuple[Pod, tuple[Disruption, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def over(self, pod: Pod) -> tuple[Disruption, ...]:
+        """The budgets that cover the pod."""
+        theirs = self.by_namespace.get(pod.namespace)
+        if not theirs:
+            return ()
+        known = self._known.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1]
+        labels = by_key(pod.labels)
+        covering = tuple(each for each in theirs if each.covers(pod, labels))
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[pod.uid] = pod, covering
+        return covering
+
+    def violations(self, leaving: Iterable[Pod], before: Iterable[Pod] = ()) -> int:
+        """How many of these pods would leave against a budget, if those of ``before`` have left first."""
+        spent: dict[str, int] = {}
+        for pod in before:
+            self._spend(pod, spent)
+        return sum(self._spend(pod, spent) for pod in leaving)
+
+    def _spend(self, pod: Pod, spent: dict[str, int]) -> bool:
+        violated = False
+        for each in self.over(pod):
+            budget = f"{each.namespace}/{each.name}"
+            spent[budget] = spent.get(budget, 0) + 1
+            violated = violated or spent[budget] > each.allowed
+        return violated
+
+
+NONE = Disruptions({})
+
+
+def read_budget(raw: Json) -> Disruption:
+    """The value of a PodDisruptionBudget's JSON. Never raises on what an API server can hold."""
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    allowed = status.get("disruptionsAllowed")
+    return Disruption(
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        selector=read_selector(spec.get("selector")),
+        allowed=allowed if isinstance(allowed, int) else 0,
+        under_way=frozenset(map(str, mapping(status.get("disruptedPods")))),
+    )

@@ -1,0 +1,204 @@
+"""What the extender keeps of a pod: one small value, read at the door from the pod's JSON."""
+
+from dataclasses import dataclass
+from sys import intern
+from typing import Any
+
+from scheduler_ext.model.cpu import requested_milli
+from scheduler_ext.model.labels import Packed, labels_of
+from scheduler_ext.model.node_constraints import NO_WISHES, Wishes, read_wishes
+from scheduler_ext.model.reservation import Reservation, read_reservation
+from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.ledger import hold
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.request import Json, annotations_of, containers, mapping, parse, sequence
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement
+
+MOST_GRACE_MS = 600_000
+
+Amounts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that asks for GPUs.
+
+    ``request`` is None where ``malformed`` says why. ``placement`` is what its annotation says, None where it
+    has none or ``undecodable`` says why it counts for nothing. ``holding``: bound, and its cards not let go
+    (`core.hold`). ``amounts``: what kube-scheduler itself counts of it, while ``counted``.
+    ``cpu_milli``: the same of CPU, in thousandths of a core. ``terminal``: its phase is. ``containers``: the
+    ordinary ones. ``asked_ms``: when it was created. ``reserved``: cards that are held for it, while it
+    waits. ``started_ms``: when its kubelet took it up, 0 before. ``preempts``: False where its priority class
+    says that nobody is to leave for it. ``owner``: the UID of the controller that made it, or "".
+    ``unschedulable``: kube-scheduler has tried it in vain. ``nominated``: the node that is to have room for
+    it soon. ``wishes``: on which nodes it may run, while it waits. ``leaves_ms``: by when it is to be gone,
+    its deletionTimestamp; 0 where nobody has asked for that.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+    scheduler: str
+    node: str
+    priority: int
+    asked_ms: int
+    request: GPURequest | None
+    malformed: str
+    placement: Placement | None
+    undecodable: str
+    holding: bool
+    terminal: bool
+    gated: bool
+    deleting: bool
+    governed: bool
+    grace_ms: int
+    containers: tuple[str, ...]
+    amounts: Amounts
+    cpu_milli: int
+    reserved: Reservation | None = None
+    started_ms: int = 0
+    preempts: bool = True
+    owner: str = ""
+    labels: Packed = ""
+    unschedulable: bool = False
+    nominated: str = ""
+    wishes: Wishes = NO_WISHES
+    leaves_ms: int = 0
+
+    @property
+    def full_name(self) -> str:
+        """Namespace and name, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A pod that asks for no GPU, as far as it matters: the CPU that it takes of the node it is bound to; 0
+    before it is bound and after it has ended."""
+
+    uid: str
+    node: str
+    cpu_milli: int
+
+
+def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | Other:
+    """The pod's value, whether it asks for GPUs or not. Never raises on what an API server can hold."""
+    return read_pod(raw, most_grace_ms) or read_other(raw)
+
+
+def read_other(raw: Json) -> Other:
+    """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
+    node = intern(_text(mapping(raw.get("spec")), "nodeName"))
+    counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
+    return Other(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
+
+
+def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
+    """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
+    parsed = parse(raw)
+    if parsed.request is None and not parsed.violations:
+        return None
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    placement, undecodable = _placement(raw)
+    node = _text(spec, "nodeName")
+    request = parsed.request
+    return Pod(
+        uid=_text(metadata, "uid"),
+        namespace=_text(metadata, "namespace"),
+        name=_text(metadata, "name"),
+        version=_text(metadata, "resourceVersion"),
+        scheduler=_text(spec, "schedulerName"),
+        node=node,
+        priority=_whole(spec.get("priority")),
+        asked_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
+        request=request,
+        malformed=parsed.violations[0].sentence() if parsed.violations else "",
+        placement=placement,
+        undecodable=undecodable,
+        holding=bool(node) and hold.released_ms(raw, request or _all_containers(raw)) is None,
+        terminal=status.get("phase") in hold.TERMINAL,
+        gated=bool(sequence(spec.get("schedulingGates"))),
+        deleting="deletionTimestamp" in metadata,
+        governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
+        grace_ms=hold.grace_ms(raw, most_grace_ms),
+        containers=tuple(c.name for c in containers(raw) if c.path.startswith("spec.containers")),
+        amounts=_amounts(raw, request) if request else (),
+        cpu_milli=requested_milli(raw),
+        reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
+        started_ms=hold.millis(status.get("startTime")) or 0,
+        preempts=spec.get("preemptionPolicy") != "Never",
+        owner=_owner(metadata),
+        labels=labels_of(raw),
+        unschedulable=not node and _unschedulable(status),
+        nominated="" if node else _text(status, "nominatedNodeName"),
+        wishes=NO_WISHES if node else read_wishes(raw),
+        leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
+    )
+
+
+def _owner(metadata: Json) -> str:
+    references = map(mapping, sequence(metadata.get("ownerReferences")))
+    return intern(next((_text(each, "uid") for each in references if each.get("controller") is True), ""))
+
+
+def _unschedulable(status: Json) -> bool:
+    conditions = map(mapping, sequence(status.get("conditions")))
+    wanted = "PodScheduled", "Unschedulable"
+    return any((each.get("type"), each.get("reason")) == wanted for each in conditions)
+
+
+def _reserved(raw: Json, status: Json) -> Reservation | None:
+    """For a pod that may yet be bound."""
+    waits = status.get("phase") not in hold.TERMINAL and not mapping(raw.get("spec")).get("schedulingGates")
+    return read_reservation(raw) if waits else None
+
+
+def _placement(raw: Json) -> tuple[Placement | None, str]:
+    text = annotations_of(raw).get(names.DEVICES)
+    if text is None:
+        return None, ""
+    try:
+        return decode_placement(str(text)), ""
+    except UndecodableError as error:
+        return None, str(error)
+
+
+def _all_containers(raw: Json) -> GPURequest:
+    """For a malformed pod: a request that names every container, so that any that runs holds the cards."""
+    asks = tuple(ContainerAsk(each.name, each.init, Ask(1, 0, 0)) for each in containers(raw))
+    return GPURequest("", asks)
+
+
+def _amounts(raw: Json, request: GPURequest) -> Amounts:
+    """kube-scheduler's own sum for each resource that it counts: the greater of the ordinary containers and
+    sidecars together, and each init container with the sidecars started before it.
+
+    Source: k8s.io/component-helpers/resource, ``PodRequests``.
+    """
+    dialect = BY_NAME[request.dialect]
+    counted = [name for name in dialect.resources if name not in dialect.ignored_by_scheduler]
+    return tuple((name, total) for name in counted if (total := _peak(raw, name)))
+
+
+def _peak(raw: Json, resource: str) -> int:
+    together = peak = 0
+    for each in containers(raw):
+        limits: Any = mapping(mapping(each.raw.get("resources")).get("limits"))
+        amount = integral(limits.get(resource)) or 0
+        if each.init:
+            peak = max(peak, together + amount)
+        else:
+            together += amount
+    return max(peak, together)
+
+
+def _text(part: Json, key: str) -> str:
+    value = part.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,142 @@
+"""How many pods must leave at the least, card by card: a bound that costs little, so that few sets of victims
+need be laid out.
+
+For each ask alone it is known how much each card lacks, and so how many of the pods on it must go at the
+least, were it always those that hold the most. An ask for n cards takes the n that need the fewest; so do all
+asks of more than half a card together, for no two of them share one. A pod on several cards may count for
+each of them. The bound is never above the truth; it may be below, for it looks at compute and memory apart,
+and not at how the asks stand in each other's way otherwise.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from scheduler_ext.snapshot.node_info import Node, uses_of
+from timekeeper.core.request.cards import NO_USE, Use, allowed, need
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
+
+NEVER = 1_000_000  # more pods than any node has: no set of those at hand will do
+
+Held = Sequence[tuple[tuple[tuple[str, Use], ...], int]]  # what each class holds, by UUID, and its size
+Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card
+
+
+class Shortage:
+    """Of a request on a node. ``held``: the classes of pods that may leave, in the order in which they are
+    gone through."""
+
+    def __init__(self, request: GPURequest, node: Node, held: Held) -> None:
+        cards = [
+            card
+            for card, room in zip(node.cards, node.rooms, strict=True)
+            if room is not None and allowed(request, card)
+        ]
+        at = {card.uuid: place for place, card in enumerate(cards)}
+        self._held = [([(at[u], use) for u, use in uses if u in at], count) for uses, count in held]
+        self._by_plugin = node.facts is not None and node.facts.plugin_chooses
+        used = uses_of(node.seats)
+        on_cards = [used.get(card.uuid, NO_USE) for card in cards]
+        both = list(zip(cards, on_cards, strict=True))
+        asks = {each.ask for each in request.asks}
+        self._lacks = [(ask.devices, [_lack(ask, card, use) for card, use in both]) for ask in asks]
+        apart = [
+            each.ask for each in request.asks if not each.init and 2 * each.ask.share_milli > WHOLE_MILLI
+        ]
+        if len(apart) > 1:
+            devices = sum(ask.devices for ask in apart)
+            self._lacks.append((devices, [_least_lack(apart, card, use) for card, use in both]))
+        self._together = _lack_together(request, cards, on_cards)
+        self._width = max((len(uses) for uses, _ in self._held), default=1) or 1
+        self._most: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        self._counts: dict[object, int] = {}
+        self.none: Freed = ((0, 0),) * len(cards)
+
+    def freed(self, before: Freed, place: int, count: int) -> Freed:
+        """What is given back once so many more pods of the class at this place have left."""
+        after = list(before)
+        for card, use in self._held[place][0]:
+            share, memory = after[card]
+            after[card] = share + count * use.share_milli, memory + count * use.memory_mib
+        return tuple(after)
+
+    def at_least(self, freed: Freed, place: int) -> int:
+        """How many pods of the classes from this place on must leave beside those that have; `NEVER` where
+        all of them are not enough."""
+        if self._by_plugin:
+            return 0  # which of its cards a pod leaves is known to the node's plugin alone
+        wanted = 0
+        for devices, lacks in self._lacks:
+            counts = sorted(self._count(card, place, lack, freed[card]) for card, lack in enumerate(lacks))
+            if len(counts) < devices or counts[devices - 1] == NEVER:
+                return NEVER
+            wanted = max(wanted, -(-sum(counts[:devices]) // self._width))
+        total = sum(share for share, _ in freed), sum(memory for _, memory in freed)
+        return max(wanted, self._count(-1, place, self._together, total))
+
+    def _count(self, card: int, place: int, lack: tuple[int, int], freed: tuple[int, int]) -> int:
+        share, memory = lack[0] - freed[0], lack[1] - freed[1]
+        if share <= 0 and memory <= 0:
+            return 0
+        key = card, place, share, memory
+        if key not in self._counts:
+            shares, memories = self._greatest(card, place)
+            self._counts[key] = max(_first(shares, share), _first(memories, memory))
+        return self._counts[key]
+
+    def _greatest(self, card: int, place: int) -> tuple[list[int], list[int]]:
+        """The sums of the greatest one, two, ... holdings on the card of the classes from this place on; of
+        card -1: on all cards together."""
+        key = card, place
+        if key not in self._most:
+            shares: list[int] = []
+            memories: list[int] = []
+            for uses, count in self._held[place:]:
+                on = [use for at, use in uses if card in (-1, at)]
+                shares += [sum(use.share_milli for use in on)] * count
+                memories += [sum(use.memory_mib for use in on)] * count
+            self._most[key] = _sums(shares), _sums(memories)
+        return self._most[key]
+
+
+def _sums(amounts: Iterable[int]) -> list[int]:
+    return list(accumulate(sorted((amount for amount in amounts if amount), reverse=True)))
+
+
+def _first(sums: list[int], wanted: int) -> int:
+    """How many of them make up what is wanted."""
+    if wanted <= 0:
+        return 0
+    place = bisect_left(sums, wanted)
+    return place + 1 if place < len(sums) else NEVER
+
+
+def _lack(ask: Ask, card: Card, used: Use) -> tuple[int, int]:
+    """What must be given back of the card so that the ask fits on it; compute and memory, 0 or less where it
+    is there. A whole card must be given back whole."""
+    wanted = need(ask, card)
+    memory = card.memory_mib if ask.whole else wanted.memory_mib
+    if memory > card.memory_mib:
+        return 0, NEVER * card.memory_mib
+    return used.share_milli + wanted.share_milli - WHOLE_MILLI, used.memory_mib + memory - card.memory_mib
+
+
+def _least_lack(asks: Sequence[Ask], card: Card, used: Use) -> tuple[int, int]:
+    """What must be given back of the card whichever of the asks it is that comes onto it."""
+    lacks = [_lack(ask, card, used) for ask in asks]
+    return min(share for share, _ in lacks), min(memory for _, memory in lacks)
+
+
+def _lack_together(request: GPURequest, cards: Sequence[Card], uses: Sequence[Use]) -> tuple[int, int]:
+    """What must be given back of all cards so that the containers that run together fit in sum."""
+    asks = [each.ask for each in request.asks if not each.init]
+    smallest = min(cards, key=lambda card: card.memory_mib, default=None)
+    if smallest is None:
+        return 0, 0
+    share = sum(ask.devices * ask.share_milli for ask in asks)
+    memory = sum(ask.devices * need(ask, smallest).memory_mib for ask in asks)
+    both = list(zip(cards, uses, strict=True))
+    return (
+        share - sum(max(0, WHOLE_MILLI - use.share_milli) for _, use in both),
+        memory - sum(max(0, card.memory_mib - use.memory_mib) for card, use in both),
+    )

@@ -1,0 +1,178 @@
+"""Whose turn it is to have others leave for it, and when each is looked at again."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.reservation import Reservation
+from scheduler_ext.model.standing import Standings, as_if_enforced
+from scheduler_ext.preemption.plan import Lows, Terms, may_begin
+from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.waiting.order import Waiter
+
+SETTLES_S = 1.0  # so long a pod waits at the least: what kube-scheduler does by itself shows by then
+TRIED_WITHIN_S = 3.0  # so soon after a node has changed kube-scheduler has tried the pods that wait
+SEEN_WITHIN_S = 5.0  # a reservation that the watch has not shown by then was not made
+LOOKS_AGAIN_S = 2.0  # at a waiting pod for which there was no way
+AGAIN_AFTER = 10  # times as long as the last look took: most of the time is the verbs'
+RESTS_S = 60.0  # a pod for which cards were held in vain
+REPORTS_AGAIN_S = 300.0
+MOST_TRIED = 8  # in a step
+
+
+class Queue:
+    """The pods that wait, kept beside the snapshot's pods. Times are of a monotonic clock, in seconds."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._pods: Map[Pod] = Map()
+        self._nodes: Map[Node] = Map()
+        self._changed_at: dict[str, float] = {}
+        self._unbound: set[str] = set()
+        self._tried: set[str] = set()  # of them those for which there was no room
+        self._held: set[str] = set()  # and those for which cards are held
+        self._since: dict[str, float] = {}
+        self._look_at: dict[str, float] = {}
+        self._none_until: dict[object, float] = {}
+        self._looked_at: dict[object, float] = {}  # in vain, by shape
+        self._report_at: dict[str, float] = {}
+        self._looks = 0
+        self._awaited, self._awaited_until = "", 0.0
+        self._lows = Lows()
+
+    def follow(self, snapshot: Snapshot, now_s: float) -> None:
+        """They are now those of this snapshot."""
+        self._changed_at = {name: at for name, at in self._changed_at.items() if now_s - at < TRIED_WITHIN_S}
+        self._changed_at |= dict.fromkeys(snapshot.nodes.changed_since(self._nodes), now_s)
+        self._nodes = snapshot.nodes
+        for uid in snapshot.pods.changed_since(self._pods):
+            pod = snapshot.pods.get(uid)
+            for uids in (self._unbound, self._tried, self._held):
+                uids.discard(uid)
+            if pod is not None and not pod.node:
+                self._unbound.add(uid)
+                if pod.unschedulable:
+                    self._tried.add(uid)
+                if pod.reserved is not None:
+                    self._held.add(uid)
+                continue
+            for times in (self._since, self._look_at, self._report_at):
+                times.pop(uid, None)
+        self._pods = snapshot.pods
+        self._lows.follow(snapshot)
+
+    def held(self, snapshot: Snapshot) -> list[tuple[Pod, Reservation]]:
+        """The pods whose objects say that cards are held for them, the oldest reservation first."""
+        found = [
+            (pod, pod.reserved)
+            for uid in self._held
+            if (pod := snapshot.pods.get(uid)) is not None and pod.reserved is not None
+        ]
+        return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
+
+    def next(self, snapshot: Snapshot, moment: Moment, now_s: float) -> Iterator[Pod]:
+        """Those for whom others may be asked to leave, in turn: by priority, then those first that have not
+        been looked at in vain for the longest, then by age; each second one is the one of all that has waited
+        the longest for a look, so that nobody waits for ever behind those for whom there is no way. Where
+        there is none for one, there is none for those that ask for the same with the same rank: they are
+        looked at later."""
+        self._none_until = {shape: at for shape, at in self._none_until.items() if at > now_s}
+        tried = 0
+        for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, moment))):
+            waited_s = now_s - self._since.setdefault(pod.uid, now_s)
+            if waited_s < SETTLES_S or self._look_at.get(pod.uid, 0.0) > now_s or tried == MOST_TRIED:
+                continue
+            if _shape(pod) not in self._none_until:
+                tried += 1
+                yield pod
+
+    def _in_turn(self, waiting: list[Pod]) -> Iterator[Pod]:
+        shapes = {pod.uid: _shape(pod) for pod in waiting}
+        self._looked_at = {s: at for s in shapes.values() if (at := self._looked_at.get(s)) is not None}
+        looked = {uid: self._looked_at.get(shape, 0.0) for uid, shape in shapes.items()}
+        by_rank = sorted(waiting, key=lambda pod: (-pod.priority, looked[pod.uid], pod.asked_ms, pod.uid))
+        longest = sorted(by_rank, key=lambda pod: looked[pod.uid])
+        done: set[str] = set()
+        orders = iter(by_rank), iter(longest)
+        while len(done) < len(waiting):
+            pod = next(each for each in orders[self._looks % 2] if each.uid not in done)
+            done.add(pod.uid)
+            yield pod
+
+    def _waiting(self, snapshot: Snapshot, moment: Moment) -> list[Pod]:
+        if not self._tried:
+            return []
+        supposed = as_if_enforced(moment.standings)
+        standings = {id(each): each for each in (moment.standings, supposed)}.values()
+        pods = [pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None]
+        waiting = [
+            pod
+            for pod in pods
+            if any(may_begin(pod, self._terms, each) for each in standings)
+            and not moment.cooling.has_had_its_turn(pod, moment.now_ms)
+        ]
+        return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
+
+    def _with_a_share(self, snapshot: Snapshot, waiting: list[Pod]) -> list[Pod]:
+        """Without those of a namespace for which as much is held already as one may have while another
+        waits."""
+        if len({pod.namespace for pod in waiting}) < 2:
+            return waiting
+        held = Counter(pod.namespace for pod, _ in self.held(snapshot))
+        share = max(1, self._terms.most // 2)
+        return [pod for pod in waiting if held[pod.namespace] < share]
+
+    def claimed(self, snapshot: Snapshot, pod: Pod) -> set[str]:
+        """The nodes where kube-scheduler makes room for pods other than this one."""
+        others = (snapshot.pods.get(uid) for uid in self._unbound if uid != pod.uid)
+        theirs = [each for each in others if each is not None and each.reserved is None]
+        return {each.nominated for each in theirs if each.nominated}
+
+    def worth(self, snapshot: Snapshot, pod: Pod, standings: Standings) -> Iterator[Node]:
+        """The nodes where somebody might leave for the pod."""
+        names = self._lows.worth(pod, standings)
+        return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
+
+    def may_have_room(self, snapshot: Snapshot, waiter: Waiter) -> Iterator[Node]:
+        """The nodes where kube-scheduler would try the pod, or will soon: those it has offered, or all where
+        that is not known, and those that have changed since it may have."""
+        everywhere = (name for name, _ in snapshot.nodes.items())
+        names = everywhere if waiter.offered is None else waiter.offered | self._changed_at.keys()
+        return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
+
+    def found_none(self, pod: Pod, now_s: float, took_s: float) -> None:
+        """There is no way for this pod now; to find that took so long."""
+        shape = _shape(pod)
+        self._none_until[shape] = now_s + max(LOOKS_AGAIN_S, AGAIN_AFTER * took_s)
+        self._looked_at[shape] = now_s
+        self._looks += 1
+
+    def rests(self, uid: str, now_s: float) -> None:
+        """Cards were held for this pod in vain."""
+        self._look_at[uid] = now_s + RESTS_S
+
+    def may_report(self, uid: str, now_s: float) -> bool:
+        """True where it has not been told lately what would be done for the pod; it is told now."""
+        if self._report_at.get(uid, 0.0) > now_s:
+            return False
+        self._report_at[uid] = now_s + REPORTS_AGAIN_S
+        return True
+
+    def await_held(self, uid: str, now_s: float) -> None:
+        """Cards are, or may be, held for this pod now; nobody else begins until the watch shows it."""
+        self._awaited, self._awaited_until = uid, now_s + SEEN_WITHIN_S
+
+    def awaits(self, snapshot: Snapshot, now_s: float) -> bool:
+        """True until it does, or it is too late for that."""
+        pod = snapshot.pods.get(self._awaited)
+        waits = pod is not None and pod.reserved is None and not pod.node and now_s < self._awaited_until
+        self._awaited = self._awaited if waits else ""
+        return waits
+
+
+def _shape(pod: Pod) -> object:
+    """All that the answer for a waiting pod depends on."""
+    return pod.namespace, pod.owner, pod.priority, pod.request, pod.amounts, pod.cpu_milli, pod.wishes

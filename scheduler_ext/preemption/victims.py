@@ -1,0 +1,187 @@
+"""Which pods of a node must leave so that a waiting pod has its cards there: one pure choice, for
+kube-scheduler's preempt verb and for our own preemptor.
+
+Nobody is chosen unless `fit` finds a placement once all of them have left, and nobody whose staying would
+leave a placement too. Of all such sets the one is taken that is least by, in this order: how many leave; how
+many of them are no debtors (`precedence`); their priorities, highest first; how many leave against a
+PodDisruptionBudget; their ages, for the youngest has the least work to lose.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.pdb import NONE, Disruptions
+from scheduler_ext.model.pod import MOST_GRACE_MS, Pod
+from scheduler_ext.model.standing import Standings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
+from scheduler_ext.preemption.lower_bound import Shortage
+from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
+from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
+from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node, Seat, without_seats
+from timekeeper.core.values import GPURequest, Placement
+
+LATE_MS = 15_000  # a kubelet is done that much after the grace period, or something is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All that a choice depends on beside the pod and the node. ``pods``: every GPU pod by UID, as in the
+    snapshot that the node is of. ``late_ms``: how far beyond its deletionTimestamp a pod that leaves is
+    reckoned with."""
+
+    pods: Map[Pod]
+    standings: Standings
+    now_ms: int
+    disruptions: Disruptions = NONE
+    cooling: Cooling = NOTHING_DONE
+    late_ms: int = LATE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What would make room on a node: ``victims`` leave, and the waiting pod then has ``placement``.
+
+    No victims: there is room, or will be once those have gone who leave anyway. Where they are needed,
+    ``leaving`` are the pods among them, and ``ending`` the seats of those whose objects are gone already.
+    ``violations``: how many of the victims leave against a PodDisruptionBudget.
+    """
+
+    node: str
+    victims: tuple[Pod, ...]
+    placement: Placement
+    violations: int
+    leaving: tuple[Pod, ...] = ()
+    ending: tuple[Seat, ...] = ()
+
+    @property
+    def awaits(self) -> bool:
+        """True where the cards are free only once others have gone who leave anyway."""
+        return bool(self.leaving or self.ending)
+
+    def grace_ms(self, now_ms: int) -> int:
+        """How long all those who leave may take, by their grace periods."""
+        graces = [pod.grace_ms for pod in (*self.victims, *self.leaving)]
+        ends = [pod.leaves_ms for pod in self.leaving] + [seat.until_ms for seat in self.ending]
+        return max([*graces, *(at - now_ms for at in ends)], default=0)
+
+
+def choose(
+    waiting: Pod, node: Node, moment: Moment, policy: Policy = BINPACK, given: Sequence[Pod] = ()
+) -> Choice | None:
+    """The victims on this node, None where even the leaving of all that may be asked would not help.
+
+    ``given``: pods whose leaving kube-scheduler has settled already; they are not among the victims. Exact
+    within the bound of `fewest`.
+    """
+    if waiting.request is None or node.closed or not may_preempt(waiting, moment.standings):
+        return None
+    going = {waiting.uid, *(pod.uid for pod in given)}
+    rest = without_seats(node, going)
+    placement = fit(waiting.request, rest, policy)
+    if not isinstance(placement, Refusal):
+        return Choice(node.name, (), placement, 0)
+    leaving = tuple(pod for pod in _seated(rest, moment) if _leaves(pod, moment))
+    ending = tuple(seat for seat in rest.seats.values() if seat.held == "vanished")
+    if leaving or ending:
+        rest = without_seats(rest, {pod.uid for pod in leaving} | {seat.uid for seat in ending})
+        placement = fit(waiting.request, rest, policy)
+    victims: tuple[Pod, ...] = ()
+    if isinstance(placement, Refusal):
+        if not placement.room or moment.cooling.has_had_its_turn(waiting, moment.now_ms):
+            return None
+        found = _found(waiting, waiting.request, rest, moment, policy, given)
+        if found is None:
+            return None
+        victims, placement = found
+    violations = moment.disruptions.violations(victims, before=given)
+    return Choice(node.name, victims, placement, violations, leaving, ending)
+
+
+def best(choices: Iterable[Choice], moment: Moment) -> Choice | None:
+    """Of the choices on different nodes the one that costs least, in the order in which kube-scheduler
+    compares nodes, by rank for priority: the fewest against a PodDisruptionBudget, for those take the
+    longest; the lowest of the highest ranks; the least sum of priorities, where a debtor's counts nothing;
+    the fewest; the highest one's latest start. Of equals the first by name."""
+    return min(choices, key=lambda choice: _price(choice, moment), default=None)
+
+
+# What kube-scheduler adds to each priority, so that of two sums that of fewer victims is the less.
+_EVERY = 2**31
+
+
+def _price(choice: Choice, moment: Moment) -> tuple[int, Rank, int, int, int, str]:
+    ranks = [rank_of(pod, moment.standings) for pod in choice.victims]
+    highest = max(ranks, default=(-1, 0))
+    started = [
+        pod.started_ms or moment.now_ms
+        for pod, rank in zip(choice.victims, ranks, strict=True)
+        if rank == highest
+    ]
+    total = sum(priority + _EVERY for tier, priority in ranks if tier)
+    return choice.violations, highest, total, len(ranks), -min(started, default=0), choice.node
+
+
+def _found(
+    waiting: Pod,
+    request: GPURequest,
+    node: Node,
+    moment: Moment,
+    policy: Policy,
+    given: Sequence[Pod],
+) -> tuple[tuple[Pod, ...], Placement] | None:
+    def look(uids: Collection[str]) -> Placement | None:
+        answer = fit(request, without_seats(node, uids), policy)
+        return None if isinstance(answer, Refusal) else answer
+
+    def least(victims: Victims) -> tuple[Any, ...]:
+        ranks = sorted((each.rank for each in victims), reverse=True)
+        pods = [each.pod for each in victims]
+        ages = sorted((each.age_ms for each in victims), reverse=True)
+        against = moment.disruptions.violations(pods, before=given)
+        return sum(tier for tier, _ in ranks), ranks, against, ages, sorted(pod.uid for pod in pods)
+
+    found = fewest(lambda held: Shortage(request, node, held), candidates(waiting, node, moment), look, least)
+    if found is None:
+        return None
+    victims, placement = found
+    return tuple(each.pod for each in victims), placement
+
+
+def _seated(node: Node, moment: Moment) -> list[Pod]:
+    """The pods that are bound to the node and hold cards of it."""
+    bound = (moment.pods.get(uid) for uid, seat in node.seats.items() if seat.held == "bound")
+    return [pod for pod in bound if pod is not None and pod.node == node.name]
+
+
+def _leaves(pod: Pod, moment: Moment) -> bool:
+    """It is going, and soon: one that ought to have gone long since may stay for good, and one whose grace
+    period is longer than we wait for anybody is not waited for either."""
+    if not pod.deleting:
+        return moment.cooling.is_leaving(pod, moment.now_ms)
+    return -moment.late_ms < pod.leaves_ms - moment.now_ms <= MOST_GRACE_MS
+
+
+def candidates(waiting: Pod, node: Node, moment: Moment) -> list[Candidate]:
+    """Those who may be asked, and hold something of the node."""
+    if moment.cooling.rests(node.name, moment.now_ms):
+        return []
+    found = []
+    for pod in _seated(node, moment):
+        seat = node.seats[pod.uid]
+        spared = moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms)
+        if pod.deleting or not (seat.uses or seat.unnamed):
+            continue
+        if not spared and outranks(waiting, pod, moment.standings):
+            rank = rank_of(pod, moment.standings)
+            covering = moment.disruptions.over(pod)
+            found.append(Candidate(pod, seat.uses, seat.unnamed, rank, covering, _age_ms(pod, moment)))
+    return found
+
+
+def _age_ms(pod: Pod, moment: Moment) -> int:
+    return moment.now_ms - pod.started_ms if pod.started_ms else 0

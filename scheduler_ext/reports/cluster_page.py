@@ -1,0 +1,195 @@
+"""``GET /v1/cluster``: the cards, who sits where, what is free and what of that is of use, for people and
+dashboards. A page of nodes at a time, so that no answer grows with the cluster."""
+
+from collections.abc import Callable, Iterable
+from typing import Literal, TypedDict
+
+from scheduler_ext.reports.closed_nodes import culprits, why_closed
+from scheduler_ext.reports.headroom import Counting
+from scheduler_ext.reports.query import ClusterQuery, Size, typical_sizes
+from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.snapshot.node_info import Node, Seat, unreserved, uses_of
+from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.request.cards import NO_USE, Use
+from timekeeper.core.values import Card
+
+
+class PodView(TypedDict):
+    """A pod on a card: what it takes of it, and whether it is bound, assumed, vanished, or reserved: then it
+    is not there yet, and the card is held for it."""
+
+    namespace: str
+    name: str
+    uid: str
+    share_milli: int
+    memory_mib: int
+    held: str
+
+
+class CardView(TypedDict):
+    """A card, what is taken of it in all, and by whom; what is only reserved is not taken."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    healthy: bool
+    cordoned: bool
+    used_share_milli: int
+    used_memory_mib: int
+    pods: list[PodView]
+
+
+class FiguresView(TypedDict):
+    """Sums over cards that may be given out, in thousandths of a card but for the first two. ``free``:
+    compute; ``fragmented``: of that with memory beside it, what a typical pod could not use; ``stranded``:
+    what of it has no CPU beside it."""
+
+    cards: int
+    untouched: int
+    free_milli: int
+    reserved_milli: int
+    fragmented_milli: int
+    stranded_milli: int
+
+
+class NodeView(TypedDict):
+    """A node; ``closed`` tells why none of its cards is given out, or is null, and ``closed_by`` the pods
+    that are why. ``figures`` are null while it is closed."""
+
+    name: str
+    family: str
+    closed: str | None
+    closed_by: list[str]
+    cpu_left_milli: int
+    figures: FiguresView | None
+    cards: list[CardView]
+
+
+class FitsView(TypedDict):
+    """So many more pods of the size fit now, one after another, on so many nodes; of ``uncounted`` nodes
+    there was no time to tell: ask again."""
+
+    request: str
+    pods: int
+    nodes: int
+    uncounted: int
+
+
+class ClusterView(TypedDict):
+    """The answer. ``totals`` and the three counts (``waiting``: pods that are refused everywhere) are of the
+    whole cluster; ``nodes`` are those that have cards, by name, up to the page's limit: the next page begins
+    after ``next``, null on the last one. ``fits``: over the nodes asked for, whatever page they are on."""
+
+    version: Literal[1]
+    totals: FiguresView
+    nodes_with_cards: int
+    nodes_closed: int
+    waiting: int
+    fits: list[FitsView]
+    nodes: list[NodeView]
+    next: str | None
+
+
+class UnknownNodeError(LookupError):
+    """There is no such node; the text is for people."""
+
+
+class Clusters:
+    """Makes the answers. ``waiting``: how many pods are refused everywhere now."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        totals: Totals,
+        counting: Counting,
+        waiting: Callable[[], int],
+    ) -> None:
+        self._snapshot, self._totals, self._counting, self._waiting = snapshot, totals, counting, waiting
+
+    def answer(self, asked: ClusterQuery) -> ClusterView:
+        """One page. Raises UnknownNodeError."""
+        snapshot = self._snapshot()
+        total = self._totals.now(snapshot.nodes)
+        nodes = _wanted(snapshot, asked)
+        page = [node for node in nodes if node.name > asked.after][: asked.limit + 1]
+        sizes = asked.sizes or typical_sizes(total.gauge.mix)
+        return ClusterView(
+            version=1,
+            totals=_figures(total.figures, total.gauge),
+            nodes_with_cards=total.nodes,
+            nodes_closed=total.closed.total(),
+            waiting=self._waiting(),
+            fits=[self._fits(each, nodes) for each in sizes],
+            nodes=[_node(node, total) for node in page[: asked.limit]],
+            next=page[asked.limit - 1].name if len(page) > asked.limit else None,
+        )
+
+    def _fits(self, size: Size, nodes: Iterable[Node]) -> FitsView:
+        found = self._counting.count(size.pod, nodes)
+        return FitsView(request=size.text, pods=found.pods, nodes=found.nodes, uncounted=found.uncounted)
+
+
+def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[Node]:
+    if asked.node:
+        node = snapshot.nodes.get(asked.node)
+        if node is None:
+            raise UnknownNodeError(f"node {asked.node!r} is not known to the extender")
+        return [node]
+    return sorted((n for n in snapshot.nodes.values() if n.cards or n.closed), key=lambda node: node.name)
+
+
+def _figures(figures: Figures, gauge: Gauge) -> FiguresView:
+    pods = max(1, gauge.pods)
+    return FiguresView(
+        cards=figures.cards,
+        untouched=figures.untouched,
+        free_milli=figures.free_milli,
+        reserved_milli=figures.reserved_milli,
+        fragmented_milli=figures.fragmented // pods,
+        stranded_milli=figures.stranded // pods,
+    )
+
+
+def _node(node: Node, total: Total) -> NodeView:
+    uses = uses_of(unreserved(node).seats)
+    on_card: dict[str, list[PodView]] = {}
+    for seat in node.seats.values():
+        for uuid, use in seat.uses:
+            on_card.setdefault(uuid, []).append(_pod(seat, use))
+    return NodeView(
+        name=node.name,
+        family=node.facts.family if node.facts else "",
+        closed=why_closed(node) or None,
+        closed_by=list(culprits(node)),
+        cpu_left_milli=node.cpu_left,
+        figures=None if node.closed else _figures(figures_of(node, total.gauge), total.gauge),
+        cards=[_card(card, uses.get(card.uuid, NO_USE), on_card.get(card.uuid, [])) for card in node.cards],
+    )
+
+
+def _pod(seat: Seat, use: Use) -> PodView:
+    namespace, _, name = seat.full_name.partition("/")
+    return PodView(
+        namespace=namespace,
+        name=name,
+        uid=seat.uid,
+        share_milli=use.share_milli,
+        memory_mib=use.memory_mib,
+        held=seat.held,
+    )
+
+
+def _card(card: Card, used: Use, pods: list[PodView]) -> CardView:
+    return CardView(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        memory_mib=card.memory_mib,
+        healthy=card.healthy,
+        cordoned=card.cordoned,
+        used_share_milli=used.share_milli,
+        used_memory_mib=used.memory_mib,
+        pods=sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
+    )

@@ -1,0 +1,153 @@
+"""What may be asked of the pages for people, read from a URL's query: every mistake is told, none is passed
+over."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.scoring.typical_pods import Mix, Want
+from scheduler_ext.verbs.protocol import MalformedError
+from timekeeper.core import names
+from timekeeper.core.quantity import thousandths
+from timekeeper.core.values import WHOLE_MILLI
+
+MOST_NODES, USUAL_NODES = 500, 100
+MOST_PODS, USUAL_PODS = 1_000, 200
+MOST_SIZES, TYPICAL_SIZES = 16, 6
+
+_SHORT = {name.partition("/")[2]: name for name in (names.GPU_PERCENT, names.GPU_MEMORY, names.GPU_COUNT)}
+_BARE = (*_SHORT, "cpu", "model")
+_SIZE = "such as gpu-percent:50, gpu-count:2,cpu:16, gpu-memory:8000,model:H100 or nvidia.com/gpu:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A request as it was asked for, and a pod that asks for just that."""
+
+    text: str
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQuery:
+    """``node``: this one alone, "" for all of them; ``after``: those whose names come after it; ``sizes``: of
+    what pods to tell how many more fit; empty: of typical ones."""
+
+    node: str
+    after: str
+    limit: int
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingQuery:
+    """``namespace`` and ``name``: of these pods alone, "" for all; ``after``: those whose ``namespace/name``
+    comes after it."""
+
+    namespace: str
+    name: str
+    after: str
+    limit: int
+
+
+def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
+    """The query of ``/v1/cluster``. Raises MalformedError."""
+    _known(given, ("node", "after", "limit", "request"))
+    asked = given.get("request", ())
+    if len(asked) > MOST_SIZES:
+        raise MalformedError(f"request: at most {MOST_SIZES} of them, not {len(asked)}")
+    return ClusterQuery(
+        node=_one(given, "node"),
+        after=_one(given, "after"),
+        limit=_limit(given, USUAL_NODES, MOST_NODES),
+        sizes=tuple(size(text) for text in asked),
+    )
+
+
+def waiting_query(given: Mapping[str, Sequence[str]]) -> WaitingQuery:
+    """The query of ``/v1/waiting``. Raises MalformedError."""
+    _known(given, ("namespace", "name", "after", "limit"))
+    return WaitingQuery(
+        namespace=_one(given, "namespace"),
+        name=_one(given, "name"),
+        after=_one(given, "after"),
+        limit=_limit(given, USUAL_PODS, MOST_PODS),
+    )
+
+
+def size(text: str) -> Size:
+    """A request as ``resource:amount,...``, where ``bursar.dev/`` may be left out, with ``cpu`` and ``model``
+    beside it. Read as a pod's own limits are. Raises MalformedError."""
+    limits: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, amount = part.strip().partition(":")
+        if (
+            not amount
+            or not ("/" in name or name in _BARE)
+            or (name == "cpu" and thousandths(amount) is None)
+        ):
+            raise MalformedError(f"request {text!r}: {part!r} is no resource:amount, {_SIZE}")
+        if name == "model":
+            annotations[names.MODELS] = amount.replace("|", ",")
+        else:
+            limits[_SHORT.get(name, name)] = amount
+    pod = pod_of(limits, annotations)
+    if pod is None:
+        raise MalformedError(f"request {text!r} asks for no GPU; {_SIZE}")
+    if pod.request is None:
+        raise MalformedError(f"request {text!r}: {pod.malformed}")
+    return Size(text, pod)
+
+
+def typical_sizes(mix: Mix) -> tuple[Size, ...]:
+    """The most frequent requests for GPUs of the mix."""
+    wants = [want for want, _ in mix.wants if want.devices and not want.exclude_models]
+    return tuple(size(_text_of(want)) for want in wants[:TYPICAL_SIZES])
+
+
+def _text_of(want: Want) -> str:
+    parts = {"gpu-count": want.devices} if want.devices > 1 or want.share_milli == WHOLE_MILLI else {}
+    if 0 < want.share_milli < WHOLE_MILLI:
+        parts["gpu-percent"] = want.devices * want.share_milli // 10
+    if want.memory_mib:
+        parts["gpu-memory"] = want.devices * want.memory_mib
+    words = [f"{name}:{amount}" for name, amount in parts.items()]
+    words += [f"cpu:{want.cpu_milli}m"] if want.cpu_milli else []
+    words += ["model:" + "|".join(want.models)] if want.models else []
+    return ",".join(words)
+
+
+def pod_of(limits: Mapping[str, str], annotations: Mapping[str, str]) -> Pod | None:
+    """A waiting pod of one container with these limits; None where it asks for no GPU."""
+    resources = {"limits": dict(limits), "requests": dict(limits)}
+    named = dict.fromkeys(("name", "namespace", "uid"), "asked")
+    return read_pod(
+        {
+            "metadata": {**named, "annotations": dict(annotations)},
+            "spec": {"containers": [{"name": "main", "resources": resources}]},
+            "status": {},
+        }
+    )
+
+
+def _known(given: Mapping[str, Sequence[str]], names_: Collection[str]) -> None:
+    for name in given:
+        if name not in names_:
+            raise MalformedError(f"{name!r} is no parameter; there are {', '.join(names_)}")
+
+
+def _one(given: Mapping[str, Sequence[str]], name: str) -> str:
+    values = given.get(name, ())
+    if len(values) > 1:
+        raise MalformedError(f"{name}: at most one, not {len(values)}")
+    return values[0] if values else ""
+
+
+def _limit(given: Mapping[str, Sequence[str]], usual: int, most: int) -> int:
+    text = _one(given, "limit")
+    if not text:
+        return usual
+    if not text.isascii() or not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= most:
+        raise MalformedError(f"limit: {text!r} is no whole number from 1 to {most}")
+    return int(text)

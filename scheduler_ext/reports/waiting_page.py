@@ -1,0 +1,171 @@
+"""``GET /v1/waiting``: the GPU pods that are not bound yet, and why: the last decision about each."""
+
+import datetime
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import Standings
+from scheduler_ext.reports.query import WaitingQuery
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import Decision, Decisions, kind_of
+
+
+class ReasonView(TypedDict):
+    """A reason, what it is about in one word, how many nodes were refused for it, and some of these."""
+
+    reason: str
+    kind: str
+    nodes: int
+    examples: list[str]
+
+
+class DecisionView(TypedDict):
+    """When the pod was refused by every node offered for the first and the last time, how often in all, by
+    how many nodes the last time, and why; and what its last bind came to, "" where none failed."""
+
+    first: str
+    last: str
+    times: int
+    offered: int
+    reasons: list[ReasonView]
+    bind_error: str
+
+
+class AskView(TypedDict):
+    """What a container asks for, of each of its cards."""
+
+    container: str
+    devices: int
+    share_milli: int
+    memory_mib: int
+
+
+class ReservationView(TypedDict):
+    """The node where cards are held for the pod, and until when."""
+
+    node: str
+    until: str
+
+
+class WaitingView(TypedDict):
+    """A pod. ``state``: ``gated``; ``assumed`` (its bind is under way, or nobody knows yet whether it was
+    done); ``reserved``; ``refused``; or ``not-asked``: kube-scheduler has not asked about it, for its own
+    checks left no node, or it is not this extender's to place."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    scheduler: str
+    priority: int
+    standing: str
+    state: str
+    malformed: str
+    asks: list[AskView]
+    reservation: ReservationView | None
+    decision: DecisionView | None
+
+
+class WaitingPodsView(TypedDict):
+    """The answer: ``pods`` by namespace and name, up to the page's limit; ``total`` is how many there
+    are in all, and the next page begins after ``next``, null on the last one."""
+
+    version: Literal[1]
+    total: int
+    pods: list[WaitingView]
+    next: str | None
+
+
+class WaitingPods:
+    """Makes the answers."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        decisions: Decisions,
+        standings: Callable[[], Standings],
+    ) -> None:
+        self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
+
+    def answer(self, asked: WaitingQuery) -> WaitingPodsView:
+        """One page."""
+        snapshot, standings = self._snapshot(), self._standings()
+        pods = sorted((p for p in snapshot.pods.values() if _is_wanted(p, asked)), key=lambda p: p.full_name)
+        page = [pod for pod in pods if pod.full_name > asked.after][: asked.limit + 1]
+        return WaitingPodsView(
+            version=1,
+            total=len(pods),
+            pods=[self._pod(pod, snapshot, standings) for pod in page[: asked.limit]],
+            next=page[asked.limit - 1].full_name if len(page) > asked.limit else None,
+        )
+
+    def _pod(self, pod: Pod, snapshot: Snapshot, standings: Standings) -> WaitingView:
+        decision = self._decisions.of(pod.uid)
+        held = pod.reserved
+        return WaitingView(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            created=_moment(pod.asked_ms),
+            scheduler=pod.scheduler,
+            priority=pod.priority,
+            standing=standings.of(pod.namespace).word,
+            state=_state(pod, snapshot, decision),
+            malformed=pod.malformed,
+            asks=_asks(pod),
+            reservation=ReservationView(node=held.node, until=_moment(held.until_ms)) if held else None,
+            decision=_decision(decision) if decision else None,
+        )
+
+
+def _is_wanted(pod: Pod, asked: WaitingQuery) -> bool:
+    if pod.node or pod.terminal or pod.deleting:
+        return False
+    return asked.namespace in ("", pod.namespace) and asked.name in ("", pod.name)
+
+
+def _state(pod: Pod, snapshot: Snapshot, decision: Decision | None) -> str:
+    if pod.gated:
+        return "gated"
+    seat = snapshot.seat(pod.uid)
+    if seat is not None:
+        return "reserved" if seat.held == "reserved" else "assumed"
+    return "refused" if decision is not None else "not-asked"
+
+
+def _asks(pod: Pod) -> list[AskView]:
+    return [
+        AskView(
+            container=each.container,
+            devices=each.ask.devices,
+            share_milli=each.ask.share_milli,
+            memory_mib=each.ask.memory_mib,
+        )
+        for each in (pod.request.asks if pod.request else ())
+    ]
+
+
+def _decision(decision: Decision) -> DecisionView:
+    return DecisionView(
+        first=_moment(decision.first_ms),
+        last=_moment(decision.at_ms),
+        times=decision.times,
+        offered=decision.offered,
+        reasons=[
+            ReasonView(
+                reason=each.sentence,
+                kind=kind_of(each.sentence),
+                nodes=each.nodes,
+                examples=list(each.examples),
+            )
+            for each in decision.reasons
+        ],
+        bind_error=decision.bind_error,
+    )
+
+
+def _moment(ms: int) -> str:
+    """RFC 3339."""
+    at = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

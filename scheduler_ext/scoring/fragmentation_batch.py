@@ -1,0 +1,137 @@
+"""`fragmentation` for many nodes at once: the same whole numbers as in `gradient`, by numpy.
+
+A shape that nobody has asked for lately, or a new mix, has to be weighed against every node; one by one that
+would take most of a second on a large cluster.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_ext.model.cpu import MOST_MILLI, bounded
+from scheduler_ext.scoring.fragmentation_model import STRANDED_COUNTS, Gauge, Spot
+from scheduler_ext.snapshot.free import takes
+from timekeeper.core.values import WHOLE_MILLI, Ask
+
+Ints = NDArray[np.int64]
+
+
+class Table:
+    """What a gauge sees in each of some spots: row 0 is no card at all."""
+
+    def __init__(self, gauge: Gauge, spots: Sequence[Spot]) -> None:
+        self.idle: Ints = np.zeros(len(spots) + 1, np.int64)
+        self.cards: Ints = np.zeros((len(spots) + 1, len(gauge.levels)), np.int64)
+        for row, (room, model) in enumerate(spots, 1):
+            self.idle[row], fits = gauge.spot(room, model)
+            self.cards[row, list(fits)] = 1
+        self.free: Ints = self.cards * self.idle[:, None]
+
+
+class Scale:
+    """A gauge's numbers as arrays."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self.gauge = gauge
+        shape = len(gauge.cpus) + 1, len(gauge.levels), gauge.most + 1
+        self.weights: Ints = np.array(gauge.weights, np.int64).reshape(shape)
+        self.steps: Ints = np.array(gauge.steps, np.int64)
+        self.cpus: Ints = np.array(gauge.cpus, np.int64)
+        self.levels = np.arange(len(gauge.levels))
+
+    def fragment(self, idle: Ints, cards: Ints, free: Ints, cpu_left: Ints) -> Ints:
+        enough = np.searchsorted(self.cpus, cpu_left, "right")
+        by_cards = self.weights[enough[:, None], self.levels, np.minimum(cards, self.gauge.most)]
+        found: Ints = self.gauge.pods * idle - (by_cards * free).sum(1)
+        return found
+
+    def stranded(self, idle: Ints, cpu_left: Ints) -> Ints:
+        needs = self.gauge.cpu_per_card
+        beyond = idle - cpu_left * WHOLE_MILLI // needs if needs else np.zeros_like(idle)
+        found: Ints = self.gauge.pods * np.maximum(0, beyond)
+        return found
+
+
+@lru_cache(maxsize=4)
+def scale_of(gauge: Gauge) -> Scale:
+    """The gauge's arrays."""
+    return Scale(gauge)
+
+
+class Nodes:
+    """Some nodes' free cards, each with its model, and the CPU that is left there."""
+
+    def __init__(self, scale: Scale, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> None:
+        self._scale = scale
+        self._numbers: dict[Spot, int] = {}
+        self._cpus = _bounded(cpus_left)
+        widest = max(map(len, spots), default=0)
+        numbers, none = self._numbers, [0]
+        rows = [
+            [numbers.setdefault(spot, len(numbers) + 1) for spot in its] + none * (widest - len(its))
+            for its in spots
+        ]
+        self._at: Ints = np.array(rows, np.int64).reshape(len(spots), widest)
+
+    def scores(self, ask: Ask | None, cpu_milli: int) -> list[int]:
+        """Each node's score for a pod that asks for so much CPU and this, -1 where too few cards take it."""
+        then = self._then(ask)
+        seen = Table(self._scale.gauge, list(self._numbers))
+        weighed = _Weighed(self._scale, seen, self._at, self._cpus, cpu_milli)
+        if ask is None:
+            return _listed(weighed.with_less(then, []))
+        takes_it = then[self._at] >= 0
+        fits = takes_it.sum(1) >= ask.devices
+        each = np.stack([weighed.with_less(then, [column]) for column in self._at.T], 1)
+        each[~takes_it] = -1
+        if ask.devices == 1:
+            return _listed(np.where(fits, each.max(1), -1))
+        best = np.argsort(-each, 1, kind="stable")[:, : ask.devices]
+        chosen = np.take_along_axis(self._at, best, 1) * fits[:, None]
+        return _listed(np.where(fits, weighed.with_less(then, list(chosen.T)), -1))
+
+    def _then(self, ask: Ask | None) -> Ints:
+        """By number of a spot, that of what it is after the ask; -1 where it does not take that."""
+        numbers, then = self._numbers, [-1]
+        for room, model in list(numbers):
+            left = takes(ask, room) if ask is not None else None
+            then.append(-1 if left is None else numbers.setdefault((left, model), len(numbers) + 1))
+        return np.array(then + [-1] * (len(numbers) + 1 - len(then)), np.int64)
+
+
+class _Weighed:
+    """The nodes as they are, and what they would be worth otherwise."""
+
+    def __init__(self, scale: Scale, seen: Table, at: Ints, cpus: Ints, cpu_milli: int) -> None:
+        self._scale, self._seen, self._left = scale, seen, cpus - cpu_milli
+        self._idle: Ints = seen.idle[at].sum(1)
+        self._cards: Ints = seen.cards[at].sum(1)
+        self._free: Ints = seen.free[at].sum(1)
+        self._fragment = scale.fragment(self._idle, self._cards, self._free, cpus)
+        self._stranded = scale.stranded(self._idle, cpus)
+
+    def with_less(self, then: Ints, columns: Sequence[Ints]) -> Ints:
+        """The scores with these cards as they are then, one of each node in a column."""
+        idle, cards, free = self._idle, self._cards, self._free
+        for column in columns:
+            after = np.maximum(0, then[column])
+            idle = idle - self._seen.idle[column] + self._seen.idle[after]
+            cards = cards - self._seen.cards[column] + self._seen.cards[after]
+            free = free - self._seen.free[column] + self._seen.free[after]
+        gained = self._fragment - self._scale.fragment(idle, cards, free, self._left)
+        strands = np.maximum(0, self._scale.stranded(idle, self._left) - self._stranded)
+        found: Ints = np.searchsorted(self._scale.steps, gained - STRANDED_COUNTS * strands, "right")
+        return found
+
+
+def _bounded(cpus: Sequence[int]) -> Ints:
+    if cpus and not -MOST_MILLI <= min(cpus) <= max(cpus) <= MOST_MILLI:
+        cpus = [bounded(each) for each in cpus]
+    return np.array(cpus, np.int64)
+
+
+def _listed(scores: Ints) -> list[int]:
+    listed: list[int] = scores.tolist()
+    return listed

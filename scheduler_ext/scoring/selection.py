@@ -1,0 +1,90 @@
+"""Which policy places a pod: its own, else its namespace's, else the cluster's."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import Standings
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.load import Figures, Kept, Source, load
+from scheduler_ext.scoring.policy import BUILT, Policy
+from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, differ_milli, learn
+from scheduler_ext.snapshot.snapshot import Snapshot
+
+CHANGED_MILLI = 50  # so much of the mix must be another for all answers to be worked out anew
+
+NO_FIGURES = "there are no measured figures of the cards"
+
+
+def for_fits(policy: Policy) -> Policy:
+    """By which to ask whether a pod fits, and no more: that is the same by every policy, but for searches
+    that are given up. One that is made anew with each set of figures would have every node asked again for
+    it; one that weighs many nodes at once answers both at the price of one."""
+    weighing = policy.weighing
+    return policy if weighing is None or weighing.together is not None else replace(policy, weighing=None)
+
+
+class Policies:
+    """``default``: the cluster's. ``standings``: knows that of each namespace. ``measured``: what `load` goes
+    by; while it has nothing, `load` acts as `fragmentation`, and ``say`` hears that once each time."""
+
+    def __init__(
+        self,
+        default: str,
+        standings: Callable[[], Standings],
+        measured: Source,
+        say: Callable[[str], None],
+    ) -> None:
+        self._default, self._standings, self._measured, self._say = default, standings, measured, say
+        self._mix, self._gauge = BUILT_IN, Gauge(BUILT_IN)
+        self._figures: Kept | None = None
+        self._said = False
+
+    def __call__(self, pod: Pod) -> Policy:
+        """The policy by which this pod is placed."""
+        own = pod.request.policy if pod.request is not None else ""
+        return self._by(own or self._of(pod.namespace), pod.cpu_milli)
+
+    def beside(self, namespace: str, cpu_milli: int) -> Policy:
+        """The policy by which a pod that asks for so much CPU and for no GPU is kept from stranding GPUs."""
+        return self._by(self._of(namespace), cpu_milli)
+
+    def _of(self, namespace: str) -> str:
+        return self._standings().of(namespace).policy or self._default
+
+    def _by(self, word: str, cpu_milli: int) -> Policy:
+        if word in BUILT:
+            return BUILT[word]
+        figures = self._measured() if word == "load" else None
+        if figures is not None:
+            self._said = False
+            return load(self._kept(figures))
+        if word == "load" and not self._said:
+            self._said = True
+            self._say(NO_FIGURES)
+        return fragmentation(self._gauge, cpu_milli)
+
+    @property
+    def mix(self) -> Mix:
+        """What `fragmentation` takes typical pods to be."""
+        return self._mix
+
+    @property
+    def gauge(self) -> Gauge:
+        """By which `fragmentation` counts what is of use to these."""
+        return self._gauge
+
+    def learn(self, snapshot: Snapshot) -> bool:
+        """Take the mix of the pods known now, if it is really another than so far; True where it was."""
+        mix = learn(snapshot)
+        if differ_milli(mix, self._mix) < CHANGED_MILLI:
+            return False
+        self._mix, self._gauge = mix, Gauge(mix)
+        return True
+
+    def _kept(self, figures: Figures) -> Kept:
+        kept = self._figures
+        if kept is None or kept.figures is not figures:
+            kept = self._figures = Kept(figures)
+        return kept

@@ -1,0 +1,132 @@
+"""The mix of typical pods: what users ask for, by which `fragmentation` weighs what is left free.
+
+A few shapes make up most of what is asked (Weng et al., USENIX ATC'23, section 4.2), so the mix keeps the
+most frequent ones that together cover 95 % of the pods, and never more than 100. It is one immutable value,
+so that every answer given by it can be told from those given by another.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.values import WHOLE_MILLI, GPURequest
+
+COVERED_PERCENT = 95
+MOST_SHAPES = 100
+FEWEST_PODS = 20  # of fewer, nothing is learned
+ENOUGH_PODS = 4_096  # of more, so many are looked at
+WAITING_PART = 20  # a namespace's waiting pods count as at most one for so many bound ones of all
+
+
+class Want(NamedTuple):
+    """The shape of a typical pod: CPU in thousandths of a core, and on each of ``devices`` cards a share in
+    thousandths and memory in MiB (0: as much of it as of the share). No devices: it asks for no GPU."""
+
+    cpu_milli: int
+    devices: int = 0
+    share_milli: int = 0
+    memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    exclude_models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Typical pods with how many of each there are; the most frequent first."""
+
+    wants: tuple[tuple[Want, int], ...]
+
+    @property
+    def pods(self) -> int:
+        """How many there are in all."""
+        return sum(count for _, count in self.wants)
+
+
+def mix_of(counts: Mapping[Want, int]) -> Mix:
+    """The most frequent shapes, until they cover 95 % of the pods; of equally frequent ones the greater."""
+    enough = sum(counts.values()) * COVERED_PERCENT
+    chosen: list[tuple[Want, int]] = []
+    covered = 0
+    for want, count in sorted(counts.items(), key=lambda each: (each[1], each[0]), reverse=True):
+        if 100 * covered >= enough or len(chosen) == MOST_SHAPES:
+            break
+        chosen.append((want, count))
+        covered += count
+    return Mix(tuple(chosen))
+
+
+# Before anything is known: mostly shares and single cards, as in the published traces (`docs/placement.md`),
+# each with about the CPU that comes to it on a usual node.
+BUILT_IN = Mix(
+    (
+        (Want(8_000, 1, WHOLE_MILLI), 40),
+        (Want(6_000, 1, 500), 30),
+        (Want(4_000, 1, 250), 30),
+        (Want(4_000), 14),
+        (Want(64_000, 8, WHOLE_MILLI), 4),
+        (Want(16_000, 2, WHOLE_MILLI), 2),
+        (Want(32_000, 4, WHOLE_MILLI), 2),
+    )
+)
+
+
+def learn(snapshot: Snapshot) -> Mix:
+    """The mix of the pods known now; the built-in one while there are too few GPU pods.
+
+    Who is bound has been given what it asks for. Anybody may let any number of pods wait that fit nowhere, so
+    those of one namespace count together as at most 5 % of the bound ones, each shape as the part that it is
+    of them, rounded down.
+
+    Pods without a request count where the node has cards, all as one shape, since to each of them every free
+    GPU is a fragment; and as at most as many as there are GPU pods, lest they drown these.
+    """
+    stride = 1 + len(snapshot.pods) // ENOUGH_PODS
+    asking = islice((pod for pod in snapshot.pods.values() if not pod.terminal), 0, None, stride)
+    gpu: Counter[Want] = Counter()
+    waiting: dict[str, Counter[Want]] = {}
+    for pod in asking:
+        if pod.request is not None:
+            counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
+            counts[want_of(pod.request, pod.cpu_milli)] += 1
+    most = gpu.total() // WAITING_PART
+    for counts in waiting.values():
+        gpu.update(_at_most(counts, most))
+    if gpu.total() < FEWEST_PODS:
+        return BUILT_IN
+    with_cards = {node.name for node in snapshot.nodes.values() if node.cards}
+    beside = sum(other.node in with_cards for other in snapshot.others.values()) // stride
+    mix = mix_of(gpu)
+    return Mix((*mix.wants, (Want(0), min(beside, mix.pods)))) if beside else mix
+
+
+def _at_most(counts: Counter[Want], most: int) -> dict[Want, int]:
+    """The counts, made less in proportion where they are more than so many together."""
+    total = counts.total()
+    if total <= most:
+        return counts
+    return {want: less for want, count in counts.items() if (less := count * most // total)}
+
+
+def want_of(request: GPURequest, cpu_milli: int) -> Want:
+    """The pod as a typical one. Of several containers the one that asks for most stands for all."""
+    most = max(
+        (each.ask for each in request.asks),
+        key=lambda ask: (ask.devices * ask.share_milli, ask.devices * ask.memory_mib),
+    )
+    return Want(
+        cpu_milli, most.devices, most.share_milli, most.memory_mib, request.models, request.exclude_models
+    )
+
+
+def differ_milli(one: Mix, other: Mix) -> int:
+    """How far two mixes are from each other: the thousandths of the pods that would have to be others."""
+    mine, theirs = _shares(one), _shares(other)
+    keys: Iterable[Want] = {**mine, **theirs}
+    return sum(max(0, mine.get(key, 0) - theirs.get(key, 0)) for key in keys)
+
+
+def _shares(mix: Mix) -> dict[Want, int]:
+    return {want: count * 1000 // mix.pods for want, count in mix.wants}

@@ -1,0 +1,65 @@
+"""The routes for people, dashboards and probes: they only read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import orjson
+from flask import Flask, Response, request
+
+from scheduler_ext.reports.cluster_page import Clusters, UnknownNodeError
+from scheduler_ext.reports.metrics import Metrics
+from scheduler_ext.reports.query import cluster_query, waiting_query
+from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.verbs.protocol import MalformedError
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What they tell. ``unready``: why calls should go to another replica, "" where they may come here."""
+
+    clusters: Clusters
+    waiting: WaitingPods
+    metrics: Metrics
+    unready: Callable[[], str]
+
+
+def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
+    """GET /v1/cluster, /v1/waiting, /metrics, /livez, /readyz. ``incomplete``: why nothing is told of the
+    cluster yet, "" where it is."""
+
+    def told(answer: Callable[[], Mapping[str, object]]) -> Response:
+        why = incomplete()
+        if why:
+            return said(503, why)
+        try:
+            return Response(orjson.dumps(answer()), mimetype="application/json")
+        except MalformedError as error:
+            return said(400, str(error))
+        except UnknownNodeError as error:
+            return said(404, str(error))
+
+    @app.get("/v1/cluster")
+    def cluster() -> Response:
+        return told(lambda: pages.clusters.answer(cluster_query(request.args.to_dict(flat=False))))
+
+    @app.get("/v1/waiting")
+    def waiting() -> Response:
+        return told(lambda: pages.waiting.answer(waiting_query(request.args.to_dict(flat=False))))
+
+    @app.get("/metrics")
+    def exposition() -> Response:
+        return Response(pages.metrics.exposition(), mimetype="text/plain")
+
+    @app.get("/livez")
+    def livez() -> Response:
+        return said(200, "ok")
+
+    @app.get("/readyz")
+    def readyz() -> Response:
+        why = incomplete() or pages.unready()
+        return said(503, why) if why else said(200, "ok")
+
+
+def said(status: int, sentence: str) -> Response:
+    """A sentence for people."""
+    return Response(sentence + "\n", status=status, mimetype="text/plain")

@@ -1,0 +1,98 @@
+"""What filter would answer, without anybody remembering that it was asked: for simulators and autoscalers.
+
+The nodes may be templates that no API server has: then their cards are read from the object as it is, and
+nobody is on them. A node that the books know is taken as the books know it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler_ext.model.node import read_node
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node, node_of, without_seat
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.fit_cache import Answers, Question, Sorted
+from scheduler_ext.verbs.protocol import Asked
+from timekeeper.core import names
+from timekeeper.core.dialects import native, nvidia, tencent
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.request import Json, annotations_of, mapping
+
+# of a template: whatever its agent may have told of the node that it was taken from, nobody is on it
+NOBODY = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
+
+# what GPU feature discovery writes on a node, and autoscalers on their templates
+MODEL_LABEL = "nvidia.com/gpu.product"
+MEMORY_LABEL = "nvidia.com/gpu.memory"
+
+_MOST_MIB = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The nodes as filter would sort them; ``assumed``: what had to be assumed of a template's cards, by
+    node."""
+
+    sorted_nodes: Sorted
+    assumed: Mapping[str, str]
+
+
+def dry_run(asked: Asked, about: Question, uid: str, snapshot: Snapshot) -> DryRun:
+    """What these nodes answer to the pod with this UID, which does not stand in its own way."""
+    nodes: dict[str, Node] = {}
+    assumed: dict[str, str] = {}
+    for name in asked.names:
+        known = snapshot.nodes.get(name)
+        if known is not None and known.facts is not None:
+            nodes[name] = without_seat(known, uid)
+        elif asked.nodes is not None:
+            template, sentence = _complete(asked.nodes[name])
+            nodes[name] = node_of(name, read_node(template), {})
+            if sentence:
+                assumed[name] = sentence
+    return DryRun(Answers().sort(about, Map(nodes), asked.names), assumed)
+
+
+def _complete(raw: Json) -> tuple[Json, str]:
+    """The Node object with an inventory in any case, and what that assumes, "" where it had one."""
+    annotations = {**annotations_of(raw), names.HOLDERS: NOBODY}
+    metadata = {**mapping(raw.get("metadata")), "annotations": annotations}
+    raw = {**raw, "metadata": metadata}
+    status = mapping(raw.get("status"))
+    count, memory = _advertised(mapping(status.get("capacity")))
+    if names.INVENTORY in annotations or not count:
+        return raw, ""
+    labels = mapping(metadata.get("labels"))
+    model = str(labels.get(MODEL_LABEL, ""))
+    told = integral(labels.get(MEMORY_LABEL)) or 0
+    each = min(max(memory // count or told, 1), _MOST_MIB)
+    cards = [
+        {"uuid": f"GPU-template-{at}", "index": at, "model": model, "memory_mib": each, "healthy": True}
+        for at in range(count)
+    ]
+    inventory = json.dumps({"version": 1, "cards": cards})
+    metadata = {**metadata, "annotations": {**annotations, names.INVENTORY: inventory}}
+    return {**raw, "metadata": metadata}, _sentence(count, each, model)
+
+
+def _advertised(capacity: Json) -> tuple[int, int]:
+    """How many cards the capacity counts, and the MiB of all together where it tells that."""
+    for resource, card, memory, unit in (
+        (names.GPU_PERCENT, 100, names.GPU_MEMORY, 1),
+        (tencent.CORE, 100, tencent.MEMORY, tencent.UNIT_MIB),
+        (nvidia.GPU, 1, "", 1),
+    ):
+        count = max(0, integral(capacity.get(resource)) or 0) // card
+        if count:
+            return min(count, native.MOST_CARDS), max(0, integral(capacity.get(memory)) or 0) * unit
+    return 0, 0
+
+
+def _sentence(count: int, each_mib: int, model: str) -> str:
+    memory = f"of {each_mib} MiB" if each_mib > 1 else "of unknown memory"
+    named = f"model {model} by its label" if model else "model not known"
+    return (
+        f"no inventory: {count} equal cards {memory} assumed, {named}, links and NUMA nodes not known"
+        ", nobody on them"
+    )

@@ -1,0 +1,279 @@
+"""Every node's answer to every shape of request asked lately, kept up to date by what has changed.
+
+Thousands of pods ask the same few things, and between two of them few nodes change. So a shape's answers are
+kept beside the nodes they are for, and before each use only those nodes are asked anew that the two versions
+of the map do not share: a filter over 5,000 nodes is then little more than looking their names up. Nodes
+that are alike to a question are answered once, and many at a time where the policy can.
+
+An answer takes a few bytes: each node has a row, and each question an array of scores and one of reasons.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_ext.fit import refusal
+from scheduler_ext.fit.card_sets import MOST_STEPS, Steps
+from scheduler_ext.fit.fit import around_for, is_picky, layout_in, score_of, shape_for, spots_of
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.pod import Amounts
+from scheduler_ext.scoring.policy import NO_FIT, Policy, Score, Together
+from scheduler_ext.snapshot.free import Shape
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import Node, is_short
+from timekeeper.core.values import GPURequest
+
+MOST_QUESTIONS = 512
+MOST_KNOWN = 32_768  # answers to shapes of nodes, over all questions
+MANY = 4  # nodes that are weighed sooner together than one by one
+# of one call; what is left over is looked for in the next one
+CALL_STEPS = 4 * MOST_STEPS
+_FITS, _UNKNOWN = 0, 1  # reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of every node: the request without its containers' names, by which policy, and what
+    kube-scheduler itself counts of the pod. A pod without a request is only scored."""
+
+    request: GPURequest | None
+    policy: Policy
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The nodes asked about: those that fit; those refused for want of room that kube-scheduler finds short
+    as well, so that its own preemption may help; and those refused for good. With the reasons."""
+
+    fits: list[str]
+    short: dict[str, str]
+    refused: dict[str, str]
+
+
+def question(request: GPURequest, policy: Policy, amounts: Amounts) -> Question:
+    """The question that pods of the same shape share."""
+    asks = tuple(replace(each, container=str(at)) for at, each in enumerate(request.asks))
+    same = tuple(str(at) for at, each in enumerate(request.asks) if each.container in request.same_gpu)
+    return Question(replace(request, asks=asks, same_gpu=same, policy=""), policy, amounts)
+
+
+class Answers:
+    """A bounded memory of answers. It changes no outcome: a node's answer is that of `fit`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boards: OrderedDict[Question, _Board] = OrderedDict()
+        self._rows = _Rows()
+        self._known: dict[Hashable, Score | Refusal] = {}
+        self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
+
+    def sort(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> Sorted:
+        """What each of these nodes answers."""
+        with self._lock:
+            board, rows = self._board(asked, nodes), self._rows_of(names)
+            found = board.sort(names, rows)
+            self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
+            return found
+
+    def scores(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> NDArray[np.int64]:
+        """How good each of these nodes is, NO_FIT where the pod does not fit."""
+        with self._lock:
+            board, rows = self._board(asked, nodes), self._rows_of(names)
+            return board.scores[rows]
+
+    def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """What filter has answered comes back with prioritize, and need not be looked up again."""
+        for fits, rows in self._fitting:
+            if len(fits) == len(names) and fits == names:
+                return rows
+        return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
+
+    def _board(self, asked: Question, nodes: Map[Node]) -> "_Board":
+        if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly of nodes that are gone
+            self._rows = _Rows()
+            self._boards.clear()
+            self._fitting.clear()
+        self._rows.follow(nodes)
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
+        board = self._boards.pop(asked, None) or _Board(asked, self._rows, self._known)
+        self._boards[asked] = board
+        if len(self._boards) > MOST_QUESTIONS:
+            self._boards.popitem(last=False)
+        board.follow()
+        return board
+
+
+class _Rows:
+    """Each node's row, from 1 (0 is that of every node that is not known), and when it last changed: one
+    version of the map is kept for all boards, however long ago each was asked."""
+
+    def __init__(self) -> None:
+        self.nodes: Map[Node] = Map()
+        self.by_name: dict[str, int] = {}
+        self.names = [""]
+        self.moment = 0
+        self._changed = np.zeros(1, np.int64)
+
+    def follow(self, nodes: Map[Node]) -> None:
+        """The nodes are now as given."""
+        if nodes is self.nodes:
+            return
+        names = list(nodes.changed_since(self.nodes))
+        self.nodes, self.moment = nodes, self.moment + 1
+        for name in names:
+            if name not in self.by_name:
+                self.by_name[name] = len(self.names)
+                self.names.append(name)
+        more = len(self.names) - len(self._changed)
+        if more > 0:
+            self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
+        self._changed[[self.by_name[name] for name in names]] = self.moment
+
+    def since(self, moment: int) -> list[str]:
+        """The nodes that have changed after that moment."""
+        return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
+
+
+class _Board:
+    """One question's answers by row, as of a moment of the rows.
+
+    ``rows`` are shared by all boards, as ``known`` is: the answers by question and shape.
+    """
+
+    def __init__(self, asked: Question, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
+        self.asked, self.rows, self.known = asked, rows, known
+        self.moment = 0
+        self.scores = np.zeros(0, np.int64)
+        self.reasons = np.zeros(0, np.int16)
+        self.short = np.zeros(0, np.bool_)
+        self.sentences = {"": _FITS, refusal.UNKNOWN_NODE.sentence: _UNKNOWN}
+        self.untried: set[str] = set()
+        self.mine = object()  # what is known to this board is told apart by it
+
+    def follow(self) -> None:
+        """Ask anew those nodes that are not as they were."""
+        if self.moment == self.rows.moment and not self.untried:
+            return
+        names = {*self.rows.since(self.moment), *self.untried}
+        self.moment, self.untried = self.rows.moment, set()
+        self._widen()
+        self._ask({name: self.rows.nodes.get(name) for name in names})
+
+    def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> Sorted:
+        reasons = self.reasons[rows]
+        refused = reasons != _FITS
+        if not refused.any():
+            return Sorted(list(names), {}, {})
+        sentences = list(self.sentences)
+        short = self.short[rows]
+        return Sorted(
+            fits=list(compress(names, (~refused).tolist())),
+            short=_told(names, refused & short, reasons, sentences),
+            refused=_told(names, refused & ~short, reasons, sentences),
+        )
+
+    def _widen(self) -> None:
+        more = len(self.rows.names) - len(self.scores)
+        if more > 0:
+            more += len(self.rows.names) // 8
+            self.scores = np.append(self.scores, np.full(more, NO_FIT, np.int64))
+            self.reasons = np.append(self.reasons, np.full(more, _UNKNOWN, np.int16))
+            self.short = np.append(self.short, np.zeros(more, np.bool_))
+
+    def _ask(self, changed: dict[str, Node | None]) -> None:
+        left = Steps(CALL_STEPS)
+        together = self._together(changed) if len(changed) >= MANY else {}
+        if together:
+            self._note_many(together)
+        for name, node in changed.items():
+            if name not in together:
+                self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)
+
+    def _together(self, changed: dict[str, Node | None]) -> dict[str, Node]:
+        """Those of the nodes that can be weighed together."""
+        request = self.asked.request
+        if self._weighing_together() is None or (request is not None and not _is_plain(request)):
+            return {}
+        there = ((name, node) for name, node in changed.items() if node is not None)
+        if request is None:
+            return dict(there)
+        return {name: node for name, node in there if node.serves == request.dialect and node.model}
+
+    def _weighing_together(self) -> Together | None:
+        weighing = self.asked.policy.weighing
+        return weighing.together if weighing is not None else None
+
+    def _note_many(self, nodes: dict[str, Node]) -> None:
+        request, weighing = self.asked.request, self._weighing_together()
+        if weighing is None:
+            raise AssertionError("this policy does not weigh many nodes at once")
+        cpus = [node.cpu_left for node in nodes.values()]
+        rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
+        if request is None:
+            scores = np.array(weighing.beside([spots_of(node) for node in nodes.values()], cpus), np.int64)
+        else:
+            rooms, models = [n.shape.rooms for n in nodes.values()], [n.model for n in nodes.values()]
+            scores = np.array(weighing.many(request.asks[0].ask, rooms, models, cpus), np.int64)
+        self.scores[rows] = scores
+        self.reasons[rows] = _FITS
+        self.short[rows] = False
+        if request is not None and (scores < 0).any():
+            no_room = refusal.no_room(request)
+            for (name, node), score in zip(nodes.items(), scores.tolist(), strict=True):
+                if score < 0:
+                    self._note(name, no_room, node)
+
+    def _note(self, name: str, answer: Score | Refusal, node: Node | None) -> None:
+        row = self.rows.by_name[name]
+        if not isinstance(answer, Refusal):
+            self.scores[row], self.reasons[row], self.short[row] = answer, _FITS, False
+            return
+        self.scores[row] = NO_FIT
+        self.reasons[row] = self.sentences.setdefault(answer.sentence, len(self.sentences))
+        self.short[row] = node is not None and answer.room and is_short(node, self.asked.amounts)
+        if answer is refusal.NOT_TRIED:
+            self.untried.add(name)
+
+    def _answer(self, node: Node, left: Steps) -> Score | Refusal:
+        request, weighing = self.asked.request, self.asked.policy.weighing
+        if request is None:
+            together = self._weighing_together()
+            return together.beside([spots_of(node)], [node.cpu_left])[0] if together is not None else 0
+        shape = shape_for(request, node)
+        if isinstance(shape, Refusal):
+            return shape
+        seen = None if weighing is None else weighing.seen(around_for(request, node), shape.rooms)
+        key = (self.mine, shape, seen)
+        known = self.known.get(key)
+        if known is None:
+            if left.left < MOST_STEPS:
+                return refusal.NOT_TRIED
+            here = weighing.here(seen, shape.rooms) if weighing is not None and seen is not None else None
+            known = self.known[key] = self._look(request, shape, here or self.asked.policy, left)
+        return known
+
+    def _look(self, request: GPURequest, shape: Shape, policy: Policy, left: Steps) -> Score | Refusal:
+        steps = Steps()
+        layout = layout_in(request, shape, policy, steps)
+        left.left -= MOST_STEPS - steps.left
+        return layout if isinstance(layout, Refusal) else score_of(layout, policy)
+
+
+def _is_plain(request: GPURequest) -> bool:
+    """True where it asks for cards once, and any will do that has the room."""
+    return len(request.asks) == 1 and not is_picky(request)
+
+
+def _told(
+    names: Sequence[str], which: NDArray[np.bool_], reasons: NDArray[np.int16], sentences: Sequence[str]
+) -> dict[str, str]:
+    """Name -> sentence of those nodes."""
+    chosen: Iterable[str] = compress(names, which.tolist())
+    return dict(zip(chosen, map(sentences.__getitem__, reasons[which].tolist()), strict=True))

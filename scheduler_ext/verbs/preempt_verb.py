@@ -1,0 +1,71 @@
+"""kube-scheduler's preempt verb, decided: to the victims that free what it counts, those are added that free
+the cards.
+
+kube-scheduler asks when a node's totals are short, and has chosen its victims by these alone. What it has
+chosen stays: a node is answered with all of that and what the cards need beyond it, or not at all.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.preemption.precedence import outranks
+from scheduler_ext.preemption.victims import Choice, Moment, choose
+from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Who would leave a node, by UID, and how many of them against a PodDisruptionBudget."""
+
+    uids: tuple[str, ...]
+    violations: int
+
+
+def with_cards(
+    waiting: Pod, offered: Mapping[str, Leaving], snapshot: Snapshot, moment: Moment, policy: Policy
+) -> Iterator[tuple[str, Leaving | None]]:
+    """For each node offered, all who must leave it so that the waiting pod has its cards there; None where
+    nobody's leaving would do, where kube-scheduler has chosen a pod that may not be asked, and where nobody
+    need leave: kube-scheduler takes that answer for an error.
+
+    A victim that we do not know asks for no GPU, and is kube-scheduler's to choose.
+    """
+    for name, leaving in offered.items():
+        given = [pod for uid in leaving.uids if (pod := moment.pods.get(uid)) is not None]
+        yield name, _on(waiting, name, leaving, given, snapshot, moment, policy)
+
+
+def _on(
+    waiting: Pod,
+    name: str,
+    leaving: Leaving,
+    given: list[Pod],
+    snapshot: Snapshot,
+    moment: Moment,
+    policy: Policy,
+) -> Leaving | None:
+    if not all(_may_be_asked(waiting, pod, name, snapshot, moment) for pod in given):
+        return None
+    choice = choose(waiting, snapshot.node(name), moment, policy, given)
+    if choice is None or _breaks_a_promise(waiting, choice):
+        return None
+    uids = (*leaving.uids, *(pod.uid for pod in choice.victims))
+    return Leaving(uids, leaving.violations + choice.violations) if uids else None
+
+
+def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
+    """kube-scheduler deletes its victims at once, whatever PodDisruptionBudget is over them. For a victim of
+    lower priority that is Kubernetes' rule; one that only its standing puts below has been promised that its
+    budget is honoured for a while, which is the preemptor's to keep."""
+    by_standing = any(victim.priority >= waiting.priority for victim in choice.victims)
+    return by_standing and choice.violations > 0
+
+
+def _may_be_asked(waiting: Pod, pod: Pod, name: str, snapshot: Snapshot, moment: Moment) -> bool:
+    if name not in (pod.node, snapshot.seated.get(pod.uid)):
+        return False
+    if moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms):
+        return False
+    return outranks(waiting, pod, moment.standings)

@@ -1,0 +1,183 @@
+"""kube-scheduler's extender protocol: its bodies read, and its answers written.
+
+Source: k8s.io/kube-scheduler/extender/v1. The types have no JSON tags, so the keys are Go's names; Go itself
+reads keys in any case, and so do we.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from scheduler_ext.binding.binder import Order
+from scheduler_ext.scoring.rank import MOST
+from scheduler_ext.verbs.fit_cache import Sorted
+from scheduler_ext.verbs.preempt_verb import Leaving
+from timekeeper.core.request.request import Json, mapping
+
+MOST_BODY_BYTES = 32 * 1024 * 1024
+
+_HOST, _NEXT_HOST = '{"Host":"', ',{"Host":"'
+_SCORED = [f'","Score":{rank}}}{_NEXT_HOST}' for rank in range(MOST + 1)]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
+
+
+class MalformedError(ValueError):
+    """A body that is not what the protocol says; the text tells what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod and the nodes it may have. ``nodes``: the Node objects by name, where kube-scheduler sent these
+    instead of names alone."""
+
+    pod: Json
+    names: list[str]
+    nodes: Mapping[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A pod, and for each node that it could have who would leave it."""
+
+    pod: Json
+    nodes: Mapping[str, Leaving]
+
+
+def read_asked(body: bytes) -> Asked:
+    """The body of filter and prioritize. Raises MalformedError."""
+    keys = _keys(body)
+    pod = keys.get("pod")
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
+        raise MalformedError("Pod must be an object with metadata")
+    names, nodes = keys.get("nodenames"), keys.get("nodes")
+    if names in (None, []) and nodes is not None:
+        by_name = _by_name(nodes)
+        return Asked(pod, list(by_name), by_name)
+    names = [] if names is None else names
+    if not isinstance(names, list) or not set(map(type, names)) <= {str}:
+        raise MalformedError("NodeNames must be an array of texts")
+    return Asked(pod, names, None)
+
+
+def read_order(body: bytes) -> Order:
+    """The body of bind. Raises MalformedError."""
+    keys = _keys(body)
+    texts = {key: keys.get(key.lower()) for key in ("PodNamespace", "PodName", "PodUID", "Node")}
+    for key, value in texts.items():
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise MalformedError(f"{key} must be a Kubernetes name")
+    return Order(*(str(value) for value in texts.values()))
+
+
+def read_offer(body: bytes) -> Offer:
+    """The body of preempt, with the victims' UIDs or with the victims themselves. Raises MalformedError."""
+    keys = _keys(body)
+    pod = keys.get("pod")
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
+        raise MalformedError("Pod must be an object with metadata")
+    named, whole = keys.get("nodenametometavictims"), keys.get("nodenametovictims")
+    if not isinstance(named, dict | None) or not isinstance(whole, dict | None):
+        raise MalformedError("NodeNameToVictims and NodeNameToMetaVictims must be objects")
+    if named:
+        return Offer(pod, {name: _leaving(each, _uid_of_meta) for name, each in named.items()})
+    return Offer(pod, {name: _leaving(each, _uid_of_pod) for name, each in (whole or {}).items()})
+
+
+def preempt_answer(leaving: Mapping[str, Leaving]) -> bytes:
+    """The nodes that the pod may have, and who must leave each."""
+    nodes = {
+        name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
+        for name, each in leaving.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": nodes})
+
+
+def filter_answer(asked: Asked, sorted_nodes: Sorted, **more: object) -> bytes:
+    """Nodes that fit, and the others with their reasons; what is more than the protocol has is passed over by
+    those that know only that."""
+    answer: dict[str, Any] = {
+        "NodeNames": sorted_nodes.fits,
+        "FailedNodes": sorted_nodes.short,
+        "FailedAndUnresolvableNodes": sorted_nodes.refused,
+        "Error": "",
+    }
+    if asked.nodes is not None:
+        answer["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
+    return orjson.dumps(answer | more)
+
+
+def filter_error(sentence: str) -> bytes:
+    """kube-scheduler shows this text to the user; of an answer other than 200 it would hide it."""
+    return orjson.dumps(
+        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": sentence}
+    )
+
+
+def prioritize_answer(names: list[str], ranks: list[int]) -> bytes:
+    """A rank for each node. Thousands of names come with every call: plain ones are put together as text."""
+    together = "".join(names)
+    if not names or not together.isprintable() or '"' in together or "\\" in together:
+        return orjson.dumps([{"Host": name, "Score": rank} for name, rank in zip(names, ranks, strict=True)])
+    parts = [_SCORED[ranks[-1]]] * (2 * len(names) + 1)
+    parts[0], parts[1::2], parts[2::2] = _HOST, names, [_SCORED[rank] for rank in ranks]
+    return f"[{''.join(parts).removesuffix(_NEXT_HOST)}]".encode()
+
+
+def bind_answer(sentence: str) -> bytes:
+    """Why the pod was not bound, "" where it was."""
+    return orjson.dumps({"Error": sentence})
+
+
+def _keys(body: bytes) -> dict[str, Any]:
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"not JSON: {error}") from error
+    if not isinstance(whole, dict):
+        raise MalformedError("the body must be an object")
+    return {key.lower(): value for key, value in whole.items()}
+
+
+def _by_name(nodes: object) -> dict[str, Json]:
+    lower = {key.lower(): value for key, value in mapping(nodes).items()}
+    items = lower.get("items")
+    if not isinstance(nodes, dict) or not isinstance(items, list | None):
+        raise MalformedError("Nodes must be a list of Node objects")
+    found = {}
+    for each in items or []:
+        name = mapping(mapping(each).get("metadata")).get("name")
+        if not isinstance(name, str):
+            raise MalformedError("Nodes.items must be Node objects with names")
+        found[name] = each
+    return found
+
+
+def _leaving(raw: object, uid_of: Callable[[Json], object]) -> Leaving:
+    """Null is nobody, as everywhere in Go."""
+    if not isinstance(raw, dict | None):
+        raise MalformedError("victims must be an object with Pods and NumPDBViolations")
+    keys = _lower(mapping(raw))
+    pods, violations = keys.get("pods"), keys.get("numpdbviolations", 0)
+    pods = [] if pods is None else pods
+    if not isinstance(pods, list) or not isinstance(violations, int) or isinstance(violations, bool):
+        raise MalformedError("Pods must be an array and NumPDBViolations a number")
+    uids = tuple(uid_of(mapping(each)) for each in pods)
+    if not all(isinstance(uid, str) and uid for uid in uids):
+        raise MalformedError("each of Pods must have a UID")
+    return Leaving(tuple(map(str, uids)), violations)
+
+
+def _uid_of_meta(raw: Json) -> object:
+    return _lower(raw).get("uid")
+
+
+def _uid_of_pod(raw: Json) -> object:
+    return mapping(raw.get("metadata")).get("uid")
+
+
+def _lower(raw: Json) -> dict[str, Any]:
+    return {key.lower(): value for key, value in raw.items()}

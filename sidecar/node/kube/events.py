@@ -1,0 +1,99 @@
+"""Kubernetes Events on pods and on the node: put into a bounded queue, sent one by one by a thread of their
+own, so that nothing else ever waits for them."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import re
+import time
+
+from sidecar.log import say
+from sidecar.node.kube.api import Unreached
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from sidecar.node.kube.api import Api
+    from sidecar.node.state.overuse import Notice
+
+MOST_QUEUED = 500
+TRIES = 5
+PAUSE_S = 2.0
+MOST_NOTE_BYTES = 1024  # the API server's limit
+MOST_NAME = 253
+REPORTER = "bursar.dev/node"
+
+
+class Events:
+    """``node``: who reports, and what a notice without a namespace is about. `post` may be called from any
+    thread and never waits; `run` sends, in one thread, for ever."""
+
+    def __init__(self, api: Api, node: str, pause: Callable[[float], None] = time.sleep) -> None:
+        self._api, self._node, self._pause = api, node, pause
+        self._queue: queue.Queue[tuple[Notice, int]] = queue.Queue(MOST_QUEUED)
+        self.results = {"posted": 0, "dropped": 0, "failed": 0}
+
+    def post(self, notice: Notice) -> None:
+        """Have it told; where too many wait already, it is counted and said only in the log."""
+        try:
+            self._queue.put_nowait((notice, time.time_ns()))
+        except queue.Full:
+            self.results["dropped"] += 1
+            say("event-dropped", about=notice.name, reason=notice.reason, note=notice.note)
+
+    def run(self) -> None:
+        """Send them."""
+        while True:
+            notice, at_ns = self._queue.get()
+            self._send(notice, at_ns)
+
+    def _send(self, notice: Notice, at_ns: int) -> None:
+        body = event(notice, self._node, at_ns)
+        path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
+        why = ""
+        for _ in range(TRIES):
+            try:
+                answer = self._api.call("POST", path, body)
+            except Unreached as error:
+                why = str(error)
+                self._pause(PAUSE_S)
+                continue
+            if answer.status < 300 or answer.status == 409:
+                self.results["posted"] += 1
+                return
+            why = f"{answer.status} {answer.said}"
+            if answer.status not in (429, 500, 503, 504):
+                break
+            self._pause(PAUSE_S)
+        self.results["failed"] += 1
+        say("event-failed", about=notice.name, reason=notice.reason, note=notice.note, error=why)
+
+
+def event(notice: Notice, node: str, at_ns: int) -> dict[str, Any]:
+    """The object that is sent. As the kubelet does, a node's name stands for its UID, and what has no
+    namespace is told of in ``default``."""
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": notice.namespace, "name": notice.name}
+    about["uid"] = notice.uid
+    if not notice.namespace:
+        about = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    text = "\n".join((about["uid"], notice.reason, notice.note, str(at_ns)))
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+    name = re.sub(r"[-.]+$", "", about["name"][: MOST_NAME - len(digest) - 1]) + "." + digest
+    seconds, rest_ns = divmod(at_ns, 10**9)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": notice.namespace or "default"},
+        "eventTime": f"{moment}.{rest_ns // 1000:06}Z",
+        "reportingController": REPORTER,
+        "reportingInstance": node[:128],
+        "action": notice.reason,
+        "reason": notice.reason,
+        "type": notice.kind,
+        "regarding": about,
+        "note": notice.note.encode(errors="replace")[:MOST_NOTE_BYTES].decode(errors="ignore"),
+    }

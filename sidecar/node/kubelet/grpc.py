@@ -1,0 +1,203 @@
+"""One gRPC call with one answer, over a Unix socket: as much of HTTP/2 (RFC 9113) and of gRPC's protocol over
+it as that takes.
+
+The agent has one question for the kubelet, and grpcio would multiply what it holds in memory, see
+docs/decisions/0020. A connection carries one call, so nothing is kept between calls, and each is bounded as a
+whole in time and size.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from sidecar.node.kubelet import hpack
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_MESSAGE = 4 << 20  # bytes; gRPC's own default
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_STREAM = 1
+# types of frames
+_DATA, _HEADERS, _RESET, _SETTINGS, _PUSH, _PING, _AWAY, _CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 9
+# flags; in SETTINGS and PING the first tells an acknowledgement
+_END_STREAM = _ACK = 0x1
+_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
+# what we set: no table for headers, no pushes, room for all of the answer at once
+_TABLE_SIZE, _ENABLE_PUSH, _WINDOW_SIZE = 1, 2, 4
+_DEFAULT_WINDOW = 65_535
+_WINDOW_UPDATE = 8
+_MOST_FRAME = 16_384  # what a peer may send that was told nothing else
+_MOST_HEADERS = 16_384
+_PREFIX = 5  # bytes before a message: whether it is compressed, its length
+_MOST_SAID = 200  # characters of the other side's own words
+
+
+class CallFailed(Exception):
+    """There is no answer; the text says why, for a log line. ``status``: gRPC's code where the other side
+    gave one, else None."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def call(path: str, method: str, message: bytes = b"", timeout_s: float = 5.0) -> bytes:
+    """The answer of the service behind the socket at ``path`` to a call of ``method`` (``/package.Service/
+    Name``) with a small ``message``. Takes at most ``timeout_s`` in all; raises `CallFailed`."""
+    deadline = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+
+        def remaining() -> float:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no answer within {timeout_s:g} s")
+            return left
+
+        def read(count: int) -> bytes:
+            taken = bytearray()
+            while len(taken) < count:
+                peer.settimeout(remaining())
+                got = peer.recv(count - len(taken))
+                if not got:
+                    raise ConnectionError("the connection was closed before the answer was whole")
+                taken += got
+            return bytes(taken)
+
+        try:
+            peer.settimeout(remaining())
+            peer.connect(path)
+            return exchange(read, peer.sendall, method, message)
+        except TimeoutError:
+            raise CallFailed(f"no answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise CallFailed(error.strerror or str(error)) from error
+
+
+def exchange(
+    read: Callable[[int], bytes], send: Callable[[bytes], object], method: str, message: bytes
+) -> bytes:
+    """The call over a fresh connection: ``read`` gives exactly so many bytes, ``send`` sends all. Raises
+    `CallFailed`, and what these two raise."""
+    send(_PREFACE + _opening() + _request(method, message))
+    answer = _Answer(send)
+    while not answer.ended:
+        head = read(9)
+        length = int.from_bytes(head[:3])
+        if length > _MOST_FRAME:
+            raise CallFailed("what answers does not speak HTTP/2, or not as it was told to")
+        answer.take(head[3], head[4], int.from_bytes(head[5:]) & 0x7FFFFFFF, read(length))
+    return answer.message()
+
+
+def _opening() -> bytes:
+    room = MOST_MESSAGE + _PREFIX
+    settings = ((_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_WINDOW_SIZE, room))
+    body = b"".join(number.to_bytes(2) + what.to_bytes(4) for number, what in settings)
+    more = (room - _DEFAULT_WINDOW).to_bytes(4)
+    return _frame(_SETTINGS, 0, 0, body) + _frame(_WINDOW_UPDATE, 0, 0, more)
+
+
+def _request(method: str, message: bytes) -> bytes:
+    headers = hpack.encoded(
+        (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        )
+    )
+    body = b"\0" + len(message).to_bytes(4) + message
+    return _frame(_HEADERS, _END_HEADERS, _STREAM, headers) + _frame(_DATA, _END_STREAM, _STREAM, body)
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + body
+
+
+class _Answer:
+    """What has come of the answer so far."""
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self._send = send
+        self._headers: dict[str, str] = {}
+        self._block = bytearray()
+        self._body = bytearray()
+        self._last = False
+        self.ended = False
+
+    def take(self, kind: int, flags: int, stream: int, body: bytes) -> None:
+        """The next frame. Kinds that we need not know are passed over, as the RFC asks."""
+        if kind in (_SETTINGS, _PING):
+            if not flags & _ACK:
+                self._send(_frame(kind, _ACK, 0, body if kind == _PING else b""))
+        elif kind == _AWAY:
+            self._away(body)
+        elif kind == _PUSH:
+            raise CallFailed("what answers pushes, which it was told not to")
+        elif stream == _STREAM:
+            self._of_the_call(kind, flags, body)
+
+    def message(self) -> bytes:
+        """The one message of the answer, once it has ended."""
+        status = self._headers.get("grpc-status")
+        if self._headers.get(":status") != "200" or status is None:
+            raise CallFailed(f"no gRPC service answers there, but HTTP {self._headers.get(':status', '?')}")
+        if status != "0":
+            said = self._headers.get("grpc-message", "")[:_MOST_SAID]
+            raise CallFailed(said or f"gRPC status {status}", int(status) if status.isdecimal() else None)
+        body = bytes(self._body)
+        if len(body) < _PREFIX or body[0] or int.from_bytes(body[1:_PREFIX]) != len(body) - _PREFIX:
+            raise CallFailed("the answer is not one plain message")
+        return body[_PREFIX:]
+
+    def _of_the_call(self, kind: int, flags: int, body: bytes) -> None:
+        if kind == _DATA:
+            self._take_data(_unpadded(flags, body))
+            self.ended = bool(flags & _END_STREAM)
+        elif kind == _HEADERS:
+            self._last = bool(flags & _END_STREAM)
+            body = _unpadded(flags, body)
+            self._take_headers(flags, body[5:] if flags & _PRIORITY else body)
+        elif kind == _CONTINUATION:
+            self._take_headers(flags, body)
+        elif kind == _RESET:
+            raise CallFailed(f"the call was reset with HTTP/2 error {int.from_bytes(body)}")
+
+    def _take_data(self, body: bytes) -> None:
+        self._body += body
+        # By its first bytes: what is too long never comes whole, for there is no room given for it.
+        if int.from_bytes(self._body[1:_PREFIX]) > MOST_MESSAGE or len(self._body) > MOST_MESSAGE + _PREFIX:
+            raise CallFailed(f"the answer is longer than {MOST_MESSAGE} bytes")
+
+    def _take_headers(self, flags: int, body: bytes) -> None:
+        self._block += body
+        if len(self._block) > _MOST_HEADERS:
+            raise CallFailed("the answer's headers are too long")
+        if not flags & _END_HEADERS:
+            return
+        try:
+            self._headers.update(hpack.decoded(bytes(self._block)))
+        except hpack.Malformed as error:
+            raise CallFailed(f"the answer's headers cannot be read: {error}") from error
+        self._block.clear()
+        self.ended = self._last
+
+    def _away(self, body: bytes) -> None:
+        """A peer that goes may still answer the call, if it says that it has taken it up."""
+        taken, code = int.from_bytes(body[:4]) & 0x7FFFFFFF, int.from_bytes(body[4:8])
+        if taken < _STREAM or code:
+            raise CallFailed(f"the other side closes the connection, with HTTP/2 error {code}")
+
+
+def _unpadded(flags: int, body: bytes) -> bytes:
+    if not flags & _PADDED:
+        return body
+    if not body or body[0] >= len(body):
+        raise CallFailed("what answers does not speak HTTP/2: a frame is all padding")
+    return body[1 : len(body) - body[0]]

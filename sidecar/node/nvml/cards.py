@@ -1,0 +1,280 @@
+"""The node's cards by NVIDIA's own binding: what each is, whether the driver finds it well, and what happens
+to it.
+
+One thread uses it: it looks, then waits for an event of the driver or for the next look. Nothing of NVML's
+is raised: a card that fails is told of as silent, NVML that fails as the look's error. It is opened afresh,
+for a driver that was restarted or a card that came back: at each look where it fails as a whole, and ever
+less often where only some cards are silent, for it must be closed first, and what happens to the others until
+it is open again the driver tells nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+
+from sidecar.node.nvml import card_load as figures
+from sidecar.node.nvml.driver_events import Alarms, Handle
+from sidecar.node.values import Card, Look, Silent
+from sidecar.nvml import LIBRARY, MIB
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from sidecar.node.values import Broke
+
+REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # twice as long each time, for events may be lost meanwhile
+MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
+# Of the program that ran, not of the card; the list is that of NVIDIA's own device plugin.
+OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
+INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
+WHAT_TO_DO = {
+    1: "a reset of the GPU",
+    2: "a reboot of the node",
+    3: "that peer traffic is drained",
+    4: "that the GPU is drained and reset",
+}
+
+
+class Reader:
+    """NVML; used by one thread at a time. ``bind`` gives NVIDIA's binding, ``clock`` milliseconds that never
+    go back."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        ignored: frozenset[int] = OF_PROGRAMS,
+        bind: Callable[[], Any] | None = None,
+        reopen_ms: int = REOPEN_MS,
+    ) -> None:
+        """``ignored``: the XIDs that say nothing against a card."""
+        self._clock, self._reopen_ms, self._pause_ms = clock, reopen_ms, reopen_ms
+        self._bind = bind or binding
+        self._nvml: Any = None
+        self._alarms = Alarms(ignored)
+        self._opened_at = 0
+        self._handles: tuple[Handle, ...] = ()
+        self._facts: dict[str, tuple[str, int, int | None]] = {}
+        self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = ((), {})
+        self._meter = figures.Meter()
+        self._silent_ones: frozenset[int] = frozenset()
+
+    def look(self) -> Look:
+        """What NVML tells now."""
+        try:
+            self._open()
+            return self._read()
+        except Exception as error:
+            # A binding can fail in ways of its own: a library without a symbol, a name it cannot decode.
+            self._shut()
+            return Look((), (), (), (), (), (), (), said(error))
+
+    def wait(self, most_ms: int) -> Broke | None:
+        """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
+        none came, or none can be waited for (then at once)."""
+        return self._alarms.wait(most_ms, self._clock)
+
+    @property
+    def waits(self) -> bool:
+        """Whether `wait` can wait, or has something to tell."""
+        return self._alarms.listens or self._alarms.holds
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._shut()
+
+    def _open(self) -> None:
+        is_due = bool(self._silent_ones) and self._clock() - self._opened_at >= self._pause_ms
+        if self._nvml is not None and not is_due:
+            return
+        if self._nvml is not None:
+            self._pause_ms = min(2 * self._pause_ms, MOST_REOPEN_MS)
+        self._shut()
+        nvml = self._bind()
+        nvml.nvmlInit()
+        self._nvml, self._opened_at = nvml, self._clock()
+
+    def _shut(self) -> None:
+        self._alarms.end()
+        nvml, self._nvml = self._nvml, None
+        self._handles, self._near = (), ((), {})
+        self._facts.clear()
+        if nvml is None:
+            return
+        try:
+            nvml.nvmlShutdown()
+        except nvml.NVMLError:
+            return  # a driver that is gone has already shut it
+
+    def _read(self) -> Look:
+        nvml, silent, divided = self._nvml, list[Silent](), list[str]()
+        handles: list[Handle] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                handles += self._of_card(index, divided)
+            except nvml.NVMLError as error:
+                silent.append(self._silent(index, self._uuid_at(index), error))
+        is_new = [each.uuid for each in handles] != [each.uuid for each in self._handles]
+        self._handles = tuple(handles)
+        if not self._alarms.listens or is_new:
+            self._alarms.listen(nvml, self._handles)
+        cards, measures = list[Card](), list[figures.Measured]()
+        for each in handles:
+            try:
+                cards.append(self._card(each))
+                measures.append(self._meter.read(nvml, each.uuid, each.handle))
+            except nvml.NVMLError as error:
+                cards = [card for card in cards if card.uuid != each.uuid]
+                silent.append(self._silent(each.index, each.uuid, error))
+        self._note({each.index for each in silent})
+        return Look(
+            self._linked(cards),
+            tuple(silent),
+            tuple(divided),
+            tuple(each.uuid for each in handles if self._action(each) == 0),
+            tuple(process for each in measures for process in each.processes),
+            tuple(each.load for each in measures),
+            tuple(each.load.uuid for each in measures if each.mps),
+            "",
+        )
+
+    def _note(self, silent: set[int]) -> None:
+        """Begin to count anew where other cards are silent than before."""
+        if silent != self._silent_ones:
+            self._silent_ones, self._pause_ms = frozenset(silent), self._reopen_ms
+
+    def _of_card(self, index: int, divided: list[str]) -> list[Handle]:
+        """The card, or its instances where it is divided."""
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        if (figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0) == 0:
+            return [Handle(uuid, index, handle, uuid, handle, None)]
+        divided.append(uuid)
+        return [
+            self._instance(Handle(uuid, index, handle, uuid, handle, None), number, part)
+            for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+            if (part := self._part(handle, number)) is not None
+        ]
+
+    def _part(self, handle: Any, number: int) -> Any:
+        try:
+            return self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except self._nvml.NVMLError_NotFound:
+            return None  # fewer instances than there can be
+
+    def _instance(self, of: Handle, number: int, handle: Any) -> Handle:
+        nvml = self._nvml
+        profile = str(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2]
+        uuid, index = nvml.nvmlDeviceGetUUID(handle), INSTANCES_FROM * (of.index + 1) + number
+        return Handle(uuid, index, handle, of.uuid, of.card, profile)
+
+    def _card(self, at: Handle) -> Card:
+        if at.uuid not in self._facts:
+            self._facts[at.uuid] = self._described(at)
+        model, memory_mib, numa = self._facts[at.uuid]
+        fault = self._complaint(at)
+        return Card(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
+
+    def _described(self, at: Handle) -> tuple[str, int, int | None]:
+        nvml = self._nvml
+        model, memory_mib = (
+            str(nvml.nvmlDeviceGetName(at.handle)),
+            figures.memory(nvml, at.handle).total // MIB,
+        )
+        return model, memory_mib, self._numa(at.card)
+
+    def _numa(self, handle: Any) -> int | None:
+        """The nearest NUMA node; the lowest where several are as near."""
+        nvml = self._nvml
+        words = figures.unless_unsupported(
+            nvml,
+            lambda: list(
+                nvml.nvmlDeviceGetMemoryAffinity(handle, MOST_NUMA_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
+            ),
+        )
+        mask = sum(word << (64 * at) for at, word in enumerate(words or ()))
+        return (mask & -mask).bit_length() - 1 if mask else None
+
+    def _complaint(self, at: Handle) -> str:
+        """What the driver itself says against the card."""
+        nvml = self._nvml
+        action = self._action(at)
+        if action:
+            return f"the driver asks for {WHAT_TO_DO.get(action, 'recovery action ' + str(action))}"
+        rows = figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(at.handle))
+        return "rows of its memory could not be remapped" if rows and rows[3] else ""
+
+    def _action(self, at: Handle) -> int | None:
+        """What the driver asks to be done with the card (0: nothing), where it tells."""
+        nvml = self._nvml
+        field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        told = figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetFieldValues(at.handle, [field])[0])
+        return int(told.value.uiVal) if told is not None and told.nvmlReturn == nvml.NVML_SUCCESS else None
+
+    def _linked(self, cards: list[Card]) -> tuple[Card, ...]:
+        """The cards with their links; asked once for the same cards, for they are soldered."""
+        uuids = tuple(card.uuid for card in cards)
+        if self._near[0] != uuids:
+            whole = [each for each in self._handles if each.mig is None and each.uuid in uuids]
+            self._near = (uuids, {each.uuid: self._links(each, whole) for each in whole})
+        near = self._near[1]
+        return tuple(
+            Card(
+                c.uuid,
+                c.index,
+                c.model,
+                c.memory_mib,
+                c.healthy,
+                c.fault,
+                c.numa,
+                near.get(c.uuid, ()),
+                c.mig,
+            )
+            for c in cards
+        )
+
+    def _links(self, one: Handle, all_of_them: list[Handle]) -> tuple[str, ...] | None:
+        joined = {
+            other.uuid: figures.unless_unsupported(self._nvml, partial(self._joined, one, other))
+            for other in all_of_them
+            if other.uuid != one.uuid
+        }
+        if joined and all(each is None for each in joined.values()):
+            return None
+        return tuple(sorted(uuid for uuid, near in joined.items() if near))
+
+    def _joined(self, one: Handle, other: Handle) -> bool:
+        """By NVLink (also through its switches), or by PCIe switches alone."""
+        nvml = self._nvml
+        by_nvlink = figures.unless_unsupported(
+            nvml,
+            lambda: nvml.nvmlDeviceGetP2PStatus(one.handle, other.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
+        )
+        if by_nvlink == nvml.NVML_P2P_STATUS_OK:
+            return True
+        level = nvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle)
+        return bool(level <= nvml.NVML_TOPOLOGY_MULTIPLE)
+
+    def _uuid_at(self, index: int) -> str:
+        return next((each.uuid for each in self._handles if each.index == index), "")
+
+    def _silent(self, index: int, uuid: str, error: Exception) -> Silent:
+        nvml = self._nvml
+        sure = isinstance(error, (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired))
+        return Silent(index, uuid, said(error), sure)
+
+
+def said(error: Exception) -> str:
+    """What went wrong, for people."""
+    return str(error) or type(error).__name__
+
+
+def binding() -> Any:
+    """NVIDIA's binding, once its library can be loaded."""
+    ctypes.CDLL(LIBRARY)
+    import pynvml
+
+    return pynvml

@@ -1,0 +1,263 @@
+"""What the agent tells the timekeeper, and when: the mean of an interval's looks, kept until it is
+acknowledged, one post under way at most.
+
+Everything outside comes in as ``Ports`` and every moment as an argument (milliseconds of the boot clock).
+Nothing here waits. What cannot be kept any longer is counted and said: the looks that go are those whose loss
+leaves the smallest gap, never the first or the last.
+"""
+
+from __future__ import annotations
+
+from sidecar import beats
+from sidecar.heartbeat_client import Delivered, Failed
+from sidecar.node.state import use
+from sidecar.value import TYPE_CHECKING, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.node.state.use import Measured
+    from sidecar.node.values import Load
+    from sidecar.reporter import Say
+    from timekeeper.core.wire import CardUse, NodeUsage
+
+PATH = "/v1/nodeusage"
+DEFAULT_INTERVAL_MS = 15_000
+# Figures of cards: a post of so many has 150 KB, and the timekeeper takes 256 KiB.
+MOST_IN_A_POST = 1_000
+MOST_WAITING = 50_000  # some 8 MB
+MOST_AGE_MS = 30 * 86_400_000  # the oldest that the timekeeper takes
+ENDING_MS = 600
+MOST_REASONS = 8
+# What a timekeeper will never take, however often it is sent.
+_FINAL = ("it answered 400", "it answered 413")
+
+
+@value
+class Use:
+    """The mean of the looks of an interval that ended at ``at_ms``."""
+
+    at_ms: int
+    measured: Measured
+
+
+@value
+class Post:
+    """Uses as they were first sent together."""
+
+    boot: str
+    sequence: int
+    uses: tuple[Use, ...]
+
+
+@value
+class Ports:
+    """The edges. ``post`` only starts something, whose end is told to ``posted``. ``keep`` has the post under
+    way and the uses that wait outlive the process, in place of what it was given before; False where it
+    cannot."""
+
+    post: Callable[[Post], None]
+    keep: Callable[[Post | None, tuple[Use, ...]], bool]
+    fraction: Callable[[], float]
+    say: Say
+
+
+class Reports:
+    """The state. Give it each look by ``look``, call ``tick`` after each event and at ``due_ms``."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        boot: str,
+        now_ms: int,
+        left: tuple[Post | None, tuple[Use, ...]] = (None, ()),
+    ) -> None:
+        """``left``: what an earlier process kept."""
+        self._ports = ports
+        self._boot = boot
+        self._sequence = 1
+        self._interval_ms = DEFAULT_INTERVAL_MS
+        self._close_at = now_ms + DEFAULT_INTERVAL_MS
+        self._looks: tuple[Measured, ...] = ()
+        self._post, self._waiting = self._kept = left
+        self._is_kept = True
+        self._posting = False
+        self._retry_at = 0
+        self._failures = 0
+        self._reasons: set[str] = set()
+        self._lost_by: set[str] = set()
+        self._end_at: int | None = None
+        self._gave_up = False
+        self.delivered = self.failed = self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many intervals are not acknowledged yet."""
+        return len(self._waiting) + (len(self._post.uses) if self._post else 0)
+
+    def look(self, measured: Measured) -> None:
+        """A look at the node was taken."""
+        self._looks = (*self._looks, measured)
+
+    def due_ms(self) -> int:
+        """The next moment at which ``tick`` has something to do."""
+        moments = [self._close_at]
+        if self.waiting and not self._posting:
+            moments.append(self._retry_at)
+        if self._end_at is not None:
+            moments.append(self._end_at)
+        return min(moments)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: end the interval, send."""
+        if now_ms >= self._close_at:
+            self._close(now_ms)
+        is_new = self._is_posting(now_ms)
+        self._keep()  # before it is sent, or the next process would send it as another
+        if is_new and self._post is not None:
+            self._ports.post(self._post)
+
+    def _is_posting(self, now_ms: int) -> bool:
+        """Whether a post is to be sent now; then it is under way."""
+        if self._posting or self._gave_up or now_ms < self._retry_at:
+            return False
+        if self._post is None and self._waiting:
+            self._post, self._waiting = self._next(), self._waiting[self._fit() :]
+            self._sequence += 1
+        self._posting = self._post is not None
+        return self._posting
+
+    def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
+        """The post under way came to its end."""
+        self._posting = False
+        if isinstance(outcome, Delivered):
+            self._delivered(outcome.answer)
+        elif outcome.reason.startswith(_FINAL):
+            self._refused(outcome.reason)
+        else:
+            self._failed(outcome.reason, now_ms)
+        self._keep()
+
+    def end(self, now_ms: int) -> None:
+        """The agent ends: what it has goes at once, once."""
+        if self._end_at is None:
+            self._end_at = now_ms + ENDING_MS
+            self._close(now_ms)
+            self._close_at = self._end_at
+            self._retry_at = 0
+
+    def ended(self, now_ms: int) -> bool:
+        """Whether the process may exit. What is left then is told of by ``lose``."""
+        if self._end_at is None:
+            return False
+        return now_ms >= self._end_at or (not self._posting and (self._gave_up or not self.waiting))
+
+    def lose(self) -> None:
+        """The process exits: what was not acknowledged is the next one's, or lost, and said either way."""
+        if self.waiting and self._is_kept:
+            self._ports.say("use-kept", intervals=self.waiting)
+        elif self.waiting:
+            self._drop(self.waiting, "the agent ends")
+
+    def _close(self, now_ms: int) -> None:
+        self._close_at = now_ms + beats.jittered_ms(self._interval_ms, self._ports.fraction())
+        if self._looks:
+            self._waiting = (*self._waiting, Use(now_ms, use.mean(self._looks)))
+            self._looks = ()
+            self._fold()
+
+    def _keep(self) -> None:
+        post, waiting = self._kept
+        if self._post is not post or self._waiting is not waiting:
+            self._kept = self._post, self._waiting
+            self._is_kept = self._ports.keep(*self._kept)
+
+    def _fold(self) -> None:
+        kept = fold(self._waiting, MOST_WAITING)
+        if len(kept) < len(self._waiting):
+            self._drop(len(self._waiting) - len(kept), "too many wait")
+        self._waiting = kept
+
+    def _fit(self) -> int:
+        """How many of those that wait go into one post: at least one."""
+        total, count = 0, 0
+        for each in self._waiting:
+            total += figures_in(each)
+            if count and total > MOST_IN_A_POST:
+                break
+            count += 1
+        return count
+
+    def _next(self) -> Post:
+        return Post(self._boot, self._sequence, self._waiting[: self._fit()])
+
+    def _delivered(self, answer: beats.Answer) -> None:
+        self._post = None
+        self.delivered += 1
+        if self._failures:
+            self._ports.say("timekeeper-back", failures=self._failures, waiting=self.waiting)
+        self._failures = 0
+        self._reasons.clear()
+        if answer.interval_ms:
+            self._interval_ms = answer.interval_ms
+
+    def _refused(self, reason: str) -> None:
+        lost = len(self._post.uses) if self._post else 0
+        self._post = None
+        self.failed += 1
+        self._drop(lost, reason)
+
+    def _failed(self, reason: str, now_ms: int) -> None:
+        self.failed += 1
+        self._failures += 1
+        self._gave_up = self._end_at is not None
+        self._retry_at = now_ms + beats.backoff_ms(self._failures, self._ports.fraction())
+        if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
+            self._reasons.add(reason)
+            self._ports.say("timekeeper-away", reason=reason, waiting=self.waiting)
+
+    def _drop(self, looks: int, reason: str) -> None:
+        is_new = reason not in self._lost_by and len(self._lost_by) < MOST_REASONS
+        self.dropped += looks
+        if is_new or self._end_at is not None:
+            self._lost_by.add(reason)
+            self._ports.say("use-lost", intervals=looks, reason=reason)
+
+
+def fold(uses: tuple[Use, ...], most: int) -> tuple[Use, ...]:
+    """As many of the uses as have ``most`` figures together, first and last among them, with gaps as even as
+    may be."""
+    while len(uses) > 2 and sum(map(figures_in, uses)) > most:
+        gaps = ((uses[i + 1].at_ms - uses[i - 1].at_ms, i) for i in range(1, len(uses) - 1))
+        _, least = min(gaps)
+        uses = uses[:least] + uses[least + 1 :]
+    return uses
+
+
+def figures_in(one: Use) -> int:
+    """How many figures of cards it has; one at least."""
+    return 1 + len(one.measured.cards) + sum(1 + len(pod.cards) for pod in one.measured.pods)
+
+
+def document(post: Post, now_ms: int) -> NodeUsage:
+    """The body of ``POST /v1/nodeusage``, with ages as of now."""
+    return {
+        "version": 1,
+        "boot": post.boot,
+        "sequence": post.sequence,
+        "uses": [
+            {
+                "age_ms": min(MOST_AGE_MS, max(0, now_ms - each.at_ms)),
+                "pods": [
+                    {"uid": pod.uid, "cards": [_card(card) for card in pod.cards]}
+                    for pod in each.measured.pods
+                ],
+                "cards": [_card(card) for card in each.measured.cards],
+            }
+            for each in post.uses
+        ],
+    }
+
+
+def _card(load: Load) -> CardUse:
+    return {"uuid": load.uuid, "utilisation": load.utilisation, "memory_mib": load.memory_mib}

@@ -1,0 +1,330 @@
+"""Which budget was in force when: entries dated by when they took effect, and the accounts that follow from
+them.
+
+A report of last month is made with last month's entries; a change today moves nothing that lies behind it.
+"""
+
+import functools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, Settings
+from timekeeper.core.budgets.reader import EntryError, read_entry
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
+
+DAY_MS = 86_400_000
+SETTINGS = "_settings"
+DEFAULTS = "_defaults"
+GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The text of one key of the budget ConfigMaps from a moment on; None: from then on there is none."""
+
+    key: str
+    text: str | None
+    from_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The budget that holds for a namespace or group, and the key it stands under (empty: there is none)."""
+
+    key: str
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The span in which a namespace's grants and charges are held against each other."""
+
+    kind: str
+    zone: str
+    span: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A time through which a namespace was in one group (empty: in none) at one price per weighted GPU-hour
+    (decimal text, empty where there is none)."""
+
+    interval: Interval
+    group: str
+    price: str
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A time through which periods of one kind ran, in one time zone; ``first_end_ms``: when the first of
+    them ended, where that is not the calendar's to say."""
+
+    start_ms: int
+    kind: str
+    zone: str
+    first_end_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Dated:
+    """One key's values with the moments from which they hold, in order."""
+
+    texts: tuple[str | None, ...]
+    values: tuple[Budget | Settings | None, ...]
+    from_ms: tuple[int, ...]
+
+    def at(self, at_ms: int) -> Budget | Settings | None:
+        index = bisect_right(self.from_ms, at_ms)
+        return self.values[index - 1] if index else None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All entries that ever took effect. ``unread`` names the keys of stored texts that no longer parse: they
+    count as never written. ``groups``: those that have an entry now, or that one names; ``has_groups``: there
+    ever were any."""
+
+    unread: tuple[EntryError, ...]
+    groups: frozenset[str]
+    has_groups: bool
+    _dated: dict[str, _Dated]
+    _stretches: dict[str, tuple[_Stretch, ...]] = field(default_factory=dict, compare=False)
+    _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
+    # the last two accounts of each subject that were asked for: the present one, and perhaps the one before
+    _lately: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
+
+    def text(self, key: str) -> str | None:
+        """The newest text of a key; None where it has none any more."""
+        dated = self._dated.get(key)
+        return dated.texts[-1] if dated else None
+
+    def living(self) -> frozenset[str]:
+        """The keys that have a text now."""
+        return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
+
+    def newest_ms(self) -> int:
+        """When the newest entry took effect; 0 where there is none."""
+        return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
+
+    def settings(self, at_ms: int) -> Settings:
+        """The settings in force then; the defaults where none were written."""
+        dated = self._dated.get(SETTINGS)
+        value = dated.at(at_ms) if dated else None
+        return value if isinstance(value, Settings) else Settings()
+
+    def budget(self, subject: str, at_ms: int) -> InForce:
+        """A namespace's own entry, else ``_defaults``, else no limit; a group's own, else no limit."""
+        for key in (subject,) if is_group(subject) else (subject, DEFAULTS):
+            dated = self._dated.get(key)
+            value = dated.at(at_ms) if dated else None
+            if isinstance(value, Budget):
+                return InForce(key, value)
+        return InForce("", UNLIMITED)
+
+    def group(self, namespace: str, at_ms: int) -> str:
+        """The group that the namespace was in then, by its own entry or, without one, by ``_defaults``; empty
+        where it was in none."""
+        return self.budget(namespace, at_ms).budget.group
+
+    def price(self, namespace: str, at_ms: int) -> tuple[str, str]:
+        """The price of a weighted GPU-hour then, as decimal text (empty: none), and its currency: the
+        namespace's own, else that of ``_defaults``, else that of ``_settings``."""
+        settings = self.settings(at_ms)
+        prices = (entry.price for entry in self._entries(namespace, at_ms))
+        return next(filter(None, prices), settings.price), settings.currency
+
+    def overuse_grace_ms(self, namespace: str, at_ms: int) -> int | None:
+        """For how long a pod of the namespace may have been over its memory share then before it is evicted;
+        None where it is not evicted. ``overuse`` and ``overuseGrace`` each: the namespace's own, else that of
+        ``_defaults``, else that of ``_settings``; in mode ``observe`` nobody is evicted."""
+        settings = self.settings(at_ms)
+        entries = self._entries(namespace, at_ms)
+        overuse = next((each.overuse for each in entries if each.overuse), settings.overuse)
+        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
+        if overuse != "evict" or mode != "enforce":
+            return None
+        graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
+        return next(graces, settings.overuse_grace_ms)
+
+    def tenures(self, namespace: str, interval: Interval) -> Iterator[Tenure]:
+        """The interval cut wherever the namespace's group, price or currency changed, in order, without empty
+        parts."""
+        start = interval.start_ms
+        while start < interval.end_ms:
+            terms = self._terms(namespace, start)
+            later = (at for at in self._moments(namespace, start) if self._terms(namespace, at) != terms)
+            end = min(interval.end_ms, next(later, interval.end_ms))
+            yield Tenure(Interval(start, end), *terms)
+            start = end
+
+    def memberships(self, namespace: str) -> tuple[tuple[Interval, str], ...]:
+        """When the namespace was, and from now on is, in which group, in order."""
+        if namespace not in self._memberships:
+            moments = [*self._moments(namespace), FOREVER_MS]
+            tenures = ((Interval(*each), self.group(namespace, each[0])) for each in pairwise(moments))
+            runs = [
+                (group, [interval for interval, _ in run])
+                for group, run in groupby(tenures, key=lambda each: each[1])
+            ]
+            self._memberships[namespace] = tuple(
+                (Interval(run[0].start_ms, run[-1].end_ms), group) for group, run in runs if group
+            )
+        return self._memberships[namespace]
+
+    def groups_of(self, namespace: str) -> frozenset[str]:
+        """The groups that the namespace ever was in."""
+        return frozenset(group for _, group in self.memberships(namespace))
+
+    def account(self, subject: str, at_ms: int) -> Account:
+        """The account of a namespace or group that ``at_ms`` falls in: the calendar's period, cut where the
+        kind of period changed.
+
+        Where a budget is taken away and given again, its periods go on as if it had been there all the time,
+        so that this refills nothing. A changed time zone counts from the end of the running period on, for
+        the same reason. A subject that never had a budget has one account, of all time.
+        """
+        lately = self._lately.get(subject, ())
+        for account in lately:
+            if account.span.start_ms <= at_ms < account.span.end_ms:
+                return account
+        account = self._account(subject, at_ms)
+        self._lately[subject] = (account, *lately[:1])
+        return account
+
+    def preceding(self, subject: str, account: Account) -> Account | None:
+        """The account before this one, whose remainder may be carried over; None where there is none, or
+        where it was closed because the kind of period changed."""
+        if not account.span.start_ms:
+            return None
+        before = self.account(subject, account.span.start_ms - 1)
+        return before if before.kind == account.kind else None
+
+    def pieces(self, namespace: str, interval: Interval) -> Iterator[Interval]:
+        """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC, in order,
+        without empty parts. So no posting reaches over two days, and sums by day hold whole ones."""
+        start = interval.start_ms
+        while start < interval.end_ms:
+            midnight = start - start % DAY_MS + DAY_MS
+            end = min(interval.end_ms, midnight, self.account(namespace, start).span.end_ms)
+            yield Interval(start, end)
+            start = end
+
+    def _entries(self, namespace: str, at_ms: int) -> tuple[Budget, ...]:
+        """The namespace's own entry and ``_defaults``, those of the two that were there."""
+        found = (self._dated[key].at(at_ms) for key in (namespace, DEFAULTS) if key in self._dated)
+        return tuple(each for each in found if isinstance(each, Budget))
+
+    def _account(self, subject: str, at_ms: int) -> Account:
+        stretches = self._stretches_of(subject)
+        index = bisect_right(stretches, at_ms, key=lambda each: each.start_ms)
+        if not index:
+            return Account("once", "UTC", Interval(0, FOREVER_MS))
+        until = stretches[index].start_ms if index < len(stretches) else FOREVER_MS
+        return _account(stretches[index - 1], until, at_ms)
+
+    def _terms(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
+        return self.group(namespace, at_ms), *self.price(namespace, at_ms)
+
+    def _moments(self, subject: str, after_ms: int = -1) -> list[int]:
+        """When anything that counts for the subject may have changed, in order."""
+        keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS)
+        dated = (self._dated[key].from_ms for key in keys if key in self._dated)
+        return sorted({at for each in dated for at in each if at > after_ms})
+
+    def _stretches_of(self, subject: str) -> tuple[_Stretch, ...]:
+        if subject not in self._stretches:
+            self._stretches[subject] = _stretches(self._changes(subject))
+        return self._stretches[subject]
+
+    def _changes(self, subject: str) -> Iterator[_Stretch]:
+        """Kind and zone at each moment when either may have changed, where there was a limit then."""
+        for at in self._moments(subject):
+            budget = self.budget(subject, at).budget
+            if budget.amount is not None:
+                yield _Stretch(at, budget.period, self.settings(at).time_zone)
+
+
+def is_group(subject: str) -> bool:
+    """True for the account of a group, false for a namespace's."""
+    return subject.startswith(GROUP)
+
+
+@functools.lru_cache(maxsize=16_384)
+def entry_value(key: str, text: str) -> Budget | Settings | EntryError:
+    """`read_entry`, whose answers are kept: YAML takes a millisecond, and thousands of entries are read again
+    whenever one of them changes."""
+    return read_entry(key, text)
+
+
+def _settled_value(key: str, text: str) -> Budget | Settings | EntryError:
+    value = entry_value(key, text)
+    return read_entry(key, text, settled=True) if isinstance(value, EntryError) else value
+
+
+def history_of(entries: Iterable[Entry]) -> History:
+    """The history that entries in the order of their moments make."""
+    rows: dict[str, list[tuple[Entry, Budget | Settings | None]]] = {}
+    unread = []
+    for entry in entries:
+        value = None if entry.text is None else _settled_value(entry.key, entry.text)
+        if isinstance(value, EntryError):
+            unread.append(value)
+        else:
+            rows.setdefault(entry.key, []).append((entry, value))
+    dated = {
+        key: _Dated(
+            tuple(entry.text for entry, _ in each),
+            tuple(value for _, value in each),
+            tuple(entry.from_ms for entry, _ in each),
+        )
+        for key, each in rows.items()
+    }
+    groups = {_group(key, value) for key, each in dated.items() for value in each.values}
+    now = {_group(key, each.values[-1]) for key, each in dated.items()}
+    return History(tuple(unread), frozenset(now - {""}), bool(groups - {""}), dated)
+
+
+def _group(key: str, value: Budget | Settings | None) -> str:
+    """The group that an entry is of, or that it names."""
+    if not isinstance(value, Budget):
+        return ""
+    return key.removeprefix(GROUP) if is_group(key) else value.group
+
+
+def _stretches(changes: Iterable[_Stretch]) -> tuple[_Stretch, ...]:
+    """Neighbours of one kind and zone are one stretch; the first reaches back to the beginning of time."""
+    stretches: list[_Stretch] = []
+    for change in changes:
+        while len(stretches) > 1 and stretches[-1].start_ms > change.start_ms:
+            stretches.pop()  # a change of the zone that was itself changed before it counted
+        last = stretches[-1] if stretches else None
+        if last is None:
+            stretches.append(replace(change, start_ms=0))
+        elif last.kind != change.kind:
+            stretches.append(change)
+        elif last.zone != change.zone:
+            stretches.append(_in_another_zone(last, change))
+    return tuple(stretches)
+
+
+def _in_another_zone(last: _Stretch, change: _Stretch) -> _Stretch:
+    """The stretch that begins when the running period ends. Less than half a period until the new zone's next
+    boundary is no period, but belongs to the first one: a few hours are not granted a month's budget."""
+    start = _account(last, FOREVER_MS, change.start_ms).span.end_ms
+    first = period_at(change.kind, change.zone, start)
+    if 2 * (first.end_ms - start) < first.length_ms:
+        first = period_at(change.kind, change.zone, first.end_ms)
+    return _Stretch(start, change.kind, change.zone, first.end_ms)
+
+
+def _account(stretch: _Stretch, until_ms: int, at_ms: int) -> Account:
+    """The account within a stretch that lasts until then."""
+    if at_ms < stretch.first_end_ms:
+        span = Interval(stretch.start_ms, min(stretch.first_end_ms, until_ms))
+    else:
+        within = Interval(stretch.start_ms, until_ms)
+        span = period_at(stretch.kind, stretch.zone, at_ms).within(within)
+    return Account(stretch.kind, stretch.zone, span)

@@ -1,0 +1,118 @@
+"""What sidecars say of their cards' use, added up by the hour: the tenant's own word, for showing only.
+
+Nothing is charged by it. A figure stands for the time since the beat before it, at most two intervals of it,
+so that beats which are repeated, overtaken or late add nothing twice.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.request.cards import UndecodableError, decode_placement
+
+HOUR_MS = 3_600_000
+WHOLE_MILLI = 1_000
+
+_MOST_MEMORY_MIB = 2**20  # of one card: what is more is no figure of a card that there is
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """NVML's figures for one card: percent of the last moments in which it worked, and MiB in use; None where
+    it has none. ``exclusive``: the sidecar says that no other pod is on the card."""
+
+    uuid: str
+    utilisation: int | None
+    memory_mib: int | None
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Use over some time: for how long there were figures, and milli-GPU and MiB times milliseconds."""
+
+    covered_ms: int
+    milli_ms: int
+    memory_mib_ms: int
+
+    def __add__(self, other: "Used") -> "Used":
+        return Used(
+            self.covered_ms + other.covered_ms,
+            self.milli_ms + other.milli_ms,
+            self.memory_mib_ms + other.memory_mib_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards whose figures count for a session, and which of them are whole its own.
+
+    ``most`` where no placement is known: as many as it asked for, whichever they are.
+    """
+
+    whole: Mapping[str, bool]
+    most: int
+
+    def own(self, figures: Iterable[Figure]) -> tuple[Figure, ...]:
+        """The figures that are of the session alone: each card once, none that is not its own, none that it
+        shares."""
+        found: dict[str, Figure] = {}
+        for each in figures:
+            is_own = self.whole.get(each.uuid, False) if self.whole else False
+            is_known = each.uuid in self.whole or not self.whole
+            if is_known and (each.exclusive or is_own) and len(found) < self.most:
+                found.setdefault(each.uuid, each)
+        return tuple(found.values())
+
+
+@functools.lru_cache(maxsize=4096)
+def cards_of(devices: str, requested_milli: int) -> Cards:
+    """The cards of a session, by its placement's text where it has one, else by what it asked for."""
+    try:
+        given = decode_placement(devices) if devices else None
+    except UndecodableError:
+        given = None
+    if given is None:
+        return Cards({}, max(1, -(-requested_milli // WHOLE_MILLI)))
+    whole: dict[str, bool] = {}
+    for _, slices in given.containers:
+        for each in slices:
+            whole[each.uuid] = whole.get(each.uuid, False) or each.share_milli >= WHOLE_MILLI
+    return Cards(whole, len(whole))
+
+
+def by_hour(
+    beats: Sequence[tuple[int, tuple[Figure, ...]]], before_ms: int, most_ms: int, cards: Cards
+) -> dict[int, Used]:
+    """The use that beats witness, by UTC hour: ``beats`` with their moments in the order of time, the latest
+    beat before them at ``before_ms`` (0: there was none), and ``most_ms`` that one stands for."""
+    found: dict[int, Used] = {}
+    for at_ms, figures in beats:
+        if at_ms <= before_ms:
+            continue
+        since_ms, before_ms = before_ms, at_ms
+        rates = _rates(cards.own(figures)) if since_ms else None
+        if rates is None:
+            continue
+        for span in _hours(Interval(max(since_ms, at_ms - most_ms), at_ms)):
+            hour_ms, length_ms = span.start_ms // HOUR_MS * HOUR_MS, span.length_ms
+            used = Used(length_ms, rates[0] * length_ms, rates[1] * length_ms)
+            found[hour_ms] = found[hour_ms] + used if hour_ms in found else used
+    return found
+
+
+def _rates(figures: tuple[Figure, ...]) -> tuple[int, int] | None:
+    """Milli-GPU and MiB in use on all cards together; None where no card says how much it works."""
+    if all(each.utilisation is None for each in figures):
+        return None
+    milli = sum(min(WHOLE_MILLI, 10 * (each.utilisation or 0)) for each in figures)
+    return milli, sum(min(_MOST_MEMORY_MIB, each.memory_mib or 0) for each in figures)
+
+
+def _hours(interval: Interval) -> Iterator[Interval]:
+    start_ms = interval.start_ms
+    while start_ms < interval.end_ms:
+        end_ms = min(interval.end_ms, (start_ms // HOUR_MS + 1) * HOUR_MS)
+        yield Interval(start_ms, end_ms)
+        start_ms = end_ms

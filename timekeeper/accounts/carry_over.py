@@ -1,0 +1,140 @@
+"""What moves from one period to the next: which accounts have to be looked at, and the grants that are due in
+them. Pure.
+
+The carry-over into an account follows from the account before it. It is granted when the account begins, and
+corrected by a further grant when what was spent before turns out to be otherwise: by evidence that came late,
+or because the sessions were corrected.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from timekeeper.accounts.budget_history import Account, History
+from timekeeper.accounts.grants import (
+    NONE,
+    Grant,
+    Granted,
+    budget_grant,
+    carry_due,
+    carry_grant,
+    carry_part,
+)
+from timekeeper.core.ledger.metering import Interval
+
+# Evidence of the last seconds of a period comes in over the first seconds of the next: it is carried over at
+# once, and corrected for that not more often than so.
+CORRECTED_EACH_MS = 60_000
+
+GrantedIn = Callable[[Account], Granted]
+SpentIn = Callable[[Account], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The grants that are due to a subject, what its present account then has, and when it must be looked at
+    again in any case (None: not before something of it moves)."""
+
+    grants: tuple[Grant, ...]
+    granted: Granted
+    again_ms: int | None = None
+
+
+def usual(history: History, subject: str, now_ms: int) -> tuple[Account, ...]:
+    """The accounts that are looked at in each tick: the present one, and the one before while it carries
+    over."""
+    present = history.account(subject, now_ms)
+    before = giver(history, subject, present)
+    return (before, present) if before else (present,)
+
+
+def reached(
+    history: History, subject: str, granted_in: GrantedIn, touched_ms: int | None, now_ms: int
+) -> Iterator[Account]:
+    """The accounts before the present one that `chain` asks the grants of where none was missed, the latest
+    first."""
+    account = history.account(subject, now_ms)
+    is_new = granted_in(account) == NONE
+    while (before := giver(history, subject, account)) is not None:
+        yield before
+        if not is_new and (touched_ms is None or touched_ms >= before.span.start_ms):
+            return
+        account, is_new = before, False
+
+
+def chain(
+    history: History,
+    subject: str,
+    granted_in: GrantedIn,
+    last_granted: Callable[[int], Interval | None],
+    touched_ms: int | None,
+    now_ms: int,
+) -> tuple[Account, ...]:
+    """The accounts whose carry-over must be looked at, the oldest first and the present one last: back to the
+    first one that is charged otherwise than before (from ``touched_ms`` on), and over periods that were
+    missed, to the last one that had a grant. Where an account begins, the carry-over into the one before it
+    is looked at once more: a correction of that may have been put off until now (see `due`).
+
+    A subject's first account is the first one that had a grant: nothing is carried over from before.
+    """
+    found = [history.account(subject, now_ms)]
+    while (before := giver(history, subject, found[0])) is not None:
+        is_new, is_missed = granted_in(found[0]) == NONE, granted_in(before) == NONE
+        if is_missed and last_granted(before.span.start_ms) is None:
+            break
+        found.insert(0, before)
+        if not (is_new or is_missed) and (touched_ms is None or touched_ms >= before.span.start_ms):
+            break
+    return tuple(found)
+
+
+def due(
+    history: History,
+    subject: str,
+    accounts: tuple[Account, ...],
+    granted_in: GrantedIn,
+    spent_in: SpentIn,
+    now_ms: int,
+) -> Due:
+    """The grants that are due in these accounts of a `chain`: to the present one what its budget says, to
+    missed ones what it said at their end, and what each carries over into the next."""
+    grants: list[Grant] = []
+    first, present = accounts[0], accounts[-1]
+    granted, own = _by_budget(history, subject, first, granted_in(first), first is present, now_ms)
+    grants += own
+    again_ms = None
+    for before, account in pairwise(accounts):
+        amount = carry_due(carry_part(history, subject, before), granted.amount, spent_in(before))
+        so_far = granted_in(account)
+        granted, own = _by_budget(history, subject, account, so_far, account is present, now_ms)
+        grants += own
+        if account is present and amount != so_far.carried and _is_fresh(so_far, now_ms):
+            again_ms = so_far.carried_ms + CORRECTED_EACH_MS
+            continue
+        carried = carry_grant(subject, before, account, so_far, amount, now_ms)
+        if carried:
+            grants.append(carried)
+            granted = granted.plus(carried)
+    return Due(tuple(grants), granted, again_ms)
+
+
+def giver(history: History, subject: str, account: Account) -> Account | None:
+    """The account before, where it carries anything over into this one."""
+    before = history.preceding(subject, account)
+    return before if before and carry_part(history, subject, before) else None
+
+
+def _by_budget(
+    history: History, subject: str, account: Account, granted: Granted, is_present: bool, now_ms: int
+) -> tuple[Granted, list[Grant]]:
+    """What the account has with the grant that its budget still owes it. One that has ended owes only what it
+    never gave."""
+    if not is_present and granted.by_budget is not None:
+        return granted, []
+    in_force = history.budget(subject, now_ms if is_present else account.span.end_ms - 1)
+    grant = budget_grant(subject, in_force, account, granted, now_ms)
+    return (granted.plus(grant), [grant]) if grant else (granted, [])
+
+
+def _is_fresh(granted: Granted, now_ms: int) -> bool:
+    return granted.carries > 0 and 0 <= now_ms - granted.carried_ms < CORRECTED_EACH_MS

@@ -1,0 +1,150 @@
+"""Callers' bodies, read at the door: past it they are values, and nothing is checked again."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from timekeeper.accounts.budget_history import is_group
+from timekeeper.accounts.grants import CORRECTION, MANUAL, TRANSFER
+from timekeeper.api.http.parameters import KEY, NAME, SUBJECT
+from timekeeper.api.problem import bad
+from timekeeper.core.budgets.policy import GPU_HOUR
+
+GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
+
+_MOST_MINUTES = 10**10
+_MOST_HOURS = 10**9
+_HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MOST_HOURS}"
+_GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
+
+
+def read_increase(body: bytes) -> tuple[int, str]:
+    """The body of ``POST /budget/<namespace>/increase`` as an amount and its reason. Raises a Problem."""
+    raw = _exact_object(body)
+    reason = _reason(raw.get("reason", "asked for over REST"))
+    return _minutes(raw.get("minutes")), reason
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGrant:
+    """What ``POST /v1/grants`` asks for. ``giver``: the namespace that it is taken from, empty where it comes
+    on top of everything."""
+
+    subject: str
+    giver: str
+    amount: int
+    reason: str
+    kind: str
+
+
+def read_grant(body: bytes) -> AskedGrant:
+    """The body of ``POST /v1/grants``. Raises a Problem that names the field."""
+    raw = _exact_object(body)
+    unknown = sorted(raw.keys() - set(_GRANT_FIELDS))
+    if unknown:
+        raise bad(unknown[0][:60], f"no such field; there are {', '.join(_GRANT_FIELDS)}")
+    subject, giver = raw.get("subject"), raw.get("from", "")
+    if not isinstance(subject, str) or not re.fullmatch(SUBJECT, subject, re.ASCII):
+        raise bad("subject", "it must be the name of a namespace, or _group.NAME")
+    if "from" in raw and not (isinstance(giver, str) and re.fullmatch(NAME, giver, re.ASCII)):
+        raise bad("from", "it must be the name of a namespace")
+    kind = raw.get("kind", TRANSFER if giver else MANUAL)
+    if kind not in ((TRANSFER,) if giver else (MANUAL, CORRECTION)):
+        raise bad("kind", "it must be manual or correction; or with from, transfer")
+    if giver and (is_group(subject) or giver == subject):
+        raise bad("subject", "with from it must be another namespace")
+    return AskedGrant(subject, giver, _granted(raw, kind), _reason(raw.get("reason")), kind)
+
+
+def _granted(raw: Mapping[str, Any], kind: str) -> int:
+    """The amount, as whole milli-GPU x milliseconds or as decimal GPU-hours."""
+    if ("amount" in raw) == ("gpuHours" in raw):
+        raise bad("gpuHours", "either gpuHours or amount is needed")
+    where = "amount" if "amount" in raw else "gpuHours"
+    exact = raw["amount"] if where == "amount" else _hours(raw["gpuHours"])
+    if not isinstance(exact, int) or isinstance(exact, bool):
+        raise bad(where, "it must be a whole number of milli-GPU x milliseconds")
+    if kind != CORRECTION and exact <= 0:
+        raise bad(where, "it must be above 0; only a correction may take something away")
+    if exact == 0 or abs(exact) > _MOST_HOURS * GPU_HOUR:
+        raise bad(where, f"it must not be 0, and at most {_MOST_HOURS} GPU-hours")
+    return exact
+
+
+def _hours(value: object) -> int:
+    """Decimal GPU-hours, as text or as a number, with at most 8 decimals: every one is a whole amount."""
+    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,8})?", value, re.ASCII):
+        raise bad("gpuHours", _HOURS_ALLOWED)
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        raise bad("gpuHours", _HOURS_ALLOWED)
+    exact = Decimal(value)
+    exponent = exact.as_tuple().exponent
+    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(exact) > _MOST_HOURS:
+        raise bad("gpuHours", _HOURS_ALLOWED)
+    return int(exact * GPU_HOUR)
+
+
+def _reason(value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 500 or not value.isprintable():
+        raise bad("reason", "it must be a text of 1 to 500 characters, without line breaks")
+    return value
+
+
+def _exact_object(body: bytes) -> dict[str, Any]:
+    """The body's fields, numbers as the caller wrote them: 0.1 is a tenth and not the nearest float."""
+    try:
+        raw = json.loads(body, parse_float=_exact, parse_constant=_no_constant, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:
+        raise bad("", "the body is not JSON") from error
+    if not isinstance(raw, dict):
+        raise bad("", "the body must be an object")
+    return raw
+
+
+def _exact(text: str) -> Decimal:
+    """A number that is no whole one. Its exponent may be such as no Decimal has: then it is infinite, which
+    no field takes and each refuses by its own name."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("Infinity")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise bad("", "a field stands twice in the body")
+    return fields
+
+
+def read_namespace(text: str) -> str:
+    """A namespace's name out of a path or a parameter. Raises a Problem."""
+    if not re.fullmatch(NAME, text, re.ASCII):
+        raise bad("namespace", "no namespace can have this name")
+    return text
+
+
+def read_key(text: str | None) -> str:
+    """The header ``Idempotency-Key``. Raises a Problem."""
+    if text is None or not re.fullmatch(KEY, text, re.ASCII):
+        raise bad(
+            "Idempotency-Key", "this header is needed: 1 to 200 visible ASCII characters, new for each grant"
+        )
+    return text
+
+
+def _minutes(value: object) -> int:
+    exact = Decimal(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else Decimal(0)
+    exponent = exact.as_tuple().exponent
+    if not 0 < exact <= _MOST_MINUTES or not isinstance(exponent, int) or exponent < -6:
+        raise bad(
+            "minutes", f"it must be a number of GPU-minutes above 0, at most {_MOST_MINUTES}, with 6 decimals"
+        )
+    return int(exact * GPU_MINUTE)
+
+
+def _no_constant(text: str) -> object:
+    raise bad("", f"{text} is not JSON")

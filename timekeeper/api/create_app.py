@@ -1,0 +1,100 @@
+"""The REST API: routes over the ledger. Workers meet the settler only in the database."""
+
+import time
+from collections.abc import Callable
+
+from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from timekeeper import metrics
+from timekeeper.api import route_table as described
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.http.body import drain
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.heartbeat_writer import Beating
+from timekeeper.api.ledger.ledger_reader import Ledger
+from timekeeper.api.problem import Problem, unavailable
+from timekeeper.api.resources import (
+    ancestor,
+    balances,
+    budgets,
+    grants,
+    health,
+    heartbeats,
+    sessions,
+    standings,
+    usage,
+)
+from timekeeper.api.resources import node_usage as nodeusage
+from timekeeper.runtime.log import say
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+
+Clock = Callable[[], int]
+
+
+def create_app(
+    store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
+) -> Flask:
+    """The API over a database, a gate that knows its callers, and a clock in milliseconds. Touches neither
+    before the first request. ``heartbeat_interval_ms``: the shortest that sidecars are asked for."""
+    app = Flask("timekeeper", static_folder=None)
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    ledger = Ledger(store, clock)
+    beating = Beating(store, ledger.served, heartbeat_interval_ms)
+    services = Services(ledger, gate, beating, clock, ca)
+    for routes in (
+        standings,
+        budgets,
+        balances,
+        grants,
+        sessions,
+        usage,
+        heartbeats,
+        nodeusage,
+        ancestor,
+        health,
+        described,
+    ):
+        routes.register(app, services)
+    _handle_errors(app)
+    _count(app)
+    return app
+
+
+def _handle_errors(app: Flask) -> None:
+    @app.errorhandler(Problem)
+    def refuse(problem: Problem) -> Response:
+        return problem.response()
+
+    @app.errorhandler(HTTPException)
+    def refuse_request(error: HTTPException) -> Response:
+        methods = error.valid_methods if isinstance(error, MethodNotAllowed) else None
+        headers = {"Allow": ", ".join(methods)} if methods else {}
+        return Problem(error.code or 500, error.description or "", headers=headers).response()
+
+    @app.errorhandler(UnavailableError)
+    @app.errorhandler(ConflictError)
+    def wait_for_database(error: Exception) -> Response:
+        say("database away", route=request.path, error=error)
+        return unavailable("the database cannot be reached or written").response()
+
+    @app.errorhandler(Exception)
+    def own_up(error: Exception) -> Response:
+        app.logger.exception("unexpected", exc_info=error)
+        return Problem(500, "something went wrong here; it stands in the log").response()
+
+
+def _count(app: Flask) -> None:
+    @app.before_request
+    def begin() -> None:
+        g.began = time.monotonic()
+
+    @app.after_request
+    def end(response: Response) -> Response:
+        if response.status_code >= 400:
+            environ = request.environ
+            response.call_on_close(lambda: drain(environ))
+        route = request.url_rule.rule if request.url_rule else "unknown"
+        metrics.REQUESTS.labels(route, str(response.status_code)).inc()
+        metrics.SECONDS.labels(route).observe(time.monotonic() - g.began)
+        return response

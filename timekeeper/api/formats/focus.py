@@ -1,0 +1,165 @@
+"""A report's lines as rows of FOCUS 1.2, the FinOps Foundation's Open Cost and Usage Specification
+(https://focus.finops.org/focus-specification/v1-2/); what it has no column for is in columns with ``x_``.
+
+Every row is net: a correction changes the row of the time that it corrects, so ChargeClass is always null.
+Costs are what was charged x the price in force then, to 12 decimals; x_Amount is the exact charge.
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from timekeeper.accounts.usage import Line, Question, cost, gpu_hours
+from timekeeper.api.formats.report_formats import Cells, Raw
+from timekeeper.core.ledger.metering import period_at
+
+COLUMNS = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
+PLACE = 5  # so many of them tell a row from all others of its time: the rest follows from the UID
+
+_PROVIDER = "Bursar"
+_UNIT = "GPU-Hours"  # of a card of weight 1
+
+NAMES = (
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingAccountType",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingCurrency",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "RegionId",
+    "RegionName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "SubAccountType",
+    "Tags",
+    "x_Amount",
+    "x_PendingAmount",
+    "x_RequestedAmount",
+    "x_MeasuredAmount",
+    "x_UsedAmount",
+    "x_UsedBy",
+    "x_Group",
+    "x_Owner",
+    "x_Node",
+    "x_GpuModels",
+)
+
+
+def row(asked: Question, line: Line) -> Cells:
+    """One line of a report with `COLUMNS`, by column; None is null."""
+    who = dict(zip(asked.columns, line.key, strict=True))
+    billed = period_at("month", asked.zone, line.span.start_ms)
+    values = {
+        **_ALWAYS,
+        **_money(line, who["price"], who["currency"], who["models"]),
+        "BillingPeriodStart": _iso(billed.start_ms),
+        "BillingPeriodEnd": _iso(billed.end_ms),
+        "ChargePeriodStart": _iso(line.span.start_ms),
+        "ChargePeriodEnd": _iso(line.span.end_ms),
+        "ChargeDescription": f"GPU time of pod {who['pod']}",
+        "ResourceId": who["uid"],
+        "ResourceName": who["pod"],
+        "SubAccountId": who["namespace"],
+        "SubAccountName": who["namespace"],
+        "Tags": Raw(who["labels"]),
+        "x_Group": who["group"] or None,
+        "x_Owner": who["owner"] or None,
+        "x_Node": who["node"],
+        "x_GpuModels": who["models"] or None,
+        **_amounts(line),
+    }
+    return {name: values.get(name) for name in NAMES}
+
+
+_ALWAYS = {
+    "BillingAccountId": "bursar",
+    "BillingAccountName": _PROVIDER,
+    "BillingAccountType": "Cluster",
+    "ChargeCategory": "Usage",
+    "ChargeFrequency": "Usage-Based",
+    "InvoiceIssuerName": _PROVIDER,
+    "ProviderName": _PROVIDER,
+    "PublisherName": _PROVIDER,
+    "ResourceType": "Pod",
+    "ServiceCategory": "Compute",
+    "ServiceName": "GPU time",
+    "ServiceSubcategory": "Containers",
+    "SubAccountType": "Namespace",
+}
+
+
+def _money(line: Line, price: str, currency: str, models: str) -> Cells:
+    """Without a price everything costs nothing, and the columns of unit prices are null."""
+    sku = f"gpu/{models or 'unknown'}"
+    hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price or "0"))
+    spent = {
+        "BilledCost": costs,
+        "EffectiveCost": costs,
+        "ListCost": costs,
+        "ContractedCost": costs,
+        "BillingCurrency": currency,
+        "ConsumedQuantity": hours,
+        "ConsumedUnit": _UNIT,
+        "PricingQuantity": hours,
+        "PricingUnit": _UNIT,
+        "SkuId": sku,
+        "SkuPriceId": sku,
+        "SkuMeter": "GPU time",
+    }
+    if not price:
+        return spent
+    priced = {
+        "ListUnitPrice": Raw(price),
+        "ContractedUnitPrice": Raw(price),
+        "PricingCategory": "Standard",
+        "PricingCurrency": currency,
+    }
+    return spent | priced
+
+
+def _amounts(line: Line) -> Cells:
+    sums = line.sums
+    return {
+        "x_Amount": sums.amount,
+        "x_PendingAmount": sums.pending,
+        "x_RequestedAmount": sums.requested,
+        "x_MeasuredAmount": sums.measured,
+        "x_UsedAmount": sums.used,
+        "x_UsedBy": sums.used_by,
+    }
+
+
+@lru_cache(1_024)  # the rows of a report have few times among them
+def _iso(at_ms: int) -> str:
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,179 @@
+"""The parameters that routes take, each declared once with how it is read."""
+
+import base64
+import binascii
+import re
+import zoneinfo
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from timekeeper.accounts.usage import GROUPS, LABEL, TIME_STEPS
+from timekeeper.api.http.routes import Parameter
+from timekeeper.api.problem import Problem, bad
+from timekeeper.core.ledger.metering import FOREVER_MS
+
+NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+SUBJECT = rf"(_group\.)?{NAME}"
+KEY = r"[\x21-\x7e]{1,200}"
+MOST_ROWS = 10_000
+
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
+_NODE = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+_LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
+_MOST_GROUPS = 8
+_CURSOR = r"[A-Za-z0-9_-]{1,4000}"
+
+Json = Mapping[str, Any]
+
+
+def text_like(pattern: str, problem: str) -> Callable[[str, str], str]:
+    """A reader of texts that match as a whole."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def read(name: str, text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise bad(name, problem)
+        return text
+
+    return read
+
+
+def like(pattern: str, **more: Any) -> Json:
+    """The JSON Schema of such texts."""
+    return {"type": "string", "pattern": f"^(?:{pattern})$", **more}
+
+
+def choice(name: str, about: str, words: tuple[str, ...]) -> Parameter:
+    """A parameter that is one of a few words; the first holds where it is left out."""
+    read = text_like("|".join(words), f"it must be one of {', '.join(words)}")
+    return Parameter(name, about, {"type": "string", "enum": list(words), "default": words[0]}, read)
+
+
+def read_time(name: str, text: str) -> int:
+    """A moment in milliseconds since 1970, from RFC 3339 or from such milliseconds. Raises a Problem."""
+    if not re.fullmatch(_TIME, text, re.ASCII):
+        raise bad(
+            name, "it must be a time such as 2026-11-01T00:00:00Z, with its zone, or milliseconds since 1970"
+        )
+    at_ms = int(text) if text.isdigit() else _rfc3339_ms(name, text)
+    if not 0 <= at_ms <= FOREVER_MS:
+        raise bad(name, "it must lie between the years 1970 and 9999")
+    return at_ms
+
+
+def _rfc3339_ms(name: str, text: str) -> int:
+    try:
+        since = datetime.fromisoformat(text.upper()) - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise bad(name, "there is no such day or time") from error
+    return since // timedelta(milliseconds=1)
+
+
+def _read_limit(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) or not 1 <= int(text) <= MOST_ROWS:
+        raise bad(name, f"it must be a whole number from 1 to {MOST_ROWS}")
+    return int(text)
+
+
+def _read_groups(name: str, text: str) -> tuple[str, ...]:
+    groups = tuple(text.split(","))
+    wrong = [each for each in groups if not re.fullmatch(_GROUP, each, re.ASCII)]
+    if wrong or len(groups) > _MOST_GROUPS or len(set(groups)) < len(groups):
+        allowed = f"{', '.join(GROUPS)} and {LABEL}NAME"
+        raise bad(name, f"it must be one or several of {allowed}, with commas, at most {_MOST_GROUPS}")
+    return groups
+
+
+def _read_zone(name: str, text: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise bad(name, "no such time zone; it must be a name such as Europe/Berlin") from error
+    return text
+
+
+def cursor(*values: str | int) -> str:
+    """Where a page ended, as the text of ``after``."""
+    return base64.urlsafe_b64encode(orjson.dumps(values)).rstrip(b"=").decode()
+
+
+def _read_cursor(name: str, text: str) -> tuple[str | int, ...]:
+    try:
+        if not re.fullmatch(_CURSOR, text, re.ASCII):
+            raise ValueError(text)
+        values = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, binascii.Error) as error:
+        raise no_cursor(name) from error
+    if not isinstance(values, list) or not all(_is_place(each) for each in values):
+        raise no_cursor(name)
+    return tuple(values)
+
+
+def _is_place(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= FOREVER_MS
+
+
+def shaped(after: tuple[str | int, ...] | None, *kinds: type) -> tuple[Any, ...] | None:
+    """The place after which a page begins, where it is one of this list. Raises a Problem."""
+    if after is not None and tuple(type(each) for each in after) != kinds:
+        raise no_cursor("after")
+    return after
+
+
+def no_cursor(name: str) -> Problem:
+    """The refusal of a place that no page of this list gave."""
+    return bad(name, "it must be the `next` of an answer to the same question")
+
+
+NAMESPACE_RULE = text_like(NAME, "no namespace can have this name")
+SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group.NAME")
+
+NAMESPACE_IN_PATH = Parameter(
+    "namespace", "a namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE, "path", True
+)
+NAMESPACE = Parameter("namespace", "of this namespace alone", like(NAME), NAMESPACE_RULE)
+SUBJECT_GIVEN = Parameter(
+    "subject", "of this namespace, or `_group.NAME`, alone", like(SUBJECT), SUBJECT_RULE
+)
+FROM = Parameter("from", "from this moment on, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
+TO = Parameter("to", "before this moment, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
+NODE = Parameter("node", "on this node alone", like(_NODE), text_like(_NODE, "no node can have this name"))
+STATE = choice("state", "`open`: not settled yet; `settled`: all of it is posted", ("all", "open", "settled"))
+GROUP = Parameter(
+    "group",
+    f"what to add up by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",
+    like(rf"{_GROUP}(,{_GROUP}){{0,{_MOST_GROUPS - 1}}}"),
+    _read_groups,
+)
+BY = choice("by", "cut by the calendar of `timeZone`", ("all", *TIME_STEPS))
+ZONE = Parameter(
+    "timeZone",
+    "whose hours, days and months (default: the budgets' own)",
+    {"type": "string", "minLength": 1, "maxLength": 64, "examples": ["Europe/Berlin"]},
+    _read_zone,
+)
+USE = choice("use", "with what was requested, measured and used", ("false", "true"))
+FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus", "focus-csv"))
+LIMIT = Parameter(
+    "limit",
+    f"rows in one answer, at most {MOST_ROWS}",
+    {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+    _read_limit,
+)
+AFTER = Parameter("after", "the `next` of the page before", like(_CURSOR), _read_cursor)
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    "1 to 200 visible ASCII characters, new for each grant",
+    like(KEY),
+    text_like(KEY, "it must be 1 to 200 visible ASCII characters, new for each grant"),
+    "header",
+    True,
+)

@@ -1,0 +1,157 @@
+"""Routes as values: what each takes, needs and answers is declared once; the same declaration reads a request
+and makes the OpenAPI document."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from flask import Flask, Response, request
+
+from timekeeper.accounts.budget_history import is_group
+from timekeeper.api.auth.gate import Caller
+from timekeeper.api.http.services import Services
+from timekeeper.api.problem import Problem, bad
+
+Json = Mapping[str, Any]
+
+JSON = "application/json"
+CSV = "text/csv"
+
+
+class Form:
+    """What more is true of a type, as JSON Schema: ``Annotated[str, Form(pattern="^a$")]``."""
+
+    def __init__(self, **schema: Any) -> None:
+        self.schema = schema
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a caller must be allowed in API group ``bursar.dev``: in one namespace where the request names
+    one, else in all; for a group of namespaces, on the resource of its key."""
+
+    verb: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a route: ``read(name, text)`` gives its value or raises a Problem that names it.
+
+    ``schema``: what texts it takes, as JSON Schema; ``place``: query, path or header.
+    """
+
+    name: str
+    about: str
+    schema: Json
+    read: Callable[[str, str], Any]
+    place: str = "query"
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route. ``right`` None: it needs none, or its handler asks for itself. ``answers``: content type ->
+    the type of a good answer; ``refuses``: the statuses of its problem details beside those that all have;
+    ``needs``: in words, what its handler asks for."""
+
+    method: str
+    path: str
+    about: str
+    right: Right | None
+    answers: Mapping[str, Any]
+    parameters: tuple[Parameter, ...] = ()
+    body: Any = None
+    refuses: tuple[int, ...] = ()
+    needs_token: bool = True
+    needs: str = ""
+
+    @property
+    def has_tag(self) -> bool:
+        """Whether its answers have an ETag."""
+        return self.method == "GET" and self.path.startswith("/v1/")
+
+    @property
+    def rule(self) -> str:
+        """The path as Flask writes it."""
+        return self.path.replace("{", "<").replace("}", ">")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was let in: its parameters' values by name (those that were given)."""
+
+    given: Mapping[str, Any]
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        """A parameter's value."""
+        return self.given.get(name, otherwise)
+
+
+Handler = Callable[[Call], Response]
+
+
+def serve(app: Flask, services: Services, route: Route, handler: Handler) -> None:
+    """Add the route: the caller is told first who he is not, then what is wrong, then what he may not."""
+
+    def view(**in_path: str) -> Response:
+        authorization = request.headers.get("Authorization")
+        services.gate.caller(authorization)
+        given = read(route, in_path)
+        subject = given.get("namespace") or given.get("subject") or ""
+        if route.right is not None:
+            admit(services, route.right, subject)
+        return handler(Call(given))
+
+    app.add_url_rule(route.rule, f"{route.method} {route.path}", view, methods=[route.method])
+
+
+def admit(services: Services, right: Right, subject: str) -> Caller:
+    """The caller, who may do this to a namespace, a group (by its key), or where ``subject`` is empty to all.
+    Raises a Problem."""
+    authorization = request.headers.get("Authorization")
+    if is_group(subject):
+        return services.gate.allow(authorization, right.verb, right.resource, "", subject)
+    return services.gate.allow(authorization, right.verb, right.resource, subject)
+
+
+def may(services: Services, right: Right, subject: str) -> bool:
+    """Whether the caller may do this to a namespace, or a group by its key. Raises a Problem where nobody can
+    tell."""
+    try:
+        admit(services, right, subject)
+    except Problem as problem:
+        if problem.status != HTTPStatus.FORBIDDEN:
+            raise
+        return False
+    return True
+
+
+def read(route: Route, in_path: Mapping[str, str]) -> Mapping[str, Any]:
+    """The values of the request's parameters: each known, given once, and such as is taken. Raises a
+    Problem."""
+    texts = {**_query(route), **_headers(route), **in_path}
+    known = {each.name: each for each in route.parameters}
+    for each in route.parameters:
+        if each.required and each.name not in texts:
+            kind = "header" if each.place == "header" else "parameter"
+            raise bad(each.name, f"this {kind} is needed: {each.about}")
+    return {name: known[name].read(name, text) for name, text in texts.items()}
+
+
+def _query(route: Route) -> Mapping[str, str]:
+    known = [each.name for each in route.parameters if each.place == "query"]
+    given = request.args.to_dict(flat=False)
+    for name, values in given.items():
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "this route takes none"
+            raise bad(name, f"no such parameter; {there}")
+        if len(values) != 1:
+            raise bad(name, f"it is given {len(values)} times; once is allowed")
+    return {name: values[0] for name, values in given.items()}
+
+
+def _headers(route: Route) -> Mapping[str, str]:
+    names = (each.name for each in route.parameters if each.place == "header")
+    return {name: request.headers[name] for name in names if name in request.headers}

@@ -1,0 +1,31 @@
+"""The statements as serving workers make them: the same as the settler's, from what the database has now."""
+
+from collections.abc import Collection
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.statements import stated, usual
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries.sums import Read, held
+
+
+def stated_now(
+    connection: Connection, history: History, subjects: Collection[str], now_ms: int
+) -> dict[str, tuple[Statement, Granted]]:
+    """The accounts of these namespaces and groups, each with its grants: those included that are due and that
+    the settler has not written yet."""
+    is_alone = len(subjects) == 1 and not any(
+        is_group(each) or history.group(each, now_ms) for each in subjects
+    )
+    if is_alone:
+        sums = Read(connection, reading.waiting(connection), now_ms)
+        return stated(history, subjects, subjects, sums, now_ms)
+    spenders = reading.namespaces(connection)
+    sums = Read(connection, reading.waiting(connection), now_ms, _granted=reading.granted(connection, now_ms))
+    sums.hold(held(connection, None), spenders | set(subjects))
+    asked = usual(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
+    sums.expect_granted(asked.accounts)
+    sums.expect(asked.parts)
+    return stated(history, subjects, spenders, sums, now_ms)

@@ -1,0 +1,111 @@
+"""Heartbeats are written in groups: one transaction, one write to the disk, for all that wait at that
+moment."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from timekeeper.accounts.intervals import interval_ms
+from timekeeper.api.ledger.ledger_reader import Served
+from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
+from timekeeper.store.writes import heartbeats as beats
+from timekeeper.store.writes.heartbeats import Answered, Post
+
+_MOST_AT_ONCE = 256
+_WRITTEN_WITHIN_S = 15.0
+_COUNTED_EACH_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A post that is safe on the disk, or was before: what became of it, the standing of its namespace, and
+    when the sidecar shall beat next."""
+
+    answered: Answered
+    standing: str
+    interval_ms: int
+
+
+# Told in the writing thread; it must neither wait nor raise.
+Tell = Callable[[Written | Exception], None]
+
+
+class Beating:
+    """One per process, made after the fork; its thread begins with the first heartbeat.
+
+    ``least_interval_ms``: how often sidecars beat while they are few.
+    """
+
+    def __init__(
+        self, store: Store, standings: Callable[[Connection], Served], least_interval_ms: int
+    ) -> None:
+        self._store = store
+        self._standings = standings
+        self._pace = _Pace(least_interval_ms)
+        self._waiting: SimpleQueue[tuple[Post, Tell]] = SimpleQueue()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def record(self, post: Post) -> Written:
+        """Write a post, or find that it was written, and tell the standing of its namespace.
+
+        Returns once it is safe on the disk. Raises UnavailableError.
+        """
+        written: Future[Written] = Future()
+        self.submit(post, lambda outcome: _settle(written, outcome))
+        try:
+            return written.result(_WRITTEN_WITHIN_S)
+        except TimeoutError as error:
+            raise UnavailableError("the heartbeat could not be written in time") from error
+
+    def submit(self, post: Post, tell: Tell) -> None:
+        """As `record`, without waiting: ``tell`` is called with what it returns or raises."""
+        self._waiting.put((post, tell))
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._write_all, name="beats", daemon=True)
+                self._thread.start()
+
+    def _write_all(self) -> None:
+        while True:
+            group = [self._waiting.get()]
+            while len(group) < _MOST_AT_ONCE and not self._waiting.empty():
+                group.append(self._waiting.get())
+            for (_, tell), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
+                tell(outcome)
+
+    def _outcomes(self, posts: list[Post]) -> list[Written | Exception]:
+        try:
+            with self._store.writing() as connection:
+                each_ms = self._pace.at(connection, posts[-1].received_ms)
+                answers = beats.record(connection, posts, each_ms)
+                served = self._standings(connection)
+        except ConflictError as error:
+            return [UnavailableError(str(error))] * len(posts)
+        except Exception as error:  # every request that waits raises it as its own
+            return [error] * len(posts)
+        return [Written(answer, served.word(answer.namespace), each_ms) for answer in answers]
+
+
+class _Pace:
+    """The interval to ask for: every worker counts the sessions anew every few seconds."""
+
+    def __init__(self, least_ms: int) -> None:
+        self._least_ms = least_ms
+        self._interval_ms = least_ms
+        self._counted_ms: int | None = None
+
+    def at(self, connection: Connection, now_ms: int) -> int:
+        if self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_EACH_MS:
+            self._interval_ms = interval_ms(beats.live(connection), self._least_ms)
+            self._counted_ms = now_ms
+        return self._interval_ms
+
+
+def _settle(written: "Future[Written]", outcome: Written | Exception) -> None:
+    if isinstance(outcome, Exception):
+        written.set_exception(outcome)
+    else:
+        written.set_result(outcome)

@@ -1,0 +1,162 @@
+"""The ledger as callers see it: statements, standings and reports, each of one moment of the database."""
+
+import gzip
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+import orjson
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of
+from timekeeper.accounts.changes import NEVER, Pulse
+from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.usage import Line, Question, Terms, terms_of
+from timekeeper.api.ledger.account_reader import stated_now
+from timekeeper.store.engine.engine import Connection, Store
+from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries.snapshot import take_time
+from timekeeper.store.reports import reports
+
+UNKNOWN = "UNKNOWN"
+FASTEST = 1  # packs a megabyte in some milliseconds, once for each revision
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A standings document, also packed by gzip, with the standings in it by namespace for our own use."""
+
+    revision: str
+    body: bytes
+    packed: bytes
+    words: Mapping[str, str]
+    default: str
+
+    def word(self, namespace: str) -> str:
+        """The namespace's standing."""
+        return self.words.get(namespace, self.default)
+
+
+NOT_SERVED = Served("", b"", b"", {}, UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A namespace's or group's statement with what was read beside it: what is wrong with its entry, and with
+    that of its group."""
+
+    namespace: str
+    statement: Statement
+    error: str
+    group_error: str = ""
+
+
+class Ledger:
+    """Reads the database for callers. What rarely changes is kept until it does: the entries and the
+    standings."""
+
+    def __init__(self, store: Store, clock: Callable[[], int]) -> None:
+        self.store = store
+        self._clock = clock
+        self._lock = Lock()
+        self._history: tuple[int, History] = (0, history_of(()))
+        self._served = NOT_SERVED
+
+    def pulse(self) -> Pulse:
+        """When the settler last wrote and decided."""
+        with self.store.reading() as connection:
+            return reading.pulse(connection) or NEVER
+
+    def standings(self) -> tuple[Served, Pulse]:
+        """The standings document, and when the settler last decided."""
+        with self.store.reading() as connection:
+            return self.served(connection), reading.pulse(connection) or NEVER
+
+    def served(self, connection: Connection) -> Served:
+        """The standings document as it is now; decoded once for each revision."""
+        revision = reading.revision(connection)
+        if not revision:
+            return NOT_SERVED
+        if self._served.revision != revision:
+            body = reading.standings(connection).encode()
+            document = orjson.loads(body)
+            words = {name: entry["standing"] for name, entry in document["namespaces"].items()}
+            packed = gzip.compress(body, FASTEST, mtime=0)
+            self._served = Served(revision, body, packed, words, document["default"]["standing"])
+        return self._served
+
+    def told(self, namespace: str) -> Told:
+        """One namespace's account now."""
+        with self.store.reading() as connection:
+            return self._told(connection, (namespace,))[0]
+
+    def all_told(self, limit: int | None = None, after: str = "") -> tuple[list[Told], str]:
+        """The accounts of all namespaces that have an entry, or a session where the default has a limit, in
+        the order of their names: at most ``limit`` after this one. With the name after which the next page
+        begins, empty where there is none."""
+        with self.store.reading() as connection:
+            history = self.history(connection)
+            names = {key for key in history.living() if not key.startswith("_")}
+            if history.text(DEFAULTS) is not None:
+                names |= reading.namespaces(connection)
+            left = sorted(name for name in names if name > after)
+            page = left if limit is None else left[:limit]
+            return self._told(connection, page), page[-1] if len(page) < len(left) else ""
+
+    def groups_told(self) -> list[Told]:
+        """The accounts of all groups that have an entry, or that one names."""
+        with self.store.reading() as connection:
+            return self._told(connection, sorted(GROUP + each for each in self.history(connection).groups))
+
+    def account(self, connection: Connection, namespace: str) -> tuple[Statement, Granted]:
+        """One namespace's statement and grants, inside a transaction of the caller's."""
+        now_ms, history = self.moment(connection)
+        return stated_now(connection, history, (namespace,), now_ms)[namespace]
+
+    def moment(self, connection: Connection) -> tuple[int, History]:
+        """Now, never before what took effect last, and the history."""
+        history = self.history(connection)
+        return max(self._clock(), history.newest_ms()), history
+
+    def history(self, connection: Connection) -> History:
+        """The entries, read again when one was added."""
+        newest = reading.newest_entry(connection)
+        with self._lock:
+            if self._history[0] != newest:
+                self._history = (newest, history_of(reading.entries(connection)))
+            return self._history[1]
+
+    def calendar(self) -> tuple[str, int]:
+        """The budgets' time zone, and now."""
+        with self.store.reading() as connection:
+            now_ms, history = self.moment(connection)
+        return history.settings(now_ms).time_zone, now_ms
+
+    def lines(self, asked: Question, limit: int | None) -> Generator[Line]:
+        """A report's lines as they are taken, all of one moment of the database, which is kept until the last
+        is taken or the generator closed.
+
+        Without a limit they are sent while they are read: the database waits for who takes them slowly.
+        """
+        with self.store.reading() as connection:
+            if limit is None:
+                take_time(connection)
+            terms: Iterable[Terms] = ()
+            if asked.has_dated:
+                names = reports.namespaces(connection, asked.namespace)
+                terms = terms_of(self.history(connection), names, asked.span)
+            yield from reports.lines(connection, asked, terms, limit)
+
+    def _told(self, connection: Connection, names: Collection[str]) -> list[Told]:
+        now_ms, history = self.moment(connection)
+        errors = reading.entry_errors(connection)
+        found = stated_now(connection, history, names, now_ms)
+        return [
+            Told(
+                name,
+                each,
+                errors.get(name) or errors.get(each.in_force.key, ""),
+                errors.get(GROUP + each.in_force.budget.group, ""),
+            )
+            for name, (each, _) in found.items()
+        ]

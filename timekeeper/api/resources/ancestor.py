@@ -1,0 +1,87 @@
+"""The three routes of kubernetes-gpusharing's timekeeper, whose sidecars and scripts go on working.
+
+Its amounts are GPU-minutes, as JSON numbers: for show. The ledger itself knows integers only.
+"""
+
+from collections.abc import Mapping
+
+import orjson
+from flask import Flask, Response, request
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.grants import MOST_GRANTED, manual_grant
+from timekeeper.api.bodies.grants import GPU_MINUTE, read_increase, read_key, read_namespace
+from timekeeper.api.http.body import read_body
+from timekeeper.api.http.services import Services
+from timekeeper.api.problem import Problem, bad
+from timekeeper.api.resources.heartbeats import written
+from timekeeper.runtime.log import say
+from timekeeper.store.writes import grants
+from timekeeper.store.writes.heartbeats import Post
+
+# Its sidecar neither counts its posts nor says which run it is: the moment of receipt stands for both.
+_RUN = "report"
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    @app.get("/budget/<namespace>")
+    def budget_in_minutes(namespace: str) -> Response:
+        authorization = request.headers.get("Authorization")
+        services.gate.caller(authorization)
+        services.gate.allow(authorization, "get", "budgets", read_namespace(namespace))
+        return _answer(_shown(services.ledger.told(namespace).statement))
+
+    @app.post("/budget/<namespace>/report")
+    def report_usage(namespace: str) -> Response:
+        received_ms = services.clock()
+        pod = services.gate.pod(request.headers.get("Authorization"))
+        if pod.namespace != read_namespace(namespace):
+            raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
+        read_body()
+        answered, _ = written(services, Post(pod.uid, _RUN, received_ms, (0,), received_ms))
+        return _answer({"terminate": answered.ended})
+
+    @app.post("/budget/<namespace>/increase")
+    def increase(namespace: str) -> Response:
+        authorization = request.headers.get("Authorization")
+        services.gate.caller(authorization)
+        caller = services.gate.allow(authorization, "create", "grants", read_namespace(namespace))
+        key = read_key(request.headers.get("Idempotency-Key"))
+        amount, reason = read_increase(read_body())
+        return _answer(_shown(_grant(services, namespace, amount, reason, caller.username, key)))
+
+
+def _grant(services: Services, namespace: str, amount: int, reason: str, actor: str, key: str) -> Statement:
+    """Make the grant, once for each key; the account after it."""
+    ledger = services.ledger
+    with ledger.store.writing(turn=grants.TURN) as connection:
+        before, granted = ledger.account(connection, namespace)
+        if before.balance.granted is None:
+            raise Problem(
+                409, f"namespace {namespace} has no budget that could be increased: it is unlimited"
+            )
+        if granted.amount + amount > MOST_GRANTED:
+            raise bad("minutes", "with what was granted before it would be more than the ledger can hold")
+        grant = manual_grant(namespace, before.account.span, amount, reason, actor, key, services.clock())
+        given = grants.give(connection, grant)
+        if (given.grants[0].amount, given.grants[0].actor) != (amount, actor):
+            raise Problem(422, "under this key another grant was made before", "Idempotency-Key")
+        after, _ = ledger.account(connection, namespace)
+    if given.is_new:
+        say("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)
+    return after
+
+
+def _shown(statement: Statement) -> Mapping[str, object]:
+    balance = statement.balance
+    return {
+        "budget_available": statement.standing != "OVER_BUDGET",
+        "budget": None if balance.granted is None else balance.granted / GPU_MINUTE,
+        "budget_remaining": None if balance.remaining is None else balance.remaining / GPU_MINUTE,
+    }
+
+
+def _answer(body: Mapping[str, object]) -> Response:
+    return Response(orjson.dumps(body), content_type="application/json")

@@ -1,0 +1,43 @@
+"""``GET /v1/balances`` and ``/v1/balances/{namespace}``: the figures of an account alone."""
+
+from typing import Any
+
+from flask import Flask, Response
+
+from timekeeper.api.http.answers import Balances, OneBalance, answer
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
+from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.resources.budgets import figures
+
+_RIGHT = Right("get", "balances")
+
+BALANCES = Route(
+    "GET", "/v1/balances", "what every account holds now, by name", _RIGHT, {JSON: Balances}, (LIMIT, AFTER)
+)
+BALANCE = Route(
+    "GET",
+    "/v1/balances/{namespace}",
+    "what one account holds now",
+    _RIGHT,
+    {JSON: OneBalance},
+    (NAMESPACE_IN_PATH,),
+)
+ROUTES = (BALANCES, BALANCE)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    def balances(call: Call) -> Response:
+        after = shaped(call.get("after"), str)
+        told, follows = services.ledger.all_told(call.get("limit"), after[0] if after else "")
+        page = cursor(follows) if follows else None
+        rows: list[dict[str, Any]] = [figures(each) for each in told]
+        return answer({"version": 1, "balances": rows, "next": page}, page)
+
+    def balance(call: Call) -> Response:
+        return answer({"version": 1, **figures(services.ledger.told(call.given["namespace"]))})
+
+    serve(app, services, BALANCES, balances)
+    serve(app, services, BALANCE, balance)

@@ -1,0 +1,143 @@
+"""``GET /v1/budgets`` and ``/v1/budgets/{namespace}``: what was granted, spent, and is left."""
+
+from dataclasses import replace
+from typing import Any
+
+from flask import Flask, Response
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.http.answers import Budgets, OneBudget, answer
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
+from timekeeper.api.http.routes import JSON, Call, Right, Route, may, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.ledger_reader import Told
+from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.ledger.metering import FOREVER_MS
+
+_RIGHT = Right("get", "budgets")
+
+BUDGETS = Route(
+    "GET",
+    "/v1/budgets",
+    "the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
+    "on the first page those of all groups too",
+    _RIGHT,
+    {JSON: Budgets},
+    (LIMIT, AFTER),
+)
+BUDGET = Route(
+    "GET",
+    "/v1/budgets/{namespace}",
+    "one budget; of a namespace that nobody has heard of, the one that it would have",
+    _RIGHT,
+    {JSON: OneBudget},
+    (NAMESPACE_IN_PATH,),
+)
+ROUTES = (BUDGETS, BUDGET)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    def budgets(call: Call) -> Response:
+        after = shaped(call.get("after"), str)
+        told, follows = services.ledger.all_told(call.get("limit"), after[0] if after else "")
+        page = cursor(follows) if follows else None
+        groups = [] if after else [shown(each, True) for each in services.ledger.groups_told()]
+        # the right to all budgets, which who lists them has, is the right to each by its name
+        body = {"version": 1, "budgets": [shown(each, True) for each in told], "groups": groups, "next": page}
+        return answer(body, page)
+
+    def budget(call: Call) -> Response:
+        told = services.ledger.told(call.given["namespace"])
+        group = told.statement.in_force.budget.group
+        return answer({"version": 1, **shown(told, not group or may(services, _RIGHT, GROUP + group))})
+
+    serve(app, services, BUDGETS, budgets)
+    serve(app, services, BUDGET, budget)
+
+
+def figures(told: Told) -> dict[str, Any]:
+    """An account's figures alone."""
+    span = told.statement.account.span
+    return {
+        "namespace": told.namespace,
+        "standing": told.statement.standing,
+        "from": span.start_ms,
+        "to": None if span.end_ms >= FOREVER_MS else span.end_ms,
+        **amounts(told.statement),
+    }
+
+
+def amounts(statement: Statement) -> dict[str, Any]:
+    """A balance in milli-GPU x milliseconds, and again as decimal GPU-hours."""
+    balance = statement.balance
+    exact = {
+        "granted": balance.granted,
+        "carried": statement.carried,
+        "posted": balance.posted,
+        "pending": balance.pending,
+        "reserved": balance.reserved,
+        "remaining": balance.remaining,
+    }
+    hours = {name: None if each is None else gpu_hours(each) for name, each in exact.items()}
+    return {**exact, "gpuHours": hours}
+
+
+def shown(told: Told, with_group: bool) -> dict[str, Any]:
+    """One account: amounts in milli-GPU x milliseconds, and again as decimal GPU-hours; times in
+    milliseconds. ``with_group``: with the figures of its group's account, and not that one's standing alone,
+    which the namespace's own follows from."""
+    statement = told.statement
+    budget, group = statement.in_force.budget, statement.group
+    warnings = _group_warnings(budget.group, group) if with_group else ()
+    return {
+        "namespace": told.namespace,
+        **_account(statement, told.error),
+        "standing": statement.standing,
+        "validUntil": statement.valid_until_ms,
+        "exhaustedAt": statement.exhausted_ms,
+        "group": _group(budget.group, group, told.group_error, with_group) if group else None,
+        "warnings": [*not_built(budget, statement.in_force.key), *warnings],
+    }
+
+
+def _group(name: str, group: Statement, error: str, with_figures: bool) -> dict[str, Any]:
+    account = _account(group, error)
+    return {"name": name, **(account if with_figures else {"standing": account["standing"]})}
+
+
+def _account(statement: Statement, error: str) -> dict[str, Any]:
+    """The account alone, whatever its group's is."""
+    in_force, balance, account = statement.in_force, statement.balance, statement.account
+    budget, alone = in_force.budget, replace(statement, group=None)
+    return {
+        "standing": alone.standing,
+        "entry": in_force.key or None,
+        "onExhausted": budget.on_exhausted,
+        "ratio": balance.ratio_milli,
+        "warnAt": budget.warn_at_milli,
+        "carryOver": budget.carry_over_milli,
+        "period": {
+            "kind": account.kind if budget.amount is not None else None,
+            "timeZone": account.zone,
+            "from": account.span.start_ms,
+            "to": None if account.span.end_ms >= FOREVER_MS else account.span.end_ms,
+        },
+        **amounts(statement),
+        "validUntil": alone.valid_until_ms,
+        "exhaustedAt": alone.exhausted_ms,
+        "lastError": error or None,
+    }
+
+
+def _group_warnings(name: str, group: Statement | None) -> tuple[str, ...]:
+    if group is None:
+        return ()
+    if not group.in_force.key:
+        return (f"group: there is no entry {GROUP}{name}, so the group has no limit",)
+    return tuple(
+        f"{group.in_force.key}: {each}" for each in not_built(group.in_force.budget, group.in_force.key)
+    )

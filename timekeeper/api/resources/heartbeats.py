@@ -1,0 +1,128 @@
+"""``POST /v1/heartbeats``: a pod's sidecar says that the pod ran. Who it is stands in its token alone."""
+
+from collections.abc import Callable
+
+import orjson
+from flask import Flask, Response, request
+
+from timekeeper import metrics
+from timekeeper.api.auth.gate import BoundPod, Gate
+from timekeeper.api.bodies.heartbeats import read_heartbeats
+from timekeeper.api.http.body import read_body
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.heartbeat_writer import Beating, Written
+from timekeeper.api.problem import Problem, unavailable
+from timekeeper.core.wire import HeartbeatAnswer
+from timekeeper.runtime.log import say
+from timekeeper.store.engine.engine import UnavailableError
+from timekeeper.store.writes.heartbeats import Answered, Heard, Post
+
+PATH = "/v1/heartbeats"
+
+# A sidecar is sent the CA bundle with every so manieth post: a changed one reaches it long before the old
+# expires. Where beats are far apart, with more of them.
+_CA_EACH = 50
+_CA_WITHIN_MS = 300_000
+
+
+class Heartbeats:
+    """What posts of heartbeats go through, whoever brings them: Flask's route, or the server's own loop,
+    which waits for nothing."""
+
+    def __init__(self, gate: Gate, beating: Beating, clock: Callable[[], int], ca: Callable[[], str]) -> None:
+        self._gate = gate
+        self._beating = beating
+        self._clock = clock
+        self._ca = ca
+
+    def clock(self) -> int:
+        """The moment of a receipt, in milliseconds."""
+        return self._clock()
+
+    def known(self, authorization: str) -> BoundPod | None:
+        """The pod whose token this is, where it was asked about a moment ago. Raises a Problem."""
+        return self._gate.known_pod(authorization)
+
+    def pod(self, authorization: str | None) -> BoundPod:
+        """The pod whose token this is; asks the API server where it must. Raises a Problem."""
+        return self._gate.pod(authorization)
+
+    def submit(
+        self, pod: BoundPod, body: bytes, received_ms: int, tell: Callable[[bytes | Problem], None]
+    ) -> None:
+        """Have a body written; ``tell`` is called, in another thread, with the answer to it. Raises a Problem
+        where the body is none of heartbeats."""
+        post = _post(pod, body, received_ms)
+        self._beating.submit(post, lambda outcome: tell(self._told(post, outcome)))
+
+    def record(self, pod: BoundPod, body: bytes, received_ms: int) -> bytes:
+        """As `submit`, waiting. Raises what went wrong."""
+        post = _post(pod, body, received_ms)
+        return self._answer(post, self._beating.record(post))
+
+    def _told(self, post: Post, outcome: Written | Exception) -> bytes | Problem:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return self._answer(post, outcome)
+        except Problem as problem:
+            return problem
+        except UnavailableError as error:
+            say("database away", route=PATH, error=error)
+            return unavailable("the database cannot be reached or written")
+        except Exception as error:  # the thread that writes goes on
+            say("unexpected", route=PATH, error=f"{type(error).__name__}: {error}")
+            return Problem(500, "something went wrong here; it stands in the log")
+
+    def _answer(self, post: Post, written: Written) -> bytes:
+        answered = written.answered
+        _count(answered)
+        answer: HeartbeatAnswer = {
+            "version": 1,
+            "interval_ms": written.interval_ms,
+            "in_budget": written.standing != "OVER_BUDGET",
+        }
+        if answered.over:
+            answer["over"] = True
+        ca = self._ca() if is_told_the_ca(post.sequence, written.interval_ms) else ""
+        if ca:
+            answer["ca"] = ca
+        return orjson.dumps(answer)
+
+
+def is_told_the_ca(sequence: int, interval_ms: int) -> bool:
+    """Whether the answer to a sender's so manieth post carries the CA bundle."""
+    each = max(1, min(_CA_EACH, _CA_WITHIN_MS // interval_ms))
+    return sequence % each == 1 % each
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the route."""
+    door = Heartbeats(services.gate, services.beating, services.clock, services.ca)
+    app.extensions["heartbeats"] = door
+
+    @app.post(PATH)
+    def heartbeats() -> Response:
+        received_ms = services.clock()
+        pod = door.pod(request.headers.get("Authorization"))
+        return Response(door.record(pod, read_body(), received_ms), content_type="application/json")
+
+
+def written(services: Services, post: Post) -> tuple[Answered, str]:
+    """Write a post; tell what became of it and its namespace's standing. Raises a Problem where the ledger
+    does not know the pod: its sidecar keeps its beats and tries again."""
+    done = services.beating.record(post)
+    _count(done.answered)
+    return done.answered, done.standing
+
+
+def _post(pod: BoundPod, body: bytes, received_ms: int) -> Post:
+    beats = read_heartbeats(body)
+    return Post(pod.uid, beats.boot, beats.sequence, beats.ages_ms, received_ms, beats.figures)
+
+
+def _count(answered: Answered) -> None:
+    """Raises a Problem where the ledger does not know the pod."""
+    metrics.HEARTBEATS.labels(answered.heard.value).inc()
+    if answered.heard is Heard.UNKNOWN:
+        raise Problem(404, "the ledger has no session of this pod, or not yet", "pod")

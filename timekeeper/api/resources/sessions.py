@@ -1,0 +1,99 @@
+"""``GET /v1/sessions``: who held which cards, when, and what it cost."""
+
+from typing import Any
+
+import orjson
+from flask import Flask, Response
+
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.http.answers import Sessions, answer
+from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, NODE, STATE, TO, cursor, shaped
+from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.problem import bad
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval
+from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.store.queries import sessions
+from timekeeper.store.queries.sessions import Charged, Which
+
+_PAGE = 1_000
+
+SESSIONS = Route(
+    "GET",
+    "/v1/sessions",
+    "sessions by the UIDs of their pods; with times, those that held their cards then",
+    Right("get", "sessions"),
+    {JSON: Sessions},
+    (NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
+)
+ROUTES = (SESSIONS,)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the route."""
+
+    def list_all(call: Call) -> Response:
+        limit = call.get("limit", _PAGE)
+        ledger = services.ledger
+        with ledger.store.reading() as connection:
+            now_ms, _ = ledger.moment(connection)
+            found = sessions.page(connection, _which(call), now_ms, limit + 1)
+        follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
+        body = {"version": 1, "sessions": [_shown(each) for each in found[:limit]], "next": follows}
+        return answer(body, follows)
+
+    serve(app, services, SESSIONS, list_all)
+
+
+def _which(call: Call) -> Which:
+    after = shaped(call.get("after"), str)
+    span = None
+    if "from" in call.given or "to" in call.given:
+        span = Interval(call.get("from", 0), call.get("to", FOREVER_MS))
+        if span.start_ms >= span.end_ms:
+            raise bad("to", "it must be after from")
+    return Which(
+        namespace=call.get("namespace", ""),
+        node=call.get("node", ""),
+        state=call.get("state", "all"),
+        span=span,
+        after=after[0] if after else "",
+    )
+
+
+def _shown(charged: Charged) -> dict[str, Any]:
+    session = charged.session
+    amount = charged.posted + charged.pending
+    return {
+        "uid": session.uid,
+        "namespace": session.namespace,
+        "pod": session.name,
+        "owner": session.owner,
+        "node": session.node,
+        "models": session.models,
+        "labels": orjson.loads(session.labels),
+        "cards": _cards(session.devices),
+        "state": "open" if session.settled_ms is None else "settled",
+        "rateMilli": session.rate_milli,
+        "requestedMilli": session.requested_milli,
+        "requestedMib": session.requested_mib,
+        "bound": session.bound_ms,
+        "opened": session.opened_ms,
+        "started": session.started_ms,
+        "ended": session.ended_ms or None,  # 0: it has ended, and nobody knows when
+        "vanished": session.vanished_ms,
+        "settled": session.settled_ms,
+        "posted": charged.posted,
+        "pending": charged.pending,
+        "amount": amount,
+        "gpuHours": gpu_hours(amount),
+    }
+
+
+def _cards(devices: str) -> list[str]:
+    """The UUIDs of a placement; none where there is none, or one that nobody can read."""
+    try:
+        placed = decode_placement(devices) if devices else None
+    except UndecodableError:
+        placed = None
+    return sorted({each.uuid for _, slices in placed.containers for each in slices}) if placed else []

@@ -1,0 +1,164 @@
+"""``GET /v1/usage``: what was charged in a span of time, grouped as one likes, as JSON, CSV or FOCUS rows."""
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain, islice
+from threading import BoundedSemaphore
+from typing import Any
+
+from flask import Flask, Response
+
+from timekeeper.accounts.usage import Line, Question, columns_of, gpu_hours
+from timekeeper.api.formats import focus
+from timekeeper.api.formats import report_formats as sheets
+from timekeeper.api.http.answers import FocusUsage, Usage, tagged
+from timekeeper.api.http.parameters import (
+    AFTER,
+    BY,
+    FORMAT,
+    FROM,
+    GROUP,
+    LIMIT,
+    NAMESPACE,
+    TO,
+    USE,
+    ZONE,
+    cursor,
+    no_cursor,
+    shaped,
+)
+from timekeeper.api.http.routes import CSV, JSON, Call, Right, Route, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.problem import bad, unavailable
+from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.store.engine.engine import UnavailableError
+
+USAGE = Route(
+    "GET",
+    "/v1/usage",
+    "what was charged, posted and pending, clipped to the span exactly; without times, this month so far",
+    Right("get", "usage"),
+    {JSON: Usage | FocusUsage, CSV: str},
+    (FROM, TO, NAMESPACE, GROUP, BY, ZONE, USE, FORMAT, LIMIT, AFTER),
+)
+ROUTES = (USAGE,)
+
+_TAKEN_WITHIN_S = 600
+_STREAMS = 2
+_SECOND_MS = 1000
+_BEYOND = "\U0010ffff"  # after every text
+_TYPES = {"json": JSON, "focus": JSON, "csv": f"{CSV}; charset=utf-8", "focus-csv": f"{CSV}; charset=utf-8"}
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the route."""
+    seats = BoundedSemaphore(_STREAMS)
+
+    def usage(call: Call) -> Response:
+        form = call.get("format", "json")
+        is_focus = form.startswith("focus")
+        asked = _question(services, call, is_focus)
+        limit = call.get("limit")
+        lines = services.ledger.lines(asked, None if limit is None else limit + 1)
+        if limit is None:
+            return _streamed(form, asked, _seated(lines, seats))
+        page = list(lines)
+        follows = _place(asked, page[limit - 1], is_focus) if len(page) > limit else None
+        body = b"".join(_sheet(form, asked, page[:limit], follows))
+        return tagged(Response(body, content_type=_TYPES[form]), follows)
+
+    serve(app, services, USAGE, usage)
+
+
+def _streamed(form: str, asked: Question, lines: Generator[Line]) -> Response:
+    """The whole report, sent while it is read: however many lines there are, few are in memory. What fails
+    before the first of them is still a problem of its own."""
+    first = list(islice(lines, 1))
+    response = Response(_sheet(form, asked, chain(first, _timely(lines)), None), content_type=_TYPES[form])
+    response.call_on_close(lines.close)
+    return response
+
+
+def _seated(lines: Generator[Line], seats: BoundedSemaphore) -> Generator[Line]:
+    """The lines, where not too many such reports are being read by this process already: each keeps a
+    connection to the database. Who finds no seat holds no thread to wait for one."""
+    if not seats.acquire(blocking=False):
+        raise unavailable("too many whole reports are being read; ask for pages with limit, or later")
+    try:
+        with closing(lines):
+            yield from lines
+    finally:
+        seats.release()
+
+
+def _timely(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, unless who asked takes them too slowly: the database keeps a moment of itself for him."""
+    until = time.monotonic() + _TAKEN_WITHIN_S
+    for line in lines:
+        if time.monotonic() > until:
+            raise UnavailableError("the answer was not taken in time")
+        yield line
+
+
+def _question(services: Services, call: Call, is_focus: bool) -> Question:
+    zone, now_ms = services.ledger.calendar()
+    zone = call.get("timeZone", zone)
+    if is_focus and ("group" in call.given or "use" in call.given):
+        raise bad("group" if "group" in call.given else "use", "FOCUS rows have columns of their own")
+    columns = focus.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
+    telling = columns[: focus.PLACE] if is_focus else columns
+    place = shaped(call.get("after"), int, int, int, *(str for _ in telling))
+    span = _span(call, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
+    step = "" if call.get("by", "all") == "all" else call.get("by")
+    asked = Question(span, columns, now_ms, call.get("namespace"), step, zone, call.get("use") == "true")
+    if is_focus:
+        asked = replace(asked, step=step or "day", with_use=True)
+    if asked.has_too_many_steps:
+        raise bad("from", f"from there to the end are more than 10,000 of each {asked.step}")
+    if place is None:
+        return asked
+    _, _, step_ms, *key = place
+    return replace(asked, after=(step_ms, (*key, *(_BEYOND for _ in columns[len(telling) :]))))
+
+
+def _span(call: Call, otherwise: Interval, is_focus: bool, place: tuple[Any, ...] | None) -> Interval:
+    """The span that is asked for, or the one of the page before: all pages are of the same, whenever they
+    are asked for. FOCUS' times are whole seconds."""
+    before = None if place is None else Interval(place[0], place[1])
+    start, end = call.get("from"), call.get("to")
+    rest, exact = before or otherwise, _SECOND_MS if is_focus else 1
+    start = (rest.start_ms if start is None else start) // exact * exact
+    end = (rest.end_ms if end is None else end) // exact * exact
+    span = Interval(start, end)
+    if before is not None and (span != before or not span.length_ms):
+        raise no_cursor("after")
+    if not span.length_ms:
+        is_about_end = "to" in call.given
+        raise bad("to", "it must be after from") if is_about_end else bad("from", "it must be before now")
+    return span
+
+
+def _place(asked: Question, line: Line, is_focus: bool) -> str:
+    key = line.key[: focus.PLACE] if is_focus else line.key
+    return cursor(asked.span.start_ms, asked.span.end_ms, line.span.start_ms, *key)
+
+
+def _sheet(form: str, asked: Question, lines: Iterable[Line], follows: str | None) -> Iterator[bytes]:
+    """The answer's body, piece by piece."""
+    head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
+    if form == "csv":
+        return sheets.as_csv(sheets.columns(asked), (sheets.cells(asked, each) for each in lines))
+    if form == "focus-csv":
+        return sheets.as_csv(focus.NAMES, (focus.row(asked, each) for each in lines))
+    if form == "focus":
+        rows = (focus.row(asked, each) for each in lines)
+        return sheets.as_json(head, rows, lambda: {"next": follows})
+    added = sheets.Added(lines)
+    nested = (sheets.nested(sheets.cells(asked, each)) for each in added)
+    return sheets.as_json(head, nested, lambda: {"total": _total(added.amount), "next": follows})
+
+
+def _total(amount: int) -> dict[str, Any]:
+    return {"amount": amount, "gpuHours": gpu_hours(amount)}

@@ -1,0 +1,116 @@
+"""``GET /v1/openapi.json``: every route of the timekeeper, described. Here stand the declarations of those
+whose handlers read for themselves: the sidecars', the ancestor's, and those for kubelet and Prometheus."""
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from flask import Flask, Response
+
+from timekeeper.api.http.answers import answer
+from timekeeper.api.http.openapi import document
+from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
+from timekeeper.api.http.routes import JSON, Form, Parameter, Route
+from timekeeper.api.http.services import Services
+from timekeeper.api.resources import balances, budgets, grants, sessions, standings, usage
+from timekeeper.api.resources import node_usage as nodeusage
+from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
+
+TEXT = "text/plain"
+
+
+class Minutes(TypedDict):
+    """A budget in GPU-minutes; null where unlimited."""
+
+    budget_available: bool
+    budget: float | None
+    budget_remaining: float | None
+
+
+class Increase(TypedDict):
+    """GPU-minutes to grant, with at most 6 decimals."""
+
+    minutes: Annotated[float, Form(exclusiveMinimum=0, maximum=10**10)]
+    reason: NotRequired[Annotated[str, Form(minLength=1, maxLength=500)]]
+
+
+class Terminate(TypedDict):
+    """Whether the pod has ended."""
+
+    terminate: bool
+
+
+_NAMESPACE = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
+
+HEARTBEATS = Route(
+    "POST",
+    "/v1/heartbeats",
+    "a pod's sidecar says that it ran; for the token of a governed pod",
+    None,
+    {JSON: HeartbeatAnswer},
+    body=Heartbeats,
+    refuses=(404, 413),
+)
+ANCESTORS = (
+    Route(
+        "GET",
+        "/budget/{namespace}",
+        "kubernetes-gpusharing's: a budget in GPU-minutes",
+        None,
+        {JSON: Minutes},
+        (_NAMESPACE,),
+    ),
+    Route(
+        "POST",
+        "/budget/{namespace}/report",
+        "kubernetes-gpusharing's: a heartbeat",
+        None,
+        {JSON: Terminate},
+        (_NAMESPACE,),
+        body=dict[str, Any],
+        refuses=(404, 413),
+    ),
+    Route(
+        "POST",
+        "/budget/{namespace}/increase",
+        "kubernetes-gpusharing's: grant minutes, once for each Idempotency-Key",
+        None,
+        {JSON: Minutes},
+        (_NAMESPACE, IDEMPOTENCY_KEY),
+        body=Increase,
+        refuses=(409, 413, 422),
+    ),
+)
+OPEN = (
+    Route("GET", "/livez", "200 while the process lives", None, {TEXT: str}, needs_token=False),
+    Route(
+        "GET",
+        "/readyz",
+        "200 while the database answers and the settler is up to date, else 503 with the reason",
+        None,
+        {TEXT: str},
+        needs_token=False,
+    ),
+    Route("GET", "/metrics", "for Prometheus", None, {TEXT: str}, needs_token=False),
+    Route("GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False),
+)
+
+ROUTES = (
+    *standings.ROUTES,
+    *budgets.ROUTES,
+    *balances.ROUTES,
+    *grants.ROUTES,
+    *sessions.ROUTES,
+    *usage.ROUTES,
+    HEARTBEATS,
+    *nodeusage.ROUTES,
+    *ANCESTORS,
+    *OPEN,
+)
+
+
+def register(app: Flask, _services: Services) -> None:
+    """Add the route."""
+    made = document(ROUTES)
+
+    @app.get("/v1/openapi.json")
+    def openapi() -> Response:
+        return answer(made)

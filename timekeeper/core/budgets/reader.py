@@ -1,0 +1,319 @@
+"""The only reader of the budget ConfigMaps: their text into Budget and Settings values, or errors with key,
+line and field.
+
+Scalars are taken as text with their line marks (PyYAML's composer), so 0.1 is exactly a tenth and ``on`` is
+not True; anchors and aliases are refused, for nobody needs them here and they can be made to explode.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from timekeeper.core.budgets import policy, scalars
+from timekeeper.core.budgets.policy import Budget, Settings
+from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
+from timekeeper.core.names import BUDGETS
+from timekeeper.core.request.request import POLICIES
+
+LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
+DEEPEST = 4  # levels of nesting; a rule's mode is the deepest that an entry has
+
+
+@dataclass(frozen=True, slots=True)
+class EntryError:
+    """What is wrong in one entry: its key, the line within it (from 1), the field, the problem, what is
+    allowed.
+
+    ``config_map``: the ConfigMap to mend, where that is not the one whose entry of this key counts.
+    """
+
+    key: str
+    line: int
+    field: str
+    problem: str
+    allowed: str
+    config_map: str = ""
+
+    def sentence(self) -> str:
+        """One line for a log, an event or a refusal."""
+        where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
+        text = f"{where}: {self.problem}; allowed: {self.allowed}"
+        # YAML can write any character, and neither a database nor JSON takes them all
+        return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all the ConfigMaps together say: the good entries, what is wrong with the others, and what good
+    ones ask of others that are not there."""
+
+    budgets: Mapping[str, Budget]
+    settings: Settings | None
+    errors: tuple[EntryError, ...]
+    warnings: tuple[EntryError, ...] = ()
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The keys that have no good entry here, so that their last good one stays in force."""
+        good = {*self.budgets, *(("_settings",) if self.settings else ())}
+        return frozenset(error.key for error in self.errors) - good
+
+
+class _BadEntryError(ValueError):
+    def __init__(self, line: int, field: str, problem: str, allowed: str) -> None:
+        super().__init__(problem)
+        self.line, self.field, self.problem, self.allowed = line, field, problem, allowed
+
+
+def read(
+    config_maps: Mapping[str, Mapping[str, str]],
+    read_one: Callable[[str, str], Budget | Settings | EntryError] | None = None,
+) -> Reading:
+    """Reads every entry of every ConfigMap (name -> data). A bad entry harms no other. ``read_one``:
+    `read_entry`, or what answers as it does.
+
+    ``bursar-budgets`` comes first, the others by name; a key that stands in two is an error of the later
+    one's, and the earlier one holds.
+    """
+    budgets: dict[str, Budget] = {}
+    settings: Settings | None = None
+    errors: list[EntryError] = []
+    seen: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    for name in sorted(config_maps, key=lambda name: (name != BUDGETS, name)):
+        for key, text in config_maps[name].items():
+            if key in seen:
+                errors.append(_twice(key, seen[key], name))
+                continue
+            seen[key] = name
+            texts[key] = text
+            value = (read_one or read_entry)(key, text)
+            if isinstance(value, EntryError):
+                errors.append(value)
+            elif isinstance(value, Settings):
+                settings = value
+            else:
+                budgets[key] = value
+    return Reading(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
+
+
+def read_entry(key: str, text: str, settled: bool = False) -> Budget | Settings | EntryError:
+    """One entry's value, or the first thing that is wrong in it. Never raises, whatever the text.
+
+    ``settled``: the entry took effect long ago, so rules that this release does not know, or lets nobody set,
+    are left out and are no error: an upgrade changes no account.
+    """
+    try:
+        fields = _fields(text)
+        if key == "_settings":
+            return _settings(fields, settled)
+        _check_key(key)
+        if key.startswith("_group.") and "group" in fields and not settled:
+            raise _BadEntryError(_line(fields["group"]), "group", "a group is in no group", "leaving it out")
+        return _budget(fields, settled)
+    except _BadEntryError as bad:
+        return EntryError(key, bad.line, bad.field, bad.problem, bad.allowed)
+
+
+def group_key(group: str) -> str:
+    """The key under which a group's own budget stands."""
+    return f"_group.{group}"
+
+
+def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
+    """A warning for each budget whose group has no entry, not even a broken one: it has no limit."""
+    for key, budget in budgets.items():
+        if budget.group and group_key(budget.group) not in texts:
+            line = _line(_fields(texts[key])["group"])
+            problem = f"there is no entry {group_key(budget.group)}, so the group has no limit"
+            yield EntryError(key, line, "group", problem, "a group with an entry")
+
+
+def _twice(key: str, first: str, later: str) -> EntryError:
+    problem = f"also in ConfigMap {first}; the entry in {later} is not read"
+    return EntryError(key, 1, "", problem, "a key in one ConfigMap", later)
+
+
+def _check_key(key: str) -> None:
+    name = key.removeprefix("_group.")
+    if key != "_defaults" and not scalars.NAME.fullmatch(name):
+        raise _BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
+
+
+def _fields(text: str) -> dict[str, yaml.Node]:
+    """The entry's mapping as field -> node. Duplicate fields, aliases and several documents are refused."""
+    if len(text) > LONGEST_ENTRY:
+        raise _BadEntryError(1, "", "too long", f"at most {LONGEST_ENTRY} characters")
+    root = _compose(text)
+    if root is None:
+        return {}
+    return _pairs(root, "")
+
+
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        _check_shape(text)
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _BadEntryError(line, "", f"not YAML: {error.problem}", "one mapping of fields") from error
+    except yaml.YAMLError as error:
+        problem = str(error).splitlines()[0]
+        raise _BadEntryError(1, "", f"not YAML: {problem}", "one mapping of fields") from error
+
+
+def _check_shape(text: str) -> None:
+    """Refuses anchors, aliases and deep nesting while the text is still a stream of events, before it can
+    cost anything."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if getattr(event, "anchor", None):
+            raise _BadEntryError(line, "", "an anchor or alias", "plain fields")
+        if depth > DEEPEST:
+            raise _BadEntryError(line, "", "nested too deeply", f"at most {DEEPEST} levels")
+
+
+def _pairs(node: yaml.Node, field: str) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        raise _BadEntryError(_line(node), field, "not a mapping", "fields as name: value")
+    pairs: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+        if not name or name in pairs:
+            problem = f"the field {name} stands twice" if name else "a field without a name"
+            raise _BadEntryError(_line(key), field or name, problem, "each field once")
+        pairs[name] = value
+    return pairs
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _scalar(node: yaml.Node, field: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _BadEntryError(_line(node), field, "not a single value", "one value")
+    return str(node.value)
+
+
+def _scalars(node: yaml.Node, field: str, reader: scalars.Reader) -> tuple[Any, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise _BadEntryError(_line(node), field, "not a list", "a list of values")
+    return tuple(_value(each, f"{field}[{place}]", reader) for place, each in enumerate(node.value))
+
+
+_BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "gpuHours": ("amount", scalars.hours),
+    "period": ("period", scalars.one_of(policy.PERIODS)),
+    "carryOver": ("carry_over_milli", scalars.thousandths(1)),
+    "onExhausted": ("on_exhausted", scalars.one_of(policy.ON_EXHAUSTED)),
+    "warnAt": ("warn_at_milli", scalars.thousandths(1)),
+    "group": ("group", scalars.name),
+    "policy": ("policy", scalars.one_of(POLICIES)),
+    "mode": ("mode", scalars.one_of(policy.MODES)),
+    "maxGPUs": ("max_gpus", scalars.natural),
+    "price": ("price", scalars.price),
+    "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
+    "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
+}
+
+_SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "timeZone": ("time_zone", scalars.zone),
+    "mode": ("mode", scalars.one_of(policy.MODES)),
+    "schedulerName": ("scheduler_name", scalars.name),
+    "sidecar": ("sidecar", scalars.sidecar),
+    "chargeBy": ("charge_by", scalars.one_of(policy.CHARGE_BY)),
+    "chargeFrom": ("charge_from", scalars.one_of(policy.CHARGE_FROM)),
+    "lookahead": ("lookahead_ms", scalars.duration_ms),
+    "startGrace": ("start_grace_ms", scalars.duration_ms),
+    "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),
+    "settleAfter": ("settle_after_ms", scalars.duration_ms),
+    "pdbGrace": ("pdb_grace_ms", scalars.duration_ms),
+    "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
+    "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
+    "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
+    "price": ("price", scalars.price),
+    "currency": ("currency", scalars.currency),
+}
+
+
+def _budget(fields: dict[str, yaml.Node], settled: bool) -> Budget:
+    if "gpuHours" not in fields:
+        raise _BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited")
+    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"))
+    return Budget(**values, **_admission(fields, settled))
+
+
+def _settings(fields: dict[str, yaml.Node], settled: bool) -> Settings:
+    values = _read_fields(fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"))
+    values |= _admission(fields, settled)
+    if "weights" in fields:
+        pairs = _pairs(fields["weights"], "weights").items()
+        values["weights"] = tuple(
+            (model, _value(node, f"weights.{model}", scalars.weight)) for model, node in pairs
+        )
+    if "priorityClasses" in fields:
+        values |= _classes(fields["priorityClasses"])
+    return Settings(**values)
+
+
+def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
+    """The fields ``rules`` and ``exempt``, which a namespace and the cluster have alike."""
+    values: dict[str, Any] = {}
+    if "rules" in fields:
+        modes = {
+            rule: _rule_mode(rule, node, settled) for rule, node in _pairs(fields["rules"], "rules").items()
+        }
+        values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
+    if "exempt" in fields:
+        values["exempt"] = _scalars(fields["exempt"], "exempt", scalars.who)
+    return values
+
+
+def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
+    """The mode of one rule; empty for one that is left out."""
+    field = f"rules.{rule[:60]}"
+    if rule in SETTABLE:
+        return str(_value(node, field, scalars.one_of(policy.RULE_MODES)))
+    if settled:
+        return ""
+    if rule not in FIXED:
+        raise _BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
+    if _value(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
+        raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or leaving it out")
+    return ""
+
+
+def _classes(node: yaml.Node) -> dict[str, str]:
+    known = {"inBudget": "in_budget_class", "overBudget": "over_budget_class"}
+    classes = {}
+    for name, value in _pairs(node, "priorityClasses").items():
+        if name not in known:
+            raise _BadEntryError(_line(value), f"priorityClasses.{name}", "no such field", ", ".join(known))
+        classes[known[name]] = _value(value, f"priorityClasses.{name}", scalars.name)
+    return classes
+
+
+def _read_fields(
+    fields: dict[str, yaml.Node], known: dict[str, tuple[str, scalars.Reader]], nested: tuple[str, ...]
+) -> dict[str, Any]:
+    values = {}
+    for field, node in fields.items():
+        if field in known:
+            attribute, reader = known[field]
+            values[attribute] = _value(node, field, reader)
+        elif field not in nested:
+            raise _BadEntryError(_line(node), field, "no such field", ", ".join((*known, *nested)))
+    return values
+
+
+def _value(node: yaml.Node, field: str, reader: scalars.Reader) -> Any:
+    text = _scalar(node, field)
+    try:
+        return reader(text)
+    except scalars.BadValueError as bad:
+        raise _BadEntryError(_line(node), field, f'"{text[:60]}" is not taken', str(bad)) from bad

@@ -1,0 +1,122 @@
+"""Single values of a budget entry, out of their text: exactly what is meant, or what is allowed instead."""
+
+import re
+import zoneinfo
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+from timekeeper.core.budgets import policy
+from timekeeper.core.budgets.policy import GPU_HOUR
+
+LONGEST_NAME = 256  # characters of a user's or group's name
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS = 3_650 * _UNITS_MS["d"]
+
+Reader = Callable[[str], Any]  # raises BadValueError
+
+
+class BadValueError(ValueError):
+    """A scalar that its field does not take; the text tells what is allowed."""
+
+
+def one_of(words: Iterable[str]) -> Reader:
+    """Reads one of these words."""
+    allowed = tuple(words)
+
+    def read_word(text: str) -> str:
+        if text not in allowed:
+            raise BadValueError(", ".join(allowed))
+        return text
+
+    return read_word
+
+
+def hours(text: str) -> int | None:
+    """GPU-hours as an amount; None: unlimited."""
+    if text == "unlimited":
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,8})?", text, re.ASCII):
+        raise BadValueError("a number of GPU-hours with at most 8 decimals, or unlimited")
+    return int(Decimal(text) * GPU_HOUR)
+
+
+def thousandths(most: int) -> Reader:
+    """Reads a number from 0 to ``most`` in thousandths."""
+
+    def read_part(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text, re.ASCII) or Decimal(text) > most:
+            raise BadValueError(f"a number from 0 to {most} with at most 3 decimals")
+        return int(Decimal(text) * 1000)
+
+    return read_part
+
+
+def weight(text: str) -> int:
+    """A weight in thousandths, above 0."""
+    weight = thousandths(1000)(text)
+    if weight == 0:
+        raise BadValueError("a number above 0 with at most 3 decimals")
+    return int(weight)
+
+
+def duration_ms(text: str) -> int:
+    """A duration in milliseconds, of ten years at most."""
+    if not re.fullmatch(r"([0-9]{1,9}(ms|s|m|h|d))+", text, re.ASCII):
+        raise BadValueError("a duration such as 0s, 90s, 10m, 1h30m or 2d")
+    parts = re.findall(r"([0-9]+)(ms|s|m|h|d)", text)
+    total = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    if total > _LONGEST_MS:
+        raise BadValueError("a duration of at most 3650d")
+    return total
+
+
+def natural(text: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
+        raise BadValueError("a whole number from 0 to 999999")
+    return int(text)
+
+
+def price(text: str) -> str:
+    """A price per weighted GPU-hour, as it was written."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII):
+        raise BadValueError("a price per GPU-hour with at most 6 decimals")
+    return text
+
+
+def currency(text: str) -> str:
+    """A currency by its code of ISO 4217."""
+    if not re.fullmatch(r"[A-Z]{3}", text, re.ASCII):
+        raise BadValueError("a currency's code of three capital letters such as USD or EUR")
+    return text
+
+
+def name(text: str) -> str:
+    """A name as Kubernetes has them."""
+    if not NAME.fullmatch(text):
+        raise BadValueError("a name of small letters, digits and -")
+    return text
+
+
+def who(text: str) -> str:
+    """A user's or group's name."""
+    if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
+        raise BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
+    return text
+
+
+def zone(text: str) -> str:
+    """A time zone's name, one that is known here."""
+    try:
+        zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadValueError("a time zone's name such as UTC or Europe/Berlin") from error
+    return text
+
+
+def sidecar(text: str) -> str:
+    """YAML 1.1 writes on and off as true and false too."""
+    return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))

@@ -1,0 +1,265 @@
+"""Time into amounts: periods, evidence, charges, balances and standings, as functions of values.
+
+All times are milliseconds since 1970; amounts are milli-GPU x milliseconds. A session is charged for the
+interval its evidence proves, times its rate (fixed at bind), and nothing else.
+"""
+
+import datetime
+import functools
+import zoneinfo
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from timekeeper.core.budgets.policy import Settings
+
+FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
+
+_UTC = datetime.UTC
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
+_MS = datetime.timedelta(milliseconds=1)
+_HOUR_MS = 3_600_000
+_CALENDAR_ENDS_MS = 253_339_228_800_000  # the year 9998 begins in UTC: a year further no date can be told
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From (included) to (excluded), milliseconds."""
+
+    start_ms: int
+    end_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        """Never negative."""
+        return max(0, self.end_ms - self.start_ms)
+
+    def within(self, other: "Interval") -> "Interval":
+        """The part of this interval that lies in the other; empty where they do not meet."""
+        start = max(self.start_ms, other.start_ms)
+        return Interval(start, max(start, min(self.end_ms, other.end_ms)))
+
+
+@functools.lru_cache(maxsize=4096)
+def period_at(kind: str, zone: str, at_ms: int) -> Interval:
+    """The budget period that ``at_ms`` lies in, by the calendar of the zone. Periods leave no gap and do not
+    overlap.
+
+    Days and longer begin when the local clock first shows midnight, or where it jumps over that, at the jump;
+    so they have 23 or 25 hours where clocks change. An hour begins at each full local hour, and where the
+    clock is changed by another amount than whole hours, at the change too: none is longer than an hour of
+    real time. ``once`` is all of time. The calendar ends with the year 9997: what is left until FOREVER_MS is
+    one period.
+    """
+    if kind == "once":
+        return Interval(0, FOREVER_MS)
+    if at_ms >= _CALENDAR_ENDS_MS:
+        return Interval(_CALENDAR_ENDS_MS, FOREVER_MS)
+    tz = zoneinfo.ZoneInfo(zone)
+    span = _hour(tz, at_ms) if kind == "hour" else _days(kind, tz, at_ms)
+    return span.within(Interval(span.start_ms, _CALENDAR_ENDS_MS))
+
+
+def _hour(tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
+    offset = _offset_ms(tz, at_ms)
+    start = at_ms - (at_ms + offset) % _HOUR_MS
+    end = start + _HOUR_MS
+    if _offset_ms(tz, start) != offset:
+        start = _change_ms(tz, start, at_ms)
+    if _offset_ms(tz, end - 1) != offset:
+        end = _change_ms(tz, at_ms, end - 1)
+    return Interval(start, end)
+
+
+def _days(kind: str, tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
+    first = _first_day(kind, (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz).date())
+    start, end = _midnight_ms(first, tz), _midnight_ms(_next_first_day(kind, first), tz)
+    while end <= at_ms:  # a clock put back over midnight, or a day that the zone left out
+        first = _next_first_day(kind, first)
+        start, end = end, _midnight_ms(_next_first_day(kind, first), tz)
+    return Interval(start, end)
+
+
+def _first_day(kind: str, day: datetime.date) -> datetime.date:
+    if kind == "day":
+        return day
+    if kind == "week":
+        return day - datetime.timedelta(days=day.weekday())
+    months = {"month": 1, "quarter": 3, "year": 12}[kind]
+    return day.replace(month=(day.month - 1) // months * months + 1, day=1)
+
+
+def _next_first_day(kind: str, first: datetime.date) -> datetime.date:
+    days = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}[kind]
+    return _first_day(kind, first + datetime.timedelta(days=days))
+
+
+def _midnight_ms(day: datetime.date, tz: zoneinfo.ZoneInfo) -> int:
+    """When the local clock first shows the day's midnight, or jumps over it."""
+    shown = datetime.datetime(day.year, day.month, day.day, tzinfo=tz)
+    first, second = (_utc_ms(shown.replace(fold=fold)) for fold in (0, 1))
+    return first if first <= second else _change_ms(tz, second, first)
+
+
+def _change_ms(tz: zoneinfo.ZoneInfo, after_ms: int, by_ms: int) -> int:
+    """When the zone's clock was changed: the first moment with another offset than ``after_ms`` has."""
+    offset = _offset_ms(tz, after_ms)
+    while by_ms - after_ms > 1:
+        middle = (after_ms + by_ms) // 2
+        if _offset_ms(tz, middle) == offset:
+            after_ms = middle
+        else:
+            by_ms = middle
+    return by_ms
+
+
+def _offset_ms(tz: zoneinfo.ZoneInfo, at_ms: int) -> int:
+    offset = (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz).utcoffset()
+    return (offset or datetime.timedelta()) // _MS
+
+
+def _utc_ms(at: datetime.datetime) -> int:
+    return (at.astimezone(_UTC) - _EPOCH) // _MS
+
+
+def split(interval: Interval, kind: str, zone: str) -> Iterator[Interval]:
+    """The interval cut at the period's boundaries, in order, without empty parts."""
+    start = interval.start_ms
+    while start < interval.end_ms:
+        end = min(interval.end_ms, period_at(kind, zone, start).end_ms)
+        yield Interval(start, end)
+        start = end
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of when one pod held its cards.
+
+    Proof: ``started_ms``, ``ended_ms`` (the kubelet's own timestamps). Provisional: ``beat_ms`` (heartbeats)
+    and ``watermark_ms`` (its node was heard and the pod still there), both already clamped to when they were
+    received. ``vanished_ms``: the object went without terminal statuses; the pod may run on for ``grace_ms``.
+    """
+
+    bound_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    beat_ms: int | None = None
+    watermark_ms: int | None = None
+    vanished_ms: int | None = None
+    grace_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Witnessed:
+    """The interval that the evidence supports; ``closed``: nothing more can come after it; ``proven``: both
+    ends are."""
+
+    interval: Interval
+    closed: bool
+    proven: bool
+
+
+NOTHING = Interval(0, 0)
+
+
+def witnessed(evidence: Evidence, settings: Settings, now_ms: int) -> Witnessed:
+    """What is to be charged at ``now_ms``, by the ranks of evidence: proof over estimates, in both
+    directions.
+
+    A vanished pod holds its cards, and is charged, until its grace period has passed. ``now_ms`` bounds, it
+    never extends: a session is charged to its last evidence.
+    """
+    start = _start_ms(evidence, settings, now_ms)
+    if evidence.ended_ms is not None:
+        end = evidence.ended_ms or _last_ms(evidence)
+        gone = Interval(start, max(start, end)) if start is not None else NOTHING
+        return Witnessed(gone, closed=True, proven=True)
+    if evidence.vanished_ms is not None:
+        until = evidence.vanished_ms + evidence.grace_ms
+        gone = Interval(start, max(start, min(until, now_ms))) if start is not None else NOTHING
+        return Witnessed(gone, closed=now_ms >= until, proven=False)
+    if start is None:
+        return Witnessed(NOTHING, closed=False, proven=False)
+    until = min(now_ms, max(evidence.beat_ms or 0, evidence.watermark_ms or 0))
+    return Witnessed(Interval(start, max(start, until)), closed=False, proven=False)
+
+
+def _start_ms(evidence: Evidence, settings: Settings, now_ms: int) -> int | None:
+    """From bind where the settings say so; else from the first start, but at the latest ``startGrace`` after
+    bind."""
+    if settings.charge_from == "bound":
+        return evidence.bound_ms
+    latest = evidence.bound_ms + settings.start_grace_ms
+    if evidence.started_ms is not None:
+        return min(evidence.started_ms, latest)
+    return latest if latest <= now_ms else None
+
+
+def _last_ms(evidence: Evidence) -> int:
+    """The last evidence of a hold whose end no timestamp tells: no container ever ran, or what the status
+    told of it is lost."""
+    known = (evidence.started_ms, evidence.beat_ms, evidence.watermark_ms)
+    return max(evidence.bound_ms, *(each or 0 for each in known))
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One namespace's account in one period. ``granted`` None: unlimited."""
+
+    granted: int | None
+    posted: int
+    pending: int
+    reserved: int
+
+    @property
+    def spent(self) -> int:
+        """Posted and pending together."""
+        return self.posted + self.pending
+
+    @property
+    def remaining(self) -> int | None:
+        """Granted - posted - pending - reserved; None where unlimited."""
+        return None if self.granted is None else self.granted - self.spent - self.reserved
+
+    @property
+    def ratio_milli(self) -> int | None:
+        """Thousandths of the grant that are spent, at most a million; None where unlimited."""
+        if self.granted is None:
+            return None
+        return min(1_000_000, 1000 * self.spent // self.granted) if self.granted > 0 else 1_000_000
+
+    @property
+    def standing(self) -> str:
+        """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED where no budget is set."""
+        if self.remaining is None:
+            return "UNLIMITED"
+        return "IN_BUDGET" if self.remaining > 0 else "OVER_BUDGET"
+
+
+def charge(rate_milli: int, interval: Interval) -> int:
+    """Rate x time, exactly."""
+    return rate_milli * interval.length_ms
+
+
+def reserved(rates_milli: Iterable[int], lookahead_ms: int, period: Interval, now_ms: int) -> int:
+    """What live sessions that were admitted in budget will use within the lookahead, at most to the period's
+    end."""
+    return sum(rates_milli) * max(0, min(lookahead_ms, period.end_ms - now_ms))
+
+
+def exhausted_at(
+    balance: Balance, rate_milli: int, reserving_milli: int, lookahead_ms: int, period: Interval, now_ms: int
+) -> int | None:
+    """When the standing will be OVER_BUDGET if sessions go on running at ``rate_milli`` together and keep
+    reserving ``reserving_milli``; None where not within the period, or where it is so already."""
+    left = balance.remaining
+    if left is None or left <= 0:
+        return None
+    # until here what is reserved stays the same; from here on it shrinks towards the period's end
+    turn = max(now_ms, period.end_ms - lookahead_ms)
+    if rate_milli * (turn - now_ms) >= left:
+        at = now_ms - (-left // rate_milli)
+    else:
+        left -= rate_milli * (turn - now_ms)
+        faster = rate_milli - reserving_milli
+        at = turn - (-left // faster) if faster > 0 else period.end_ms
+    return at if at < period.end_ms else None

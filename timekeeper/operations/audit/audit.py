@@ -1,0 +1,74 @@
+"""The audit: every balance recomputed from the evidence, in one moment of the ledger, and what differs."""
+
+from dataclasses import asdict, dataclass
+
+from timekeeper.operations.audit.carry import check_carry
+from timekeeper.operations.audit.charges import Charges
+from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
+from timekeeper.operations.audit.grants import check_grants
+from timekeeper.operations.audit.spans import Spans
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.queries import audit_rows as auditing
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How much was looked at."""
+
+    sessions: int
+    postings: int
+    folded: int
+    days: int
+    grants: int
+    nodes: int
+
+    def wire(self) -> dict[str, int]:
+        """By name."""
+        return asdict(self)
+
+
+def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
+    """Hold all that the ledger says against its evidence, and tell each difference as it is found.
+
+    Reads rows one session at a time, so that memory does not grow with the ledger. The order is: each session
+    with its postings, balances that are wrong by that, totals by day, grants, nodes.
+    """
+    now_ms = max(now_ms, auditing.newest_tick_ms(connection))  # the auditor's clock may be behind
+    spans = Spans(auditing.every_entry(connection))
+    for error in spans.history.unread:
+        tell(Finding(f"entry {error.key}", "text", error.sentence(), "one that can be read"))
+    heard = auditing.nodes(connection)
+    charges = Charges(tell, spans, heard, now_ms)
+    for dossier in auditing.dossiers(connection):
+        charges.check(dossier)
+    _tell_balances(connection, charges, tell)
+    days = _check_days(connection, tell)
+    grants = check_grants(auditing.grants(connection), spans, tell)
+    check_carry(
+        connection, auditing.grants(connection), spans.history, auditing.newest_tick_ms(connection), tell
+    )
+    for node, until_ms in heard.items():
+        if until_ms > now_ms + SLACK_MS:
+            tell(Finding(f"node {node}", "heard until", moment(until_ms), "no time in the future"))
+    return Checked(charges.sessions, charges.postings, charges.folded, days, grants, len(heard))
+
+
+def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None:
+    """The accounts that sessions are wrong in, by how much altogether."""
+    for (namespace, from_ms, to_ms), amount in sorted(charges.wrong.items()):
+        if amount:
+            posted = auditing.posted_in(connection, namespace, from_ms, to_ms)
+            subject = f"balance of {namespace} for {time_of(from_ms, to_ms)}"
+            tell(Finding(subject, "posted", hours(posted), hours(posted - amount), amount))
+
+
+def _check_days(connection: Connection, tell: Tell) -> int:
+    """The totals that reports are made with are the sums that they stand for."""
+    count = 0
+    for day in auditing.days(connection):
+        count += 1
+        if day.kept != day.summed:
+            subject = f"total of {day.namespace} for {moment(day.day_ms)[:10]}"
+            difference = day.kept - day.summed
+            tell(Finding(subject, "charges", hours(day.kept), hours(day.summed), difference))
+    return count

@@ -1,0 +1,56 @@
+"""Grants, held against the budgets that were in force when they were made."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from timekeeper.accounts.grants import CORRECTION, MANUAL, PERIOD, SETTLER
+from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
+from timekeeper.operations.audit.spans import Spans
+from timekeeper.store.queries.audit_rows import StoredGrant
+
+
+def check_grants(grants: Iterable[StoredGrant], spans: Spans, tell: Tell) -> int:
+    """Tell what is wrong with grants that come account by account; how many there were."""
+    count = 0
+    for _, found in groupby(grants, key=lambda each: each[1:4]):
+        account = tuple(found)
+        count += len(account)
+        for grant in account:
+            _check_grant(grant, tell)
+        _check_budget(account, spans, tell)
+    return count
+
+
+def _check_grant(grant: StoredGrant, tell: Tell) -> None:
+    if grant.amount < 0 and grant.kind in (PERIOD, MANUAL):
+        amount = grant.amount
+        tell(Finding(_name(grant), "amount", hours(amount), "no less than nothing", amount))
+    if grant.period_end_ms <= grant.period_start_ms:
+        span = time_of(grant.period_start_ms, grant.period_end_ms)
+        tell(Finding(_name(grant), "period", span, "some time"))
+
+
+def _check_budget(account: tuple[StoredGrant, ...], spans: Spans, tell: Tell) -> None:
+    """The period's own grant and its corrections come, after each of them, to what the budget then said."""
+    total: int | None = None
+    for grant in account:
+        if not _is_by_budget(grant):
+            continue
+        if total is not None and grant.kind == PERIOD:
+            tell(Finding(_name(grant), "kind", "a second grant of the period", "one", grant.amount))
+        total = (total or 0) + grant.amount
+        # a period that was missed is granted later what its budget said at its end
+        subject, at_ms = grant.subject, min(grant.created_ms, grant.period_end_ms - 1)
+        amount = spans.at(subject, at_ms).budget(subject, at_ms).budget.amount
+        if amount != total:
+            expected = "unlimited" if amount is None else hours(amount)
+            tell(Finding(_name(grant), "granted", hours(total), expected, total - (amount or 0)))
+
+
+def _is_by_budget(grant: StoredGrant) -> bool:
+    return grant.actor == SETTLER and grant.kind in (PERIOD, CORRECTION)
+
+
+def _name(grant: StoredGrant) -> str:
+    span = time_of(grant.period_start_ms, grant.period_end_ms)
+    return f"grant {grant.id} ({grant.kind}) to {grant.subject} for {span}"

@@ -1,0 +1,138 @@
+"""What an operator calls: audit, export, import, fold and backup. Each ends with a sentence, or with what it
+found."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.reports import Report, report_as
+from timekeeper.operations.migrate import migrate
+from timekeeper.runtime.clock import now_ms
+from timekeeper.settings import Settings, UnusableError
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.retention import fold_all
+from timekeeper.store.transfer.backup import back_up
+from timekeeper.store.transfer.exporter import export
+from timekeeper.store.transfer.importer import RefusedError, load
+
+_STREAM = "-"  # standard input or output
+
+
+def run(settings: Settings) -> int:
+    """Run the command; its exit code. Raises UnusableError with a sentence for the operator."""
+    commands: dict[str, Callable[[Settings], int]] = {
+        "audit": run_audit,
+        "export": run_export,
+        "import": run_import,
+        "fold": run_fold,
+        "backup": run_backup,
+    }
+    return commands[settings.command](settings)
+
+
+def run_audit(settings: Settings) -> int:
+    """Tell what differs from the evidence: 0 where nothing does, else 1."""
+    report: Report = report_as(settings.output, sys.stdout)
+    with _ledger(settings) as store, snapshot(store) as connection:
+        report.begin()
+        checked = audit(connection, now_ms(), report.tell)
+    report.end(checked)
+    return 1 if report.count else 0
+
+
+def run_export(settings: Settings) -> int:
+    """Write the whole ledger, as it is in one moment, into a new file or to standard output."""
+    with _ledger(settings) as store, _written(settings.file) as out, snapshot(store) as connection:
+        for line in export(connection):
+            out.write(line)
+    return 0
+
+
+def run_import(settings: Settings) -> int:
+    """Write an exported ledger into an empty database, or nothing of it."""
+    migrate(settings)
+    with _ledger(settings) as store, _read(settings.file) as lines:
+        try:
+            with store.writing() as connection:
+                count = load(connection, lines, now_ms())
+        except RefusedError as error:
+            raise UnusableError(f"{_named(settings.file)}: {error}; nothing was written") from error
+    print(f"{count} rows were written", file=sys.stderr)
+    return 0
+
+
+def run_fold(settings: Settings) -> int:
+    """Fold the sessions that ended and were settled long ago: 1 where some had to be left for an audit."""
+    with _ledger(settings) as store:
+        total = fold_all(store, now_ms, settings.older_than_ms)
+    print(f"{total.sessions} sessions were folded into {total.rows} rows")
+    for uid in total.doubtful:
+        print(f"session {uid} was left: its postings are not what one session is charged; run audit")
+    return 1 if total.doubtful else 0
+
+
+def run_backup(settings: Settings) -> int:
+    """Copy an SQLite ledger into a new file while it is in use."""
+    with _ledger(settings) as store:
+        back_up(store, Path(settings.file))
+    return 0
+
+
+@contextmanager
+def _ledger(settings: Settings) -> Iterator[Store]:
+    """The ledger, which must be there: SQLite would make an empty one of a mistyped name."""
+    store = open_store(settings.database)
+    try:
+        path = store.engine.url.database or ""
+        is_file = store.engine.dialect.name == "sqlite" and not path.startswith("file:")
+        if is_file and not Path(path).is_file():
+            raise UnusableError(f"--database: there is no file {path}; it must be a ledger's")
+        yield store
+    except (UnavailableError, ConflictError) as error:
+        raise UnusableError(f"--database: {store.shown}: {error}") from error
+    finally:
+        store.close()
+
+
+@contextmanager
+def _written(name: str) -> Iterator[BinaryIO]:
+    """Standard output, or a new file that has its name only once it is whole."""
+    if name == _STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(name)
+    if target.exists():
+        raise UnusableError(f"FILE: {target} is there already; an export never writes over anything")
+    unfinished = target.with_name(target.name + ".unfinished")
+    try:
+        with unfinished.open("wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.rename(target)
+    except OSError as error:
+        raise UnusableError(f"FILE: {target} cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _read(name: str) -> Iterator[BinaryIO]:
+    if name == _STREAM:
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(name).open("rb") as lines:
+            yield lines
+    except OSError as error:
+        raise UnusableError(f"FILE: {name} cannot be read: {error.strerror}") from error
+
+
+def _named(name: str) -> str:
+    return "standard input" if name == _STREAM else name

@@ -1,0 +1,30 @@
+"""``bursar-timekeeper migrate``: the database brought to this release's schema."""
+
+import os
+
+from timekeeper.runtime.log import say
+from timekeeper.settings import Settings, UnusableError
+from timekeeper.store.engine.engine import Store, UnavailableError, open_store
+from timekeeper.store.engine.upgrade import upgrade
+
+
+def migrate(settings: Settings) -> None:
+    """Run the migrations that are missing. Raises UnusableError with a sentence for the operator."""
+    store = open_store(settings.database, connections=settings.database_connections)
+    try:
+        later = upgrade(store)
+    except UnavailableError as error:
+        raise UnusableError(f"--database: {store.shown}: {error}; {_allowed(store)}") from error
+    finally:
+        store.close()
+    if later:
+        say("database is of a later release", revisions=", ".join(later))
+
+
+def _allowed(store: Store) -> str:
+    if store.is_shared:
+        return "the database must be there and up, and let this user in and create tables"
+    return (
+        "it must be a ledger's file or a new one, in a folder that is there and that this user"
+        f" (id {os.getuid()}) may write"
+    )

@@ -1,0 +1,149 @@
+"""``bursar-timekeeper serve``: the settings checked and the migrations run, then settler and serving workers
+as children, until SIGTERM."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+from timekeeper.runtime.log import say
+from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
+
+_LOOK_EACH_S = 0.1
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_STEADY_S = 60.0  # a settler that has run for so long has recovered
+_END_WITHIN_S = 8.0
+
+
+def serve(settings: Settings, arguments: Sequence[str]) -> int:
+    """Run until SIGTERM, then end in order; the exit code.
+
+    Raises UnusableError with a sentence where the settings cannot be followed.
+    """
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
+        if not Path(path).is_file():
+            raise UnusableError(f"{flag}: there is no file {path}; it must be one in PEM")
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listen(settings))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-timekeeper-"))
+        family = _Family(arguments, {**os.environ, FIGURES_FOLDER: folder})
+        stack.callback(family.end)
+        code = family.prepare(stop)
+        if code or stop.is_set():
+            return code
+        family.serve(listening)
+        host, port = listening.getsockname()[:2]
+        say("listening", address=f"{host}:{port}", workers=settings.workers)
+        return family.watch(stop)
+
+
+class _Family:
+    """The children. All are on a leash: they end when this process is gone, however it went. What they need
+    to import stays out of this process."""
+
+    def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
+        # one name for all settlers of this process: the next one need not wait for the Lease of the last
+        self._arguments = [*arguments, f"--holder={socket.gethostname()}_{secrets.token_hex(4)}"]
+        self._environment = environment
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._settler_since = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+
+    def prepare(self, stop: Event) -> int:
+        """Check the settings and bring the database to this release's schema; the exit code, 0 also where
+        ``stop`` came in between."""
+        running = self._start("prepare")
+        while running.poll() is None:
+            if stop.wait(_LOOK_EACH_S):
+                return 0
+        return running.returncode
+
+    def serve(self, listening: socket.socket) -> None:
+        """Start the workers on this socket, and the settler."""
+        number = listening.fileno()
+        self._start("workers", "--socket-fd", str(number), fds=(number,))
+        self._start_settler()
+
+    def watch(self, stop: Event) -> int:
+        """Until ``stop``, start the settler again whenever it ends. Without workers there is nothing to stay
+        for: 1."""
+        while not stop.wait(_LOOK_EACH_S):
+            code = self._children["workers"].poll()
+            if code is not None:
+                say("workers ended", code=code)
+                return 1
+            self._keep_settler()
+        return 0
+
+    def end(self) -> None:
+        """End them in order; by force what does not end in time."""
+        for child in self._children.values():
+            if child.poll() is None:
+                child.terminate()
+        until = time.monotonic() + _END_WITHIN_S
+        for name in tuple(self._children):
+            try:
+                self._children[name].wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                say("child killed", child=name, reason="it did not end in time")
+                self._children[name].kill()
+            self._bury(name)
+
+    def _keep_settler(self) -> None:
+        """Start it again after a pause that grows while it keeps ending; /readyz tells of it meanwhile."""
+        now = time.monotonic()
+        settler = self._children.get("settle")
+        if settler is None:
+            if now - self._settler_since >= self._pause_s:
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+                self._start_settler()
+        elif settler.poll() is not None:
+            if now - self._settler_since >= _STEADY_S:
+                self._pause_s = _FIRST_PAUSE_S
+            say("settler ended", code=settler.returncode, again_in_s=self._pause_s)
+            self._bury("settle")
+            self._settler_since = now
+
+    def _start_settler(self) -> None:
+        self._start("settle")
+        self._settler_since = time.monotonic()
+
+    def _start(self, command: str, *more: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "timekeeper", *self._arguments, "--as", command, "--leash", *more]
+        child = subprocess.Popen(words, stdin=subprocess.PIPE, env=self._environment, pass_fds=fds)
+        self._children[command] = child
+        return child
+
+    def _bury(self, name: str) -> None:
+        child = self._children.pop(name)
+        child.wait()
+        if child.stdin:
+            child.stdin.close()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """The socket that the workers serve: here first, so that a port that is taken is found before anything
+    else happens."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        where = f"{settings.host}:{settings.port}"
+        raise UnusableError(f"--listen: cannot listen on {where}: {error.strerror}") from error
+    return listening

@@ -1,0 +1,71 @@
+"""Kubernetes Events on the budget ConfigMaps, so that who wrote one sees with `kubectl describe` what is
+wrong."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
+from typing import Any
+
+from timekeeper.api_server import ApiServer
+from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.runtime.log import say
+from timekeeper.settler.budget_entries import Notice
+
+_MOST_WAITING = 200
+_LONGEST_NOTE = 1000  # characters; the API server takes 1024
+
+
+class Announcer:
+    """Posts Events from a thread of its own: the ledger waits for nobody. What cannot be posted stands in the
+    log."""
+
+    def __init__(self, api: ApiServer, namespace: str, clock: Callable[[], int]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._clock = clock
+        self._waiting: Queue[Notice] = Queue(_MOST_WAITING)
+        Thread(target=self._post_all, name="announce", daemon=True).start()
+
+    def tell(self, notice: Notice) -> None:
+        """Log the notice and post it as an Event."""
+        say("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
+        try:
+            self._waiting.put_nowait(notice)
+        except Full:
+            say("event dropped", config_map=notice.config_map.name, reason="too many wait")
+
+    def _post_all(self) -> None:
+        while True:
+            notice = self._waiting.get()
+            path = f"/api/v1/namespaces/{self._namespace}/events"
+            try:
+                self._api.post(path, event(notice, self._namespace, self._clock()))
+            except UnreachableError as error:
+                say("event not posted", config_map=notice.config_map.name, error=error)
+
+
+def event(notice: Notice, namespace: str, now_ms: int) -> Mapping[str, Any]:
+    """The Event; its name is made of what it says and when, so that no two clash."""
+    at = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    digest = hashlib.sha256(f"{notice.reason} {notice.message} {now_ms}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{notice.config_map.name}.{digest}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": notice.config_map.name,
+            "namespace": namespace,
+            "uid": notice.config_map.uid,
+        },
+        "type": "Warning",
+        "reason": notice.reason,
+        "message": notice.message[:_LONGEST_NOTE],
+        "source": {"component": "bursar-timekeeper"},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

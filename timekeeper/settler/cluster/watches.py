@@ -1,0 +1,182 @@
+"""The five watches: each a thread that lists, follows, and puts what matters on one queue."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Queue
+from threading import Event, Thread
+from typing import Any
+
+from timekeeper.accounts.pods import read_pod
+from timekeeper.api_server import ApiServer
+from timekeeper.core import names
+from timekeeper.core.kube.holders import UNREADABLE, Present, kubelets_boot, present_on
+from timekeeper.core.kube.reflector import Changed, Failed, Listed, reflect
+from timekeeper.core.ledger import hold
+from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.request import annotations_of, mapping
+from timekeeper.core.values import Card
+from timekeeper.settler.cluster.cluster_state import (
+    All,
+    ConfigMap,
+    Heard,
+    Item,
+    Lease,
+    Node,
+    One,
+    PriorityClass,
+    Quiet,
+)
+
+Json = Mapping[str, Any]
+_READ = "read"
+Clock = Callable[[], int]
+
+# The end of a watch is a word of the API server at a time of our choosing: all before it has been heard. For
+# pods it comes often, because sessions on estimates are charged up to that word; bookmarks come once a
+# minute.
+_PODS_WATCH_S = 15
+_WATCH_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One collection of the API server, and how an object of it becomes an item, or None where it does not
+    matter."""
+
+    name: str
+    path: str
+    watch_s: int
+    read: Callable[[Json], Item | None]
+
+
+def sources(namespace: str) -> tuple[Source, ...]:
+    """Everything that the settler follows; ``namespace`` holds the budgets."""
+    return (
+        Source("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        Source("nodes", "/api/v1/nodes", _WATCH_S, read_node),
+        Source("leases", f"{_LEASES}/namespaces/kube-node-lease/leases", _WATCH_S, read_lease),
+        Source("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
+        Source("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
+    )
+
+
+_LEASES = "/apis/coordination.k8s.io/v1"
+_CLASSES = "/apis/scheduling.k8s.io/v1"
+
+
+def start_watching(
+    source: Source,
+    api: ApiServer,
+    heard: "Queue[Heard]",
+    clock: Clock,
+    stop: Event,
+    failed: Callable[[str, str], None],
+) -> Thread:
+    """A daemon thread that follows one source; ``failed`` is told the source and a sentence for each failed
+    call."""
+
+    def follow() -> None:
+        with suppress(_StoppedError):
+            for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
+                heard.put(each)
+                if stop.is_set():
+                    return
+
+    thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def follow_source(
+    source: Source,
+    api: ApiServer,
+    clock: Clock,
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str, str], None],
+) -> Iterator[Heard]:
+    """What the source tells, as items with the moment from which each is true."""
+    asked_ms = 0
+
+    def list_all() -> tuple[tuple[Json, ...], str]:
+        # Each page is read as it comes: a hundred thousand pods' JSON at once would be gigabytes.
+        nonlocal asked_ms
+        asked_ms = clock()
+        read: list[Json] = []
+        version = ""
+        for page, at_version in api.pages(source.path):
+            version = at_version
+            read += [{_READ: item} for item in map(source.read, page) if item is not None]
+        return tuple(read), version
+
+    def watch(version: str) -> Iterator[Json]:
+        return api.watch(source.path, version, source.watch_s)
+
+    for event in reflect(list_all, watch, wait_ms):
+        match event:
+            case Listed(raw):
+                yield Heard(source.name, asked_ms, All(tuple(each[_READ] for each in raw)))
+            case Changed(raw_item, deleted):
+                item = source.read(raw_item)
+                yield Heard(source.name, clock(), Quiet() if item is None else One(item, deleted))
+            case Failed(sentence):
+                failed(source.name, sentence)
+            case _:
+                yield Heard(source.name, clock(), Quiet())
+
+
+def read_node(raw: Json) -> Node:
+    """A node with the cards of its inventory; none, and why, where that cannot be read."""
+    name, present, fault = _name(raw), _present(raw), ""
+    boot = kubelets_boot(raw) or (present.boot if present else "")
+    text = annotations_of(raw).get(names.INVENTORY)
+    cards: tuple[Card, ...] = ()
+    if isinstance(text, str):
+        try:
+            cards = decode_inventory(text)
+        except UndecodableError as error:
+            fault = str(error)
+    return Node(name, cards, fault, present, boot)
+
+
+def _present(raw: Json) -> Present | None:
+    try:
+        return present_on(raw)
+    except UndecodableError:
+        return UNREADABLE
+
+
+def read_lease(raw: Json) -> Lease:
+    """A node's Lease, which bears its name."""
+    return Lease(_name(raw), hold.millis(mapping(raw.get("spec")).get("renewTime")))
+
+
+def read_config_map(raw: Json) -> ConfigMap:
+    """A ConfigMap with its budgets: none where it is neither `bursar-budgets` nor labelled as one beside
+    it."""
+    metadata = mapping(raw.get("metadata"))
+    labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
+    data = mapping(raw.get("data")) if labelled or _name(raw) == names.BUDGETS else {}
+    texts = tuple((str(key), text) for key, text in data.items() if isinstance(text, str))
+    return ConfigMap(_name(raw), str(metadata.get("uid", "")), texts)
+
+
+def read_priority_class(raw: Json) -> PriorityClass:
+    """A priority class with its value; one that does not say otherwise preempts."""
+    value, policy = raw.get("value"), raw.get("preemptionPolicy")
+    return PriorityClass(
+        _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
+    )
+
+
+def _name(raw: Json) -> str:
+    return str(mapping(raw.get("metadata")).get("name", ""))
+
+
+class _StoppedError(Exception):
+    """The process ends: there is nothing more to wait for."""
+
+
+def _wait(stop: Event, ms: int) -> None:
+    if stop.wait(ms / 1000):
+        raise _StoppedError

@@ -1,0 +1,103 @@
+"""Kubernetes Events on pods that are evicted for overuse, so that `kubectl describe` tells why."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from timekeeper.accounts.card_use.evictions import Suspect
+from timekeeper.api_server import ApiServer
+from timekeeper.core import names
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.log import say
+
+EVICTED = "GPUMemoryEviction"
+PROTECTED = "GPUMemoryEvictionRefused"
+
+REPORTER = f"{names.DOMAIN}/timekeeper"
+_MOST_NOTE_BYTES = 1024  # the API server's limit
+_MOST_NAME = 253
+_MOST_INSTANCE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PodNotice:
+    """An Event for a pod: one word, and a sentence for people."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    note: str
+    at_ms: int
+
+
+class Telling:
+    """Posts Events as ``instance``. What cannot be posted stands in the log."""
+
+    def __init__(self, api: ApiServer, instance: str) -> None:
+        self._api = api
+        self._instance = instance
+
+    def tell(self, notice: PodNotice) -> None:
+        """Post it, once."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{notice.namespace}/events"
+        try:
+            self._api.post(path, pod_event(notice, self._instance))
+        except (UnreachableError, ExpiredError) as error:
+            say("event not posted", namespace=notice.namespace, pod=notice.name, error=error)
+
+
+def evicted(suspect: Suspect, now_ms: int) -> PodNotice:
+    """The pod was asked to leave."""
+    return _notice(suspect, EVICTED, f"evicted by Bursar: {_why(suspect)}", now_ms)
+
+
+def protected(suspect: Suspect, now_ms: int) -> PodNotice:
+    """A PodDisruptionBudget keeps the pod."""
+    note = f"a PodDisruptionBudget keeps this pod from being evicted: {_why(suspect)}"
+    return _notice(suspect, PROTECTED, note, now_ms)
+
+
+def pod_event(notice: PodNotice, instance: str) -> Mapping[str, Any]:
+    """The object; its name is made of what it says and when, so that no two clash."""
+    at = datetime.fromtimestamp(notice.at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    text = f"{notice.uid} {notice.reason} {notice.at_ms}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    stem = re.sub(r"[-.]+$", "", notice.name[: _MOST_NAME - len(digest) - 1])
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{stem}.{digest}", "namespace": notice.namespace},
+        "eventTime": at,
+        "reportingController": REPORTER,
+        "reportingInstance": instance[:_MOST_INSTANCE],
+        "action": notice.reason,
+        "reason": notice.reason,
+        "type": "Warning",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": notice.namespace,
+            "name": notice.name,
+            "uid": notice.uid,
+        },
+        "note": notice.note.encode(errors="replace")[:_MOST_NOTE_BYTES].decode(errors="ignore"),
+    }
+
+
+def _notice(suspect: Suspect, reason: str, note: str, now_ms: int) -> PodNotice:
+    over = suspect.over
+    return PodNotice(over.namespace, over.name, over.uid, reason, note, now_ms)
+
+
+def _why(suspect: Suspect) -> str:
+    episode = suspect.over.episode
+    since = datetime.fromtimestamp(episode.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = (each.excess for each in episode.cards)
+    cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (given {each.share_mib} MiB)" for each in found)
+    grace_s = (suspect.grace_ms or 0) / 1000
+    used = f"it has used more GPU memory than it was given since {since}, now {cards}"
+    return f"{used}; overuseGrace is {grace_s:g}s"

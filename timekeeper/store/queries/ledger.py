@@ -1,0 +1,267 @@
+"""What the ledger says: everything that settler and serving workers read."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from itertools import groupby
+from sys import intern
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, Table, and_, case, func, select, text, true, union_all
+
+from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.changes import Pulse
+from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.posting import Posting
+from timekeeper.accounts.session import Session
+from timekeeper.accounts.statements import AccountKey
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import (
+    DAY_MS,
+    DAYS,
+    ENTRIES,
+    ENTRY_ERRORS,
+    FOLDED,
+    GRANTS,
+    HEARTBEATS,
+    NODES,
+    POSTINGS,
+    PULSE,
+    SESSIONS,
+    STANDINGS,
+    WAITING,
+)
+from timekeeper.store.queries.granted import granted_where
+
+_CHUNK = 500  # names in one IN (...): far below what any database takes
+_LATELY = 1000  # grants; those written at the same time have numbers close to each other
+_ROWS = 2000  # fetched at a time
+_SHORT = 100  # characters
+_FEW = 20  # accounts that are asked for by name; for more of one span, all namespaces are added up at once
+
+# As the partial index has it: SQLite takes an index only for the very words of its condition.
+_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
+
+_SESSION = tuple(each.name for each in fields(Session))
+_POSTING = tuple(each.name for each in fields(Posting))
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Sessions by pod UID, and the postings of each in the order they were written. ``folded``: UIDs of those
+    that were folded, so that no second one is opened."""
+
+    sessions: dict[str, Session]
+    posted: dict[str, tuple[Posting, ...]]
+    folded: set[str] = field(default_factory=set)
+
+
+def entries(connection: Connection) -> tuple[Entry, ...]:
+    """Every entry that ever took effect, in order."""
+    rows = connection.execute(select(ENTRIES.c.key, ENTRIES.c.text, ENTRIES.c.from_ms).order_by(ENTRIES.c.id))
+    return tuple(Entry(*row) for row in rows)
+
+
+def entry_errors(connection: Connection) -> dict[str, str]:
+    """What is wrong in the budget ConfigMaps, by key."""
+    return _pairs(connection, select(ENTRY_ERRORS.c.key, ENTRY_ERRORS.c.sentence))
+
+
+def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
+    """The sessions that are not settled, of one namespace or of all."""
+    of_it = true() if namespace is None else SESSIONS.c.namespace == namespace
+    is_open = and_(SESSIONS.c.settled_ms.is_(None), of_it)
+    sessions = _sessions(connection, select(*(SESSIONS.c[name] for name in _SESSION)).where(is_open))
+    columns = (POSTINGS.c[name] for name in _POSTING)
+    of_those = select(*columns).join(SESSIONS, SESSIONS.c.uid == POSTINGS.c.session_uid).where(is_open)
+    return Sessions(sessions, _by_session(connection, of_those))
+
+
+def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
+    """The sessions of these pods that the ledger has, settled or not."""
+    found = Sessions({}, {})
+    for chunk in chunks(sorted(uids)):
+        sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
+        found.sessions.update(_sessions(connection, sessions))
+        postings = select(*(POSTINGS.c[name] for name in _POSTING)).where(POSTINGS.c.session_uid.in_(chunk))
+        found.posted.update(_by_session(connection, postings))
+        folded = select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk))
+        found.folded.update(connection.execute(folded).scalars())
+    return found
+
+
+def watermarks(connection: Connection) -> dict[str, int]:
+    """Until when each node was heard."""
+    return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
+
+
+def beats(connection: Connection, since_ms: int = 0, namespace: str | None = None) -> dict[str, int]:
+    """The latest heartbeat of each session that has one received since then, by pod UID."""
+    latest = func.max(HEARTBEATS.c.beat_ms)
+    found = select(HEARTBEATS.c.session_uid, latest).group_by(HEARTBEATS.c.session_uid)
+    if since_ms:
+        found = found.where(HEARTBEATS.c.received_ms >= since_ms)
+    else:
+        found = found.join(SESSIONS, SESSIONS.c.uid == HEARTBEATS.c.session_uid)
+        found = found.where(SESSIONS.c.settled_ms.is_(None))
+    if namespace is not None:
+        found = found.where(SESSIONS.c.namespace == namespace)
+    return _pairs(connection, found)
+
+
+def granted(connection: Connection, now_ms: int) -> dict[AccountKey, Granted]:
+    """What was granted for the accounts that have not ended."""
+    return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
+
+
+def grants_mark(connection: Connection) -> tuple[int, int]:
+    """Two numbers that are others once a grant was added. A grant with a lower number may be seen later than
+    one with a higher, so it is not the highest alone."""
+    newest = select(func.coalesce(func.max(GRANTS.c.id), 0)).scalar_subquery()
+    lately = select(func.count(), func.coalesce(func.max(GRANTS.c.id), 0)).where(
+        GRANTS.c.id > newest - _LATELY
+    )
+    count, last = connection.execute(lately).one()
+    return int(count), int(last)
+
+
+def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+    """What was granted for these accounts, ended or not; those without a grant are not in it."""
+    wanted = set(keys)
+    subjects = {subject for subject, _, _ in wanted}
+    of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
+    found: dict[AccountKey, Granted] = {}
+    for ends in chunks(sorted({end for _, _, end in wanted})):
+        found |= granted_where(connection, GRANTS.c.period_end_ms.in_(ends), of_them)
+    return {key: each for key, each in found.items() if key in wanted}
+
+
+def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
+    """For each subject the span of its latest account that ended by then and has a grant."""
+    subject, start, end = GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms
+    latest = select(subject, func.max(end).label("end")).where(end <= before_ms).group_by(subject).subquery()
+    spans = select(subject, func.max(start), end).join(
+        latest, and_(subject == latest.c.subject, end == latest.c.end)
+    )
+    return {name: Interval(*span) for name, *span in connection.execute(spans.group_by(subject, end))}
+
+
+def posted_within(connection: Connection, namespace: str, span: Interval) -> int:
+    """What is posted of the namespace for the time inside the span, folded or not."""
+    return _posted(connection, span, [namespace]).get(namespace, 0)
+
+
+def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
+    """What is posted in each of these accounts: accounts of one span are read together."""
+    by_span: dict[Interval, list[str]] = {}
+    for namespace, start, end in keys:
+        by_span.setdefault(Interval(start, end), []).append(namespace)
+    totals: dict[AccountKey, int] = {}
+    for span, names in by_span.items():
+        found = _posted(connection, span, names if len(names) <= _FEW else None)
+        totals |= {(name, span.start_ms, span.end_ms): found.get(name, 0) for name in names}
+    return totals
+
+
+def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
+    """Sums by namespace, of these or of all. Whole days come from the database's own totals; rows are read
+    only for the days that the span cuts, and where they reach over midnight: those are in no day's total."""
+    first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
+    cut = {first - DAY_MS} if span.start_ms < first else set()
+    cut |= {last} if last < span.end_ms else set()
+    whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
+    over = select(POSTINGS.c.namespace, clipped(span)).where(text(_OVER_DAYS), *inside(span))
+    parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
+    parts += [(table, _in_day(table, day, span)) for day in cut for table in (POSTINGS, FOLDED)]
+    if names is not None:
+        parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
+        # not by the index of namespaces: rows over days are few or none, and have an index of their own
+        over = over.where((POSTINGS.c.namespace + "").in_(names))
+    every = union_all(over, *(each for _, each in parts)).subquery("parts")
+    namespace, amount = every.c
+    sums = select(namespace, func.sum(amount)).group_by(namespace)
+    return {name: int(total) for name, total in connection.execute(sums)}
+
+
+def _in_day(table: Table, day_ms: int, span: Interval) -> Select[Any]:
+    """What the rows that lie within one UTC day charge for the time inside the span."""
+    in_day = (table.c.from_ms >= day_ms, table.c.to_ms > day_ms, table.c.to_ms <= day_ms + DAY_MS)
+    return select(table.c.namespace, clipped(span, table)).where(*in_day, *inside(span, table))
+
+
+def namespaces(connection: Connection) -> frozenset[str]:
+    """Every namespace that ever had a session; of one that was folded its charges by day are left."""
+    either = select(DAYS.c.namespace).union(select(SESSIONS.c.namespace))
+    return frozenset(connection.execute(either).scalars())
+
+
+def waiting(connection: Connection) -> dict[str, int]:
+    """The rate of each namespace's admitted pods that have no node yet."""
+    return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli))
+
+
+def newest_entry(connection: Connection) -> int:
+    """A number that grows with each entry; 0 where there is none."""
+    return int(connection.execute(select(func.coalesce(func.max(ENTRIES.c.id), 0))).scalar_one())
+
+
+def revision(connection: Connection) -> str:
+    """The revision of the standings document; empty before there is one."""
+    return connection.execute(select(STANDINGS.c.revision)).scalar_one_or_none() or ""
+
+
+def standings(connection: Connection) -> str:
+    """The standings document as it is served. Only to be asked for where there is a revision."""
+    return str(connection.execute(select(STANDINGS.c.body)).scalar_one())
+
+
+def pulse(connection: Connection) -> Pulse | None:
+    """When the settler last wrote; None where it never did."""
+    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
+    row = connection.execute(select(*columns)).one_or_none()
+    return Pulse(*row) if row else None
+
+
+def clipped(span: Interval, table: Table = POSTINGS) -> Any:
+    """The SQL expression for the part of a posting's (or a folded row's) amount that lies inside the span."""
+    start = case((table.c.from_ms < span.start_ms, span.start_ms), else_=table.c.from_ms)
+    end = case((table.c.to_ms > span.end_ms, span.end_ms), else_=table.c.to_ms)
+    return table.c.rate_milli * (end - start)
+
+
+def inside(span: Interval, table: Table = POSTINGS) -> tuple[Any, Any]:
+    """The SQL conditions for a posting (or a folded row) to meet the span."""
+    return table.c.to_ms > span.start_ms, table.c.from_ms < span.end_ms
+
+
+def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
+    return {key: value for key, value in connection.execute(statement)}  # noqa: C416 -- rows, not tuples
+
+
+def _sessions(connection: Connection, statement: Select[Any]) -> dict[str, Session]:
+    found = (Session(*map(_shared, row)) for row in _streamed(connection, statement))
+    return {session.uid: session for session in found}
+
+
+def _by_session(connection: Connection, statement: Select[Any]) -> dict[str, tuple[Posting, ...]]:
+    ordered = statement.order_by(POSTINGS.c.session_uid, POSTINGS.c.sequence)
+    found = (Posting(*map(_shared, row)) for row in _streamed(connection, ordered))
+    return {uid: tuple(each) for uid, each in groupby(found, key=lambda posting: posting.session_uid)}
+
+
+def _streamed(connection: Connection, statement: Select[Any]) -> Iterator[Any]:
+    """The rows, some at a time: a hundred thousand sessions are never there twice."""
+    return iter(connection.execute(statement, execution_options={"yield_per": _ROWS}))
+
+
+def _shared(value: Any) -> Any:
+    """Short texts are UIDs and names of nodes, namespaces, owners and models: one object wherever they are
+    the same, or they would be most of what a session takes."""
+    return intern(value) if type(value) is str and len(value) < _SHORT else value
+
+
+def chunks(names: list[V]) -> Iterator[list[V]]:
+    """The names in order, few enough at a time for one IN (...)."""
+    return (names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK))

@@ -1,0 +1,81 @@
+"""Sessions page by page, with what was charged to each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select
+
+from timekeeper.accounts.session import Session
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.queries.unsettled import KNOWN, due, greatest
+
+_COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which sessions: empty where any. ``state``: open, settled, or all; ``span``: those that held their
+    cards at some time in it; ``after``: a UID."""
+
+    namespace: str = ""
+    node: str = ""
+    state: str = "all"
+    span: Interval | None = None
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """A session, and what was charged for it: posted, and pending beyond."""
+
+    session: Session
+    posted: int
+    pending: int
+
+
+def page(connection: Connection, which: Which, now_ms: int, limit: int) -> list[Charged]:
+    """Sessions in the order of their UIDs."""
+    start, end = due(now_ms)
+    is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
+    owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
+    found = select(*_COLUMNS, owed.label("owed")).select_from(KNOWN)
+    found = found.where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
+    if which.namespace:
+        found = found.where(SESSIONS.c.namespace == which.namespace)
+    if which.node:
+        found = found.where(SESSIONS.c.node == which.node)
+    if which.state != "all":
+        is_open = SESSIONS.c.settled_ms.is_(None)
+        found = found.where(is_open if which.state == "open" else ~is_open)
+    if which.span is not None:
+        known = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
+        ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
+        is_after = or_(ended.is_(None), ended > which.span.start_ms)
+        found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
+    rows = connection.execute(found).all()
+    posted = _posted(connection, [row.uid for row in rows])
+    return [_charged(Session(*row[:-1]), posted.get(row.uid, 0), int(row.owed)) for row in rows]
+
+
+def _last_evidence() -> ColumnElement[int]:
+    """Of a session that has ended, settled or not, and nobody knows when: `core.ledger.witnessed` ends it
+    there."""
+    its = SESSIONS.c
+    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == its.uid)
+    last: ColumnElement[int] = its.bound_ms
+    for each in (its.started_ms, its.watermark_ms, beats.scalar_subquery()):
+        last = greatest(last, func.coalesce(each, 0))
+    return last
+
+
+def _charged(session: Session, posted: int, owed: int) -> Charged:
+    return Charged(session, posted, owed - posted if session.settled_ms is None else 0)
+
+
+def _posted(connection: Connection, uids: Sequence[str]) -> dict[str, int]:
+    """What was posted of these sessions in all."""
+    uid = POSTINGS.c.session_uid
+    sums = select(uid, func.sum(POSTINGS.c.amount)).where(uid.in_(uids)).group_by(uid)
+    return {each: int(amount) for each, amount in connection.execute(sums)}

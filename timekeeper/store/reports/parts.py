@@ -1,0 +1,324 @@
+"""A usage report as one SELECT: postings and folded ones, what open sessions owe beyond, and measured use.
+
+Every part has the report's columns and all sums, clipped to one stretch of time; the report is their union,
+grouped. Where a session's columns are asked for, rows are first added up by session, which is looked up once
+then and not for each row.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    text,
+    tuple_,
+    union_all,
+)
+
+from timekeeper.accounts.usage import DATED, LABEL, Question, Sums
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.queries.unsettled import KNOWN, due, greatest, least
+from timekeeper.store.reports.columns import label_of, ordered
+
+_SUMS = tuple(each.name for each in fields(Sums))
+_ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
+_MEASURED = ("covered", "used", "by_node", "by_tenant")
+
+# As the partial index has it: SQLite takes an index only for the very words of its condition.
+OVER_DAYS = text(f"postings.from_ms / {DAY_MS} <> (postings.to_ms - 1) / {DAY_MS}")
+_IN_ONE_DAY = text(f"postings.from_ms / {DAY_MS} = (postings.to_ms - 1) / {DAY_MS}")
+
+Expression = ColumnElement[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What kind of statement a stretch of time needs.
+
+    ``by_day``: the database's own sums of whole days tell all. ``is_cut``: budget entries changed within, so
+    that rows must be cut there. ``has_long``: there may be postings in it that lie in more days than one.
+    ``is_some``: only of the namespaces in parameter ``some``. ``has_after``:
+    those after the key in parameters ``after_0`` and on. ``has_limit``: at most parameter ``most``.
+    ``passed``: tables through which SQLite is to pass row by row, without an index.
+    """
+
+    by_day: bool
+    is_cut: bool
+    has_long: bool
+    is_some: bool
+    has_after: bool
+    has_limit: bool
+    passed: frozenset[str]
+
+
+def needs_sessions(asked: Question) -> bool:
+    """Whether charges alone do not tell all that is asked."""
+    return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
+
+
+def statement(dialect: str, asked: Question, dated: CTE, shape: Shape) -> Select[Any]:
+    """The lines in the order of their columns, each with its columns and the sums. The bounds are parameters:
+    one statement serves for all steps of the same shape."""
+    every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
+    keys = [ordered(dialect, every.c[name]) for name in asked.columns]
+    sums = [func.sum(every.c[name]) for name in _SUMS]
+    found = select(*keys, *sums).group_by(*keys).order_by(*keys)
+    found = found.having(or_(*(each != 0 for each in (sums[0], sums[1], sums[4]))))
+    if shape.has_after:
+        place = (bindparam(f"after_{number}", type_=Text) for number in range(len(keys)))
+        found = found.where(tuple_(*keys) > tuple_(*place))
+    return found.limit(bindparam("most")) if shape.has_limit else found
+
+
+def _moment(name: str) -> Expression:
+    return bindparam(name, type_=BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A part of the span in SQL; ``end_day``: the end of the day in which it ends."""
+
+    start: Expression
+    end: Expression
+    end_day: Expression
+
+
+_START, _FIRST, _LAST, _END = map(_moment, ("start", "first", "last", "end"))
+_WHOLE = _Stretch(_START, _END, _moment("end_day"))
+_HEAD = _Stretch(_START, _FIRST, _moment("head_day"))
+_TAIL = _Stretch(_LAST, _END, _moment("end_day"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    length: Expression
+    meets: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    dialect: str
+    asked: Question
+    dated: CTE
+    shape: Shape
+
+    def parts(self) -> list[Select[Any]]:
+        """All that a report is the sum of."""
+        if needs_sessions(self.asked):
+            parts = [self._by_session(_IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
+            parts += [self._by_session(OVER_DAYS, None)] if self.shape.has_long else []
+            return [*parts, *self._figures()] if self.asked.with_use else parts
+        charged = self._days() if self.shape.by_day else [self._in_one_day(_WHOLE), self._folded(_WHOLE)]
+        charged += [self._postings(OVER_DAYS, None)] if self.shape.has_long else []
+        return [*charged, self._due(), self._owed_no_more()]
+
+    # Which charges
+
+    def _days(self) -> list[Select[Any]]:
+        """Whole days from their sums; rows only of the days that the span cuts."""
+        whole = self._narrow(self._select(DAYS, {"posted": DAYS.c.amount}, DAYS), DAYS, None)
+        whole = whole.where(DAYS.c.day_ms >= _FIRST, DAYS.c.day_ms < _LAST)
+        cut = [part(edge) for edge in (_HEAD, _TAIL) for part in (self._in_one_day, self._folded)]
+        return [whole, *cut]
+
+    def _in_one_day(self, stretch: _Stretch) -> Select[Any]:
+        return self._postings(_IN_ONE_DAY, stretch)
+
+    def _postings(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
+        """``stretch`` None: rows that may be of any length, so that no index bounds them from above."""
+        clip = self._clip_of(POSTINGS, stretch)
+        found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS)
+        return self._narrow(found.where(which, *clip.meets), POSTINGS, stretch)
+
+    def _by_session(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
+        """The same with the columns of their sessions. What is posted of a session that is not settled is no
+        longer pending: its whole time is in `_due`."""
+        clip = self._clip_of(POSTINGS, stretch)
+        amount = cast(func.sum(POSTINGS.c.rate_milli * clip.length), BigInteger).label("amount")
+        source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut)
+        since = [self.dated.c.from_ms.label("since")] if self.shape.is_cut else []
+        keys = [self._without_index(POSTINGS.c.session_uid), *since]
+        sums = select(*keys, amount).select_from(source).where(which, *clip.meets).group_by(*keys)
+        charged = self._narrow(sums, POSTINGS, stretch).subquery("charged")
+        is_settled = SESSIONS.c.settled_ms.is_not(None)
+        requested = charged.c.amount / SESSIONS.c.rate_milli * SESSIONS.c.requested_milli
+        told = {
+            "posted": charged.c.amount,
+            "pending": case((is_settled, 0), else_=-charged.c.amount),
+            "requested": case((is_settled, requested), else_=0),
+        }
+        both = charged.join(SESSIONS, SESSIONS.c.uid == charged.c.session_uid)
+        found = self._select(SESSIONS, told, both)
+        return found.where(self.dated.c.from_ms == charged.c.since) if self.shape.is_cut else found
+
+    def _folded(self, stretch: _Stretch) -> Select[Any]:
+        clip = self._clip_of(FOLDED, stretch)
+        sums = {
+            "posted": FOLDED.c.rate_milli * clip.length,
+            "requested": FOLDED.c.requested_milli * clip.length,
+        }
+        return self._narrow(self._select(FOLDED, sums, FOLDED).where(*clip.meets), FOLDED, stretch)
+
+    def _due(self) -> Select[Any]:
+        """What sessions that are not settled are charged for, all of it."""
+        start, end = due(self.asked.now_ms)
+        clip = self._clip(start, end, _WHOLE)
+        sums = {
+            "pending": SESSIONS.c.rate_milli * clip.length,
+            "requested": SESSIONS.c.requested_milli * clip.length,
+        }
+        is_open = and_(SESSIONS.c.settled_ms.is_(None), SESSIONS.c.rate_milli > 0)
+        found = self._select(SESSIONS, sums, KNOWN).where(is_open, end > start, *clip.meets)
+        return self._narrow(found, SESSIONS, None)
+
+    def _owed_no_more(self) -> Select[Any]:
+        """What was posted of these: it is no longer pending."""
+        clip = self._clip(POSTINGS.c.from_ms, self._without_index(POSTINGS.c.to_ms), _WHOLE)
+        found = self._select(POSTINGS, {"pending": -POSTINGS.c.rate_milli * clip.length}, POSTINGS)
+        is_open = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None))
+        theirs = POSTINGS.c.session_uid.in_(self._narrow(is_open, SESSIONS, None))
+        return found.where(theirs, *clip.meets)
+
+    # Measured use
+
+    def _figures(self) -> list[Select[Any]]:
+        """Measured use of the hours that begin in the span, of sessions that are there and folded ones."""
+        measured = self._by_word()
+        names = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli")
+        once = (func.min(FOLDED.c[name]).label(name) for name in names)
+        both = measured.join(FOLDED, FOLDED.c.session_uid == measured.c.session_uid)
+        gone = select(*measured.c, *once).select_from(both).group_by(*measured.c).subquery("gone")
+        its = SESSIONS.join(measured, SESSIONS.c.uid == measured.c.session_uid)
+        return [self._used(SESSIONS, measured, its), self._used(gone, gone, gone)]
+
+    def _used(self, who: FromClause, measured: FromClause, source: FromClause) -> Select[Any]:
+        sums = {
+            "measured": measured.c.covered * who.c.requested_milli,
+            "used": measured.c.used,
+            "by_node_ms": measured.c.by_node,
+            "by_tenant_ms": measured.c.by_tenant,
+        }
+        found = self._narrow(self._select(who, sums, source), who, None)
+        if not self.shape.is_cut:
+            return found
+        clip = self._clip(measured.c.hour_ms, measured.c.hour_ms + 1, _WHOLE)
+        return found.where(*clip.meets)
+
+    def _by_word(self) -> CTE:
+        """By session, and by hour where it matters: the node agent's word before the tenant's."""
+        node = FIGURES.alias("by_node")
+        same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
+        is_node = FIGURES.c.source == "node"
+        hour_ms, is_best = self._its(FIGURES.c.hour_ms), ~exists().where(same, node.c.source == "node")
+        which = and_(hour_ms >= _START, hour_ms < _END, or_(is_node, is_best))
+        keys = [self._its(FIGURES.c.session_uid), *([FIGURES.c.hour_ms] if self.shape.is_cut else [])]
+        values = (
+            FIGURES.c.covered_ms,
+            FIGURES.c.used_milli_ms,
+            case((is_node, FIGURES.c.covered_ms), else_=0),
+            case((is_node, 0), else_=FIGURES.c.covered_ms),
+        )
+        sums = (
+            cast(func.sum(value), BigInteger).label(name)
+            for name, value in zip(_MEASURED, values, strict=True)
+        )
+        found = select(*keys, *sums).select_from(FIGURES).where(which).group_by(*keys)
+        if self.shape.is_some or self.asked.namespace is not None:
+            of_sessions = self._narrow(select(SESSIONS.c.uid), SESSIONS, None)
+            theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, None))
+            found = found.where(FIGURES.c.session_uid.in_(theirs))
+        return found.cte("measured")
+
+    # With which columns
+
+    def _select(self, who: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
+        keys = [self._key(who, name).label(name) for name in self.asked.columns]
+        amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _SUMS]
+        return select(*keys, *amounts).select_from(self._with_terms(source, who, self.asked.has_dated))
+
+    def _with_terms(self, source: FromClause, who: FromClause, has_dated: bool) -> FromClause:
+        if not has_dated:
+            return source
+        own = self.dated.c
+        meets = and_(own.from_ms < _END, own.to_ms > _START)
+        return source.join(self.dated, and_(own.namespace == self._its(who.c.namespace), meets))
+
+    def _key(self, who: FromClause, name: str) -> Expression:
+        if name.startswith(LABEL):
+            return label_of(self.dialect, who.c.labels, name.removeprefix(LABEL))
+        if name in DATED:
+            return self.dated.c[name]
+        if name == "uid":
+            return who.c.uid if "uid" in who.c else who.c.session_uid
+        return who.c[_ATTRIBUTES.get(name, name)]
+
+    def _clip_of(self, table: Table, stretch: _Stretch | None) -> _Clip:
+        is_whole = stretch is None or stretch is _WHOLE
+        end = self._its(table.c.to_ms) if is_whole else table.c.to_ms
+        return self._clip(table.c.from_ms, end, stretch or _WHOLE)
+
+    def _clip(self, start: Expression, end: Expression, stretch: _Stretch) -> _Clip:
+        """The part of a row's time that is asked about, and under these terms."""
+        lower, upper = stretch.start, stretch.end
+        meets: tuple[Expression, ...] = (end > lower, start < upper)
+        if self.shape.is_cut:
+            lower, upper = greatest(lower, self.dated.c.from_ms), least(upper, self.dated.c.to_ms)
+            meets = (*meets, end > lower, start < upper)
+        return _Clip(least(end, upper) - greatest(start, lower), meets)
+
+    # Of which rows
+
+    def _narrow(self, found: Select[Any], who: FromClause, stretch: _Stretch | None) -> Select[Any]:
+        """Some namespaces' rows, and by index those of the days of a stretch."""
+        if stretch is not None:
+            found = found.where(self._its(who.c.to_ms) <= stretch.end_day)
+        namespace: Expression = who.c.namespace
+        if who is POSTINGS and stretch is None:
+            namespace = self._without_index(namespace)  # rows over days have an index of their own
+        if self.shape.is_some:
+            return found.where(self._is_some(namespace))
+        only = self.asked.namespace
+        return found if only is None else found.where(namespace == only)
+
+    def _its(self, found: Expression) -> Expression:
+        """A column, where SQLite is to pass through its table."""
+        table = getattr(found, "table", None)
+        is_passed = isinstance(table, Table) and table.name in self.shape.passed
+        return self._without_index(found) if is_passed else found
+
+    def _without_index(self, found: Expression) -> Expression:
+        """A column as SQLite compares and sorts it without an index (sqlite.org/optoverview.html, "unary
+        +"): by its session's number it would look up one posting after the other, all over the file."""
+        is_sqlite = self.dialect == "sqlite"
+        return literal_column(f"+{found}", found.type).label(found.key) if is_sqlite else found
+
+    def _is_some(self, namespace: Expression) -> Expression:
+        if self.dialect == "postgresql":
+            return namespace == any_(bindparam("some", type_=ARRAY(Text)))
+        given = func.json_each(bindparam("some", type_=Text)).table_valued(column("value", Text))
+        return namespace.in_(select(given.c.value))
+
+
+def sums_of(values: Iterable[Any]) -> Sums:
+    """A row's sums, which PostgreSQL has as decimals."""
+    return Sums(*map(int, values))

@@ -1,0 +1,175 @@
+"""What usage reports read, added up by the database: so a large report costs no memory here.
+
+A page of it costs what the page holds: where lines begin with their namespace, ever more namespaces are read
+until the page is full.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+from sqlalchemy import Column, ColumnElement, Select, func, literal_column, select
+
+from timekeeper.accounts.usage import Line, Question, Terms
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
+from timekeeper.store.queries import ledger as reading
+from timekeeper.store.reports.columns import dated
+from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
+
+_AT_ONCE = 1_000  # rows in memory at a time
+_FEW, _MANY = 4, 1_024  # namespaces that are read at once for a page, at first and at most
+
+# SQLite looks up a row by an index in about the time in which it passes ten in a row, and does not weigh by
+# itself how much of a table a span of time has.
+_PASSED = 10
+
+
+def lines(
+    connection: Connection, asked: Question, terms: Iterable[Terms], limit: int | None
+) -> Iterator[Line]:
+    """The report's lines, step by step and by their columns, as they are taken: at most ``limit``.
+
+    ``terms``: needed only for columns that budget entries tell; all of them for the whole span.
+    """
+    if connection.dialect.name == "postgresql":
+        # It would compile each of the statements, which takes longer than most of them take.
+        connection.exec_driver_sql("SET LOCAL jit = off")
+    report, left = _Report(connection, asked, tuple(terms)), limit
+    names = _page_by(connection, asked, limit)
+    options = {"yield_per": _AT_ONCE} if limit is None else {}
+    size = len(asked.columns)
+    for span in asked.spans():
+        after = asked.after[1] if asked.after is not None and asked.after[0] == span.start_ms else None
+        for some in _shares(names, after):
+            found, values = report.asked_for(span, after, some, left)
+            with connection.execute(found, values, execution_options=options) as rows:
+                for row in rows:
+                    yield Line(span, tuple(row[:size]), sums_of(row[size:]))
+                    left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
+def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
+    """Whoever may stand in a report."""
+    if only is not None:
+        return (only,)
+    return tuple(reading.namespaces(connection))
+
+
+def _page_by(connection: Connection, asked: Question, limit: int | None) -> tuple[str, ...] | None:
+    """The namespaces in order, where a page can be made of some of them."""
+    is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
+    if limit is None or asked.namespace is not None or not is_by_namespace:
+        return None
+    return tuple(sorted(namespaces(connection, None)))
+
+
+def _shares(names: tuple[str, ...] | None, after: tuple[str, ...] | None) -> Iterator[tuple[str, ...] | None]:
+    if names is None:
+        yield None
+        return
+    at, size = 0 if after is None else bisect_left(names, after[0]), _FEW
+    while at < len(names):
+        yield names[at : at + size]
+        at, size = at + size, min(2 * size, _MANY)
+
+
+def _bounds(span: Interval) -> dict[str, int]:
+    """Parameters: where the span begins and ends, the whole days in it, and the ends of the days that it
+    cuts."""
+    first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
+    end_day = -(-span.end_ms // DAY_MS) * DAY_MS
+    head_day = first
+    if first > last:  # it lies within one day
+        first = last = span.end_ms
+        head_day = end_day
+    return {
+        "start": span.start_ms,
+        "first": first,
+        "head_day": head_day,
+        "last": last,
+        "end": span.end_ms,
+        "end_day": end_day,
+    }
+
+
+def _last_long_ms(connection: Connection) -> int:
+    """When the last posting ends that lies in more days than one, as the first release wrote them: they have
+    an index of their own, but PostgreSQL takes them for nearly all postings, and would read these whole."""
+    found = select(POSTINGS.c.to_ms).where(OVER_DAYS).order_by(POSTINGS.c.to_ms.desc()).limit(1)
+    return connection.execute(found).scalar_one_or_none() or 0
+
+
+class _Report:
+    """The statements of a report, each made once for its shape."""
+
+    def __init__(self, connection: Connection, asked: Question, terms: tuple[Terms, ...]) -> None:
+        self._connection = connection
+        self._dialect = connection.dialect.name
+        self._asked = asked
+        self._terms = terms
+        self._dated = dated(self._dialect, terms)
+        self._last_long_ms = _last_long_ms(connection)
+        self._made: dict[Shape, Select[Any]] = {}
+
+    def asked_for(
+        self,
+        span: Interval,
+        after: tuple[str, ...] | None,
+        some: tuple[str, ...] | None,
+        most: int | None,
+    ) -> tuple[Select[Any], dict[str, Any]]:
+        """The statement for a stretch of time, some namespaces and what is after a key, and its
+        parameters."""
+        bounds = _bounds(span)
+        shape = self._shape(span, bounds, after is not None, some is not None, most is not None)
+        if shape not in self._made:
+            self._made[shape] = statement(self._dialect, self._asked, self._dated, shape)
+        values: dict[str, Any] = {**bounds}
+        values |= {} if most is None else {"most": most}
+        values |= {} if some is None else {"some": self._listed(some)}
+        values |= {f"after_{number}": each for number, each in enumerate(after or ())}
+        return self._made[shape], values
+
+    def _listed(self, names: tuple[str, ...]) -> Any:
+        return list(names) if self._dialect == "postgresql" else orjson.dumps(names).decode()
+
+    def _shape(
+        self, span: Interval, bounds: dict[str, int], has_after: bool, is_some: bool, has_limit: bool
+    ) -> Shape:
+        is_cut = self._is_cut(span)
+        by_day = not is_cut and not needs_sessions(self._asked)
+        passed = frozenset() if by_day or is_some else self._passed(bounds)
+        has_long = self._last_long_ms > span.start_ms
+        return Shape(by_day, is_cut, has_long, is_some, has_after, has_limit, passed)
+
+    def _is_cut(self, span: Interval) -> bool:
+        """Whether budget entries tell something else in one part of the span than in another."""
+        return any(
+            each.from_ms > span.start_ms or each.to_ms < span.end_ms
+            for each in self._terms
+            if each.from_ms < span.end_ms and each.to_ms > span.start_ms
+        )
+
+    def _passed(self, bounds: dict[str, int]) -> frozenset[str]:
+        """The tables most of whose rows may be in the span."""
+        if self._dialect != "sqlite" or self._asked.namespace is not None:
+            return frozenset()
+        columns = [POSTINGS.c.to_ms, FOLDED.c.to_ms]
+        columns += [FIGURES.c.hour_ms] if self._asked.with_use else []
+        start, end = bounds["start"], bounds["end_day"]
+        return frozenset(each.table.name for each in columns if self._is_most(each, start, end))
+
+    def _is_most(self, at: Column[int], start_ms: int, end_ms: int) -> bool:
+        number: ColumnElement[int] = literal_column("rowid")
+        last, first = (
+            select(each(number)).select_from(at.table).scalar_subquery() for each in (func.max, func.min)
+        )
+        rows = self._connection.execute(select(func.coalesce(last - first + 1, 0))).scalar_one()
+        within = select(at).where(at >= start_ms, at <= end_ms).limit(rows // _PASSED + 1).subquery()
+        found = self._connection.execute(select(func.count()).select_from(within)).scalar_one()
+        return bool(found > rows // _PASSED)

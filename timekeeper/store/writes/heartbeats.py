@@ -1,0 +1,219 @@
+"""Heartbeats on disk: each run of a sidecar by its last post, so that a repeat is known for one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import bindparam, delete, func, select, text
+
+from timekeeper.accounts.card_use.figures import Figure, Used, by_hour, cards_of
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
+from timekeeper.store.writes import usage as figures
+
+# A sidecar starts again a few times in a pod's life; whoever names more runs than this only loses his oldest.
+MOST_BOOTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One post of a pod's sidecar: ``ages_ms`` of its beats when it was received, and the figures of the
+    cards of each of them, or none at all."""
+
+    uid: str
+    boot: str
+    sequence: int
+    ages_ms: tuple[int, ...]
+    received_ms: int
+    figures: tuple[tuple[Figure, ...], ...] = ()
+
+
+class Heard(Enum):
+    """What became of a post: it counted, or it had been heard before, or its pod has no session (yet)."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The outcome of a post; ``namespace`` and whether the pod has ended are the ledger's, where it knows the
+    pod. ``over``: every container of it but our sidecar has ended for good."""
+
+    heard: Heard
+    namespace: str = ""
+    ended: bool = False
+    over: bool = False
+
+
+def record(connection: Connection, posts: Sequence[Post], interval_ms: int) -> list[Answered]:
+    """Write the posts that are new, in their order, and tell of each what became of it.
+
+    A post is new where its count is above all that its run has sent before. What a later count has overtaken
+    adds nothing, for only the latest beat counts, and later counts carry later beats. ``interval_ms``: how
+    often sidecars beat; one beat's figures stand for twice as long at most.
+    """
+    known = _sessions_of(connection, {post.uid for post in posts})
+    runs = _runs_of(connection, known)
+    used: dict[figures.Hour, Used] = {}
+    answers = []
+    for post in posts:
+        row = known.get(post.uid)
+        if row is None:
+            answers.append(Answered(Heard.UNKNOWN))
+            continue
+        before_ms = runs[post.uid].latest_ms()
+        is_new = runs[post.uid].take(post, row.bound_ms)
+        if is_new and post.figures:
+            _add_use(used, post, row, before_ms, 2 * interval_ms)
+        ended = row.ended_ms is not None
+        heard = Heard.NEW if is_new else Heard.REPEATED
+        answers.append(Answered(heard, row.namespace, ended, over=ended or row.others_ended))
+    _write(connection, runs)
+    figures.add(connection, used)
+    return answers
+
+
+def live(connection: Connection) -> int:
+    """How many sessions are not settled: whose sidecars may beat."""
+    return connection.execute(
+        select(func.count()).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
+    ).scalar_one()
+
+
+def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
+    columns = (
+        SESSIONS.c.uid,
+        SESSIONS.c.namespace,
+        SESSIONS.c.bound_ms,
+        SESSIONS.c.ended_ms,
+        SESSIONS.c.others_ended,
+        SESSIONS.c.devices,
+        SESSIONS.c.requested_milli,
+    )
+    found = select(*columns).where(SESSIONS.c.uid.in_(list(uids))).order_by(SESSIONS.c.uid)
+    # Locked, so that of two workers with the same post one waits: a run's first has no row to lock.
+    # In one order, the settler's too, so that nobody waits in a ring; a posting's reference waits for nobody.
+    found = found.with_for_update(key_share=True)
+    return {row.uid: row for row in connection.execute(found)}
+
+
+def _add_use(used: dict[figures.Hour, Used], post: Post, session: Any, before_ms: int, most_ms: int) -> None:
+    last_ms = post.received_ms if session.ended_ms is None else session.ended_ms
+    moments = (min(last_ms, beat_ms((age,), post.received_ms, session.bound_ms)) for age in post.ages_ms)
+    ordered = sorted(zip(moments, post.figures, strict=True), key=lambda beat: beat[0])
+    cards = cards_of(session.devices, session.requested_milli)
+    for hour_ms, each in by_hour(ordered, before_ms, most_ms, cards).items():
+        key = (post.uid, hour_ms)
+        used[key] = used[key] + each if key in used else each
+
+
+def beat_ms(ages_ms: Iterable[int], received_ms: int, bound_ms: int) -> int:
+    """The moment of the latest beat by the receiver's clock: never after its receipt, never before the pod
+    was bound (where our clock allows both, receipt wins)."""
+    latest = received_ms - min(ages_ms, default=0)
+    return min(received_ms, max(bound_ms, latest, 0))
+
+
+@dataclass(slots=True)
+class _Run:
+    """The last post of one run of a sidecar. ``is_stored``: it has a row; ``is_changed``: which no longer
+    says so."""
+
+    sequence: int
+    beat_ms: int
+    received_ms: int
+    is_stored: bool
+    is_changed: bool = False
+
+
+@dataclass(slots=True)
+class _Runs:
+    """What is known of one pod's sidecar, by run."""
+
+    by_boot: dict[str, _Run] = field(default_factory=dict)
+
+    def latest_ms(self) -> int:
+        """The latest beat of all runs; 0 where there is none."""
+        return max((run.beat_ms for run in self.by_boot.values()), default=0)
+
+    def take(self, post: Post, bound_ms: int) -> bool:
+        """Note the post; False where its run had got as far before.
+
+        The latest beat of all runs goes into the newest post's row, so that an old run's row can be dropped.
+        """
+        before = self.by_boot.get(post.boot)
+        if before is not None and post.sequence <= before.sequence:
+            return False
+        at_ms = max(beat_ms(post.ages_ms, post.received_ms, bound_ms), self.latest_ms())
+        is_stored = before is not None and before.is_stored
+        run = _Run(post.sequence, at_ms, max(post.received_ms, at_ms), is_stored, is_changed=True)
+        self.by_boot[post.boot] = run
+        return True
+
+    def too_old(self) -> list[str]:
+        """The runs that are one too many, the oldest of all."""
+        by_age = sorted(self.by_boot.items(), key=lambda each: (each[1].received_ms, each[1].beat_ms))
+        return [boot for boot, _ in by_age[:-MOST_BOOTS]]
+
+
+def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:
+    columns = (
+        HEARTBEATS.c.session_uid,
+        HEARTBEATS.c.boot,
+        HEARTBEATS.c.sequence,
+        HEARTBEATS.c.beat_ms,
+        HEARTBEATS.c.received_ms,
+    )
+    stored = select(*columns).where(HEARTBEATS.c.session_uid.in_(list(uids)))
+    # in one order, so that two workers of a PostgreSQL never wait for each other's rows
+    stored = stored.order_by(HEARTBEATS.c.session_uid, HEARTBEATS.c.boot).with_for_update()
+    runs = {uid: _Runs() for uid in uids}
+    for uid, boot, sequence, at_ms, received_ms in connection.execute(stored):
+        runs[uid].by_boot[boot] = _Run(sequence, at_ms, received_ms, is_stored=True)
+    return runs
+
+
+def _write(connection: Connection, runs: Mapping[str, _Runs]) -> None:
+    """Two statements at most, however many posts there were; rows in one order, so that two writers never
+    wait for each other."""
+    changed: list[dict[str, object]] = []
+    gone: list[dict[str, object]] = []
+    for uid, mine in sorted(runs.items()):
+        dropped = set(mine.too_old())
+        gone += [{"b_uid": uid, "b_boot": boot} for boot in sorted(dropped) if mine.by_boot[boot].is_stored]
+        changed += [
+            {
+                "session_uid": uid,
+                "boot": boot,
+                "sequence": run.sequence,
+                "beat_ms": run.beat_ms,
+                "received_ms": run.received_ms,
+            }
+            for boot, run in sorted(mine.by_boot.items())
+            if run.is_changed and boot not in dropped
+        ]
+    if changed:
+        connection.execute(_PUT, changed)
+    if gone:
+        connection.execute(_DELETE, gone)
+
+
+# The same words in both databases. Where another worker has written a run's first post meanwhile, the
+# later count stays.
+_PUT = text(
+    "INSERT INTO heartbeats (session_uid, boot, sequence, beat_ms, received_ms)"
+    " VALUES (:session_uid, :boot, :sequence, :beat_ms, :received_ms)"
+    " ON CONFLICT (session_uid, boot) DO UPDATE SET"
+    " sequence = excluded.sequence, beat_ms = excluded.beat_ms, received_ms = excluded.received_ms"
+    " WHERE excluded.sequence > heartbeats.sequence"
+)
+_HERE = (HEARTBEATS.c.session_uid == bindparam("b_uid"), HEARTBEATS.c.boot == bindparam("b_boot"))
+_DELETE = delete(HEARTBEATS).where(*_HERE)
+
+
+def count(connection: Connection) -> int:
+    """How many runs of sidecars are known."""
+    return connection.execute(select(func.count()).select_from(HEARTBEATS)).scalar_one()

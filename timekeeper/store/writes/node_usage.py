@@ -1,0 +1,206 @@
+"""What nodes' agents report, on disk: each node's last report in one row, and its pods' use by the hour."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+from sqlalchemy import delete, func, select, text, update
+
+from timekeeper.accounts.card_use.agent_looks import Excess, Held, Look, in_order, used
+from timekeeper.accounts.card_use.figures import Figure, Used
+from timekeeper.accounts.card_use.overuse import FRESH_MS, Episode, Over, Seen, follow
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import NODE_USES, SESSIONS
+from timekeeper.store.queries.ledger import chunks
+from timekeeper.store.writes import usage as figures
+
+NODE = "node"
+MOST_RUNS = 8  # of an agent, whose counts are remembered
+_LAPSE_INTERVALS = 3  # one look that tells nothing, and one that is late, end no episode
+_FORGOTTEN_MS = 30 * 86_400_000  # as old as a report may be: a node that was silent for so long is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One post of a node's agent: its run, its how manieth post, and what it saw."""
+
+    node: str
+    boot: str
+    sequence: int
+    received_ms: int
+    looks: tuple[Look, ...]
+
+
+class Taken(Enum):
+    """What became of a report."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``elsewhere``, ``unknown``: how many entries of pods were left out, for their session is on another
+    node, or there is none."""
+
+    taken: Taken
+    elsewhere: int = 0
+    unknown: int = 0
+
+
+def record(connection: Connection, report: Report, interval_ms: int) -> Outcome:
+    """Write what a report adds. One whose count its run has reached before adds nothing. ``interval_ms``: how
+    often agents report; one look stands for twice as long at most."""
+    row = _row(connection, report)
+    runs: dict[str, int] = orjson.loads(row.runs)
+    if report.sequence <= runs.get(report.boot, -1):
+        return Outcome(Taken.REPEATED)
+    named = {uid for look in report.looks for uid, _ in look.pods}
+    held, elsewhere = _held(connection, named, report.node)
+    looks = in_order(report.looks, report.received_ms)
+    found: dict[figures.Hour, Used] = {}
+    for uid, hour_ms, each in used(looks, held, row.use_ms, 2 * interval_ms):
+        key = (uid, hour_ms)
+        found[key] = found[key] + each if key in found else each
+    figures.add(connection, found, NODE)
+    new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
+    lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
+    episodes = follow(_episodes(row), new, held, lapse_ms)
+    _write(connection, report, row, new, episodes)
+    return Outcome(Taken.NEW, elsewhere, len(named) - len(held) - elsewhere)
+
+
+def reporting(connection: Connection, now_ms: int) -> int:
+    """How many nodes' agents were heard lately."""
+    lately = NODE_USES.c.received_ms > now_ms - FRESH_MS
+    return connection.execute(select(func.count()).select_from(NODE_USES).where(lately)).scalar_one()
+
+
+def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
+    """Each node that was looked at lately, with its cards' use: JSON, by UUID."""
+    found = select(NODE_USES.c.name, NODE_USES.c.cards).where(_is_fresh(now_ms)).order_by(NODE_USES.c.name)
+    return [(row.name, row.cards) for row in connection.execute(found)]
+
+
+def over(connection: Connection, namespace: str, now_ms: int) -> list[Over]:
+    """The pods over their memory share by the last reports, of one namespace or (empty) of all, by UID."""
+    columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
+    rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
+    by_uid: dict[str, list[tuple[str, Episode]]] = {}
+    for row in connection.execute(rows):
+        for uid, episode in _episodes(row).items():
+            by_uid.setdefault(uid, []).append((row.name, episode))
+    named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
+    if namespace:
+        named = named.where(SESSIONS.c.namespace == namespace)
+    return [
+        Over(row.uid, row.namespace, row.name, row.node, episode)
+        for some in chunks(sorted(by_uid))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
+        for node, episode in by_uid[row.uid]
+        if node == row.node
+    ]
+
+
+def _is_fresh(now_ms: int) -> Any:
+    """Neither too old nor, where a clock was set back, of a time that has not come."""
+    return NODE_USES.c.use_ms.between(now_ms - FRESH_MS + 1, now_ms + FRESH_MS)
+
+
+# The same words in both databases: of two workers with a node's first report one waits, and finds the row.
+_FIRST = text(
+    "INSERT INTO node_uses (name, runs, use_ms, received_ms, cards, overuse)"
+    " VALUES (:name, '{}', 0, :received_ms, '{}', '{}') ON CONFLICT (name) DO NOTHING"
+)
+
+
+def _row(connection: Connection, report: Report) -> Any:
+    """The node's row, locked; made where it has none, and then those of nodes long gone are dropped."""
+    which = select(NODE_USES).where(NODE_USES.c.name == report.node).with_for_update()
+    row = connection.execute(which).first()
+    if row is None:
+        long_ago = NODE_USES.c.received_ms < report.received_ms - _FORGOTTEN_MS
+        connection.execute(delete(NODE_USES).where(long_ago))
+        connection.execute(_FIRST, {"name": report.node, "received_ms": report.received_ms})
+        row = connection.execute(which).one()
+    return row
+
+
+def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[str, Held], int]:
+    """The sessions of these pods that are on the node, and how many are on another. Locked against folding
+    alone, which would leave figures that belong to nobody."""
+    its = SESSIONS.c
+    since = func.coalesce(its.started_ms, its.bound_ms).label("since_ms")
+    columns = (its.uid, its.node, since, its.ended_ms, its.devices, its.requested_milli)
+    found = select(*columns).where(its.uid.in_(list(uids))).order_by(its.uid)
+    rows = connection.execute(found.with_for_update(read=True, key_share=True)).all()
+    held = {
+        row.uid: Held(row.uid, row.since_ms, row.ended_ms, row.devices, row.requested_milli)
+        for row in rows
+        if row.node == node
+    }
+    return held, len(rows) - len(held)
+
+
+def _write(
+    connection: Connection,
+    report: Report,
+    row: Any,
+    new: tuple[tuple[int, Look], ...],
+    episodes: Mapping[str, Episode],
+) -> None:
+    runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
+    runs[report.boot] = report.sequence
+    kept = dict(list(runs.items())[-MOST_RUNS:])
+    values: dict[str, Any] = {
+        "runs": orjson.dumps(kept).decode(),
+        # where our clock was set back, the last look is no later than what was received last
+        "received_ms": max(row.use_ms, report.received_ms),
+    }
+    if new:
+        at_ms, last = new[-1]
+        values |= {
+            "use_ms": at_ms,
+            "cards": orjson.dumps(_uses(last.cards)).decode(),
+            "overuse": orjson.dumps({uid: _written(each) for uid, each in episodes.items()}).decode(),
+        }
+    connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
+
+
+def _uses(cards: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
+    return {
+        each.uuid: {"uuid": each.uuid, "utilisation": each.utilisation, "memory_mib": each.memory_mib}
+        for each in cards
+    }
+
+
+def _written(episode: Episode) -> dict[str, Any]:
+    cards = [
+        {
+            "uuid": each.excess.uuid,
+            "memory_mib": each.excess.memory_mib,
+            "share_mib": each.excess.share_mib,
+            "seen": each.seen_ms,
+        }
+        for each in episode.cards
+    ]
+    return {"since": episode.since_ms, "cards": cards}
+
+
+def _episodes(row: Any) -> dict[str, Episode]:
+    """The node's episodes by UID. The release before this one writes no ``seen``: its last look saw them."""
+    return {
+        uid: Episode(
+            entry["since"],
+            tuple(
+                Seen(
+                    Excess(each["uuid"], each["memory_mib"], each["share_mib"]), each.get("seen", row.use_ms)
+                )
+                for each in entry["cards"]
+            ),
+        )
+        for uid, entry in orjson.loads(row.overuse).items()
+    }

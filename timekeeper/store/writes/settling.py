@@ -1,0 +1,126 @@
+"""The one transaction that writes what a tick of the settler decided."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import Table, bindparam, delete, update
+
+from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.changes import Changes
+from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.posting import Posting
+from timekeeper.accounts.session import Session
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import (
+    ENTRIES,
+    ENTRY_ERRORS,
+    GRANTS,
+    NODES,
+    POSTINGS,
+    PULSE,
+    SESSIONS,
+    STANDINGS,
+    WAITING,
+)
+from timekeeper.store.writes.inserting import insert_all
+
+_SESSION = tuple(each.name for each in fields(Session))
+_POSTING = tuple(each.name for each in fields(Posting))
+_EVIDENCE = (
+    "started_ms",
+    "ended_ms",
+    "vanished_ms",
+    "grace_ms",
+    "watermark_ms",
+    "settled_ms",
+    "others_ended",
+)
+
+
+def apply(connection: Connection, changes: Changes) -> None:
+    """Write a tick's decisions. Raises on a posting, a grant or a session that is there already."""
+    insert_all(connection, ENTRIES, [_entry_row(each) for each in changes.entries])
+    _write_sessions(connection, changes)
+    _write_watermarks(connection, changes)
+    # In the order in which the totals by day are kept, or we and another writer may wait crosswise for them.
+    postings = sorted(changes.postings, key=lambda each: (each.namespace, each.from_ms))
+    insert_all(connection, POSTINGS, [_posting_row(each) for each in postings])
+    insert_all(connection, GRANTS, [grant_row(each) for each in changes.grants])
+    if changes.errors is not None:
+        seen_ms = changes.pulse.tick_ms if changes.pulse else 0
+        rows = [{"key": key, "sentence": text, "seen_ms": seen_ms} for key, text in changes.errors.items()]
+        _replace(connection, ENTRY_ERRORS, rows)
+    if changes.waiting is not None:
+        _write_waiting(connection, changes.waiting)
+    if changes.published is not None:
+        row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
+        _replace(connection, STANDINGS, [row])
+    if changes.pulse is not None:
+        _replace(connection, PULSE, [{"id": 1, **asdict(changes.pulse)}])
+
+
+def grant_row(grant: Grant) -> dict[str, Any]:
+    """A grant as its row."""
+    return {
+        "subject": grant.subject,
+        "period_start_ms": grant.span.start_ms,
+        "period_end_ms": grant.span.end_ms,
+        "amount": grant.amount,
+        "kind": grant.kind,
+        "reason": grant.reason,
+        "actor": grant.actor,
+        "idempotency_key": grant.idempotency_key,
+        "created_ms": grant.created_ms,
+    }
+
+
+def _write_sessions(connection: Connection, changes: Changes) -> None:
+    rows = [{name: getattr(each, name) for name in _SESSION} for each in changes.opened]
+    insert_all(connection, SESSIONS, rows)
+    if not changes.changed:
+        return
+    # "b_" keeps the name of the row's key apart from the columns that are set; in the order in which
+    # heartbeats lock sessions, so that neither waits for the other at once
+    rows = [
+        {"b_uid": each.uid, **{f"b_{name}": getattr(each, name) for name in _EVIDENCE}}
+        for each in sorted(changes.changed, key=lambda each: each.uid)
+    ]
+    new: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _EVIDENCE}
+    connection.execute(update(SESSIONS).where(SESSIONS.c.uid == bindparam("b_uid")).values(new), rows)
+
+
+def _write_watermarks(connection: Connection, changes: Changes) -> None:
+    heard = changes.watermarks.items()
+    new = [{"name": name, "watermark_ms": at} for name, at in heard if name in changes.new_nodes]
+    old = [{"b_name": name, "b_at": at} for name, at in heard if name not in changes.new_nodes]
+    insert_all(connection, NODES, new)
+    if old:
+        statement = (
+            update(NODES).where(NODES.c.name == bindparam("b_name")).values(watermark_ms=bindparam("b_at"))
+        )
+        connection.execute(statement, old)
+
+
+def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
+    """The namespaces whose rate is another now; 0 where none wait any more."""
+    connection.execute(_NO_LONGER, [{"b_name": name} for name in rates])
+    rows = [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
+    insert_all(connection, WAITING, rows)
+
+
+_NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
+
+
+def _entry_row(entry: Entry) -> dict[str, Any]:
+    return {"key": entry.key, "text": entry.text, "from_ms": entry.from_ms}
+
+
+def _posting_row(posting: Posting) -> dict[str, Any]:
+    return {**{name: getattr(posting, name) for name in _POSTING}, "amount": posting.amount}
+
+
+def _replace(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """The table's whole content anew; only for the small ones."""
+    connection.execute(delete(table))
+    insert_all(connection, table, rows)

@@ -1,0 +1,300 @@
+"""The Secrets and the webhook configurations, as the certificate process reads and writes them."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import urllib3
+from kubernetes import client, config
+from kubernetes.config import ConfigException
+
+from timekeeper.core.kube.lease import Lease, read_lease
+from webhook.controller.checks import CHECK, NAME, condition
+from webhook.controller.plan import CA_SECRET, Pair
+
+AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+POLICIES = "mutatingadmissionpolicies"
+_GROUP = "/apis/admissionregistration.k8s.io"
+_CONFIGURATIONS = f"{_GROUP}/v1"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_MERGE, _BY_NAMES = "application/merge-patch+json", "application/strategic-merge-patch+json"
+_TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
+_LABELS = {"app.kubernetes.io/part-of": "bursar"}
+_TIMEOUT_S = 10.0
+
+
+class UnreachableError(Exception):
+    """The API server could not be asked, or refused; the text says what and why."""
+
+
+class AbsentError(UnreachableError):
+    """There is no such object."""
+
+
+class Cluster:
+    """The API server, by a kubeconfig file or, with None, by the pod's own service account.
+
+    Raises UnreachableError from every call, from the first on where there is no configuration to use.
+    """
+
+    def __init__(self, kubeconfig: Path | None, namespace: str) -> None:
+        self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
+        self._leases = _LEASES.format(namespace)
+        self._namespace = namespace
+        self._configuration = client.Configuration()
+        try:
+            if kubeconfig is None:
+                config.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
+            else:
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    str(kubeconfig), client_configuration=self._configuration
+                )
+        except (ConfigException, OSError) as error:
+            raise UnreachableError(f"no way to an API server: {error}") from error
+        self._http = client.ApiClient(self._configuration).rest_client.pool_manager
+
+    def secret(self, name: str) -> tuple[Pair | None, str]:
+        """A stored pair with its resourceVersion: the version empty and the pair None where there is no
+        Secret; a key that it lacks is empty."""
+        status, found = self._call("GET", f"{self._secrets}/{name}")
+        if status == 404:
+            return None, ""
+        self._demand(status == 200, f"read Secret {name}", found)
+        return _pair(name, found), str(found["metadata"]["resourceVersion"])
+
+    def store(self, name: str, pair: Pair, version: str) -> bool:
+        """Creates the Secret, or changes the one of this version, leaving what others have written into it;
+        False where someone else was faster."""
+        data = {key: base64.b64encode(value).decode() or None for key, value in _data(name, pair).items()}
+        metadata: dict[str, Any] = {"labels": _LABELS, "annotations": _annotations(name, pair)}
+        body: dict[str, Any]
+        if version:
+            body = {"metadata": metadata | {"resourceVersion": version}, "data": data}
+            status, found = self._call("PATCH", f"{self._secrets}/{name}", body, _MERGE)
+        else:
+            metadata |= {"name": name, "namespace": self._namespace}
+            metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v}
+            body = {"apiVersion": "v1", "kind": "Secret", "type": _type(name), "metadata": metadata}
+            body["data"] = {key: value for key, value in data.items() if value}
+            status, found = self._call("POST", self._secrets, body)
+        if status == 409 or (version and status == 404):
+            return False
+        self._demand(status in (200, 201), f"write Secret {name}", found)
+        return True
+
+    def bundles(self, kind: str, name: str) -> dict[str, bytes]:
+        """The CA bundle of each webhook of a configuration, by the webhook's name; empty where it has none.
+        Raises AbsentError where there is no such configuration."""
+        found, _ = self._configured(kind, name)
+        return {each["name"]: _decoded(each["clientConfig"].get("caBundle")) for each in found}
+
+    def trust(self, kind: str, name: str, bundle: bytes) -> bool:
+        """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed.
+        Raises AbsentError where there is no such configuration."""
+        text = base64.b64encode(bundle).decode()
+        webhooks, _ = self._configured(kind, name)
+        stale = [each["name"] for each in webhooks if each["clientConfig"].get("caBundle") != text]
+        if not stale:
+            return False
+        # merged by the webhooks' names, so that nothing else in them is touched
+        changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
+        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, _BY_NAMES)
+        self._demand(status == 200, f"write the CA into {kind}/{name}", found)
+        return True
+
+    def mutating(self) -> tuple[list[dict[str, Any]], str, datetime]:
+        """Every MutatingWebhookConfiguration, the version of the list, and the time by the API server's own
+        clock."""
+        kind = KINDS[0]
+        status, found, told = self._answered("GET", f"{_CONFIGURATIONS}/{kind}")
+        self._demand(status == 200, f"list {kind}", found)
+        try:
+            now = parsedate_to_datetime(told.get("Date", ""))
+        except ValueError as error:
+            raise UnreachableError("the API server's answer tells no time") from error
+        return list(found.get("items") or []), str(found["metadata"]["resourceVersion"]), now
+
+    def policies(self) -> list[dict[str, Any]]:
+        """Every MutatingAdmissionPolicy; none where the API server knows no such kind."""
+        for version in ("v1", "v1beta1"):
+            path = f"{_GROUP}/{version}/{POLICIES}"
+            status, found = self._call("GET", path)
+            if status != 404:
+                self._demand(status == 200, f"list {POLICIES}", found)
+                return list(found.get("items") or [])
+        return []
+
+    def await_change(self, version: str, for_s: int) -> None:
+        """Waits until a MutatingWebhookConfiguration is changed after this version of the list, or the time
+        is over."""
+        query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": for_s})
+        path = f"{_CONFIGURATIONS}/{KINDS[0]}?{query}"
+        response = self._request("GET", path, None, "application/json", for_s + _TIMEOUT_S, whole=False)
+        try:
+            self._demand(response.status == 200, f"watch {KINDS[0]}", f"status {response.status}")
+            response.read(1)  # whatever it is, all is listed anew
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from error
+        finally:
+            response.close()
+
+    def checking(self, name: str) -> tuple[dict[str, Any] | None, str]:
+        """The webhook `CHECK` of a configuration, and the configuration's version; None where it has no such
+        webhook. Raises AbsentError where there is no such configuration."""
+        webhooks, version = self._configured(KINDS[1], name)
+        return next((each for each in webhooks if each["name"] == CHECK), None), version
+
+    def spare(self, name: str, until: datetime | None, version: str = "") -> bool:
+        """Has the configuration's webhook `CHECK` spared until then, or with None asked about every pod
+        again; False where the configuration is another version by now."""
+        changed = condition(until) if until is not None else {"name": NAME, "$patch": "delete"}
+        body: dict[str, Any] = {"webhooks": [{"name": CHECK, "matchConditions": [changed]}]}
+        if version:
+            body["metadata"] = {"resourceVersion": version}
+        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{KINDS[1]}/{name}", body, _BY_NAMES)
+        if version and status == 409:
+            return False
+        self._demand(status == 200, f"write into {KINDS[1]}/{name} which pods it is asked about", found)
+        return True
+
+    def hand_out(self, namespace: str, bundle: bytes) -> bool:
+        """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret
+        of ours; False where nothing was to be changed, or where there is no such namespace."""
+        folder = f"/api/v1/namespaces/{namespace}/configmaps"
+        data = {"ca.crt": bundle.decode("ascii")}
+        status, found = self._call("GET", f"{folder}/{AGENTS_CA}")
+        if status == 200 and (found.get("data") or {}).get("ca.crt") == data["ca.crt"]:
+            return False
+        if status == 404:
+            metadata = {"name": AGENTS_CA, "namespace": namespace, "labels": _LABELS}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            status, found = self._call("POST", folder, body)
+            if status == 404:
+                return False
+        if status in (200, 409):  # it is there by now
+            status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, _MERGE)
+        self._demand(status in (200, 201), f"write ConfigMap {namespace}/{AGENTS_CA}", found)
+        return True
+
+    def lease(self, name: str) -> Lease | None:
+        """A Lease; None where there is none."""
+        status, found = self._call("GET", f"{self._leases}/{name}")
+        if status == 404:
+            return None
+        self._demand(status == 200, f"read Lease {name}", found)
+        return read_lease(found)
+
+    def hold(self, name: str, lease: Lease | None, holder: str, duration_s: int) -> bool:
+        """Writes oneself as the Lease's holder (an empty one gives it back), over this version of it or, with
+        None, as a new one; False where someone else was faster."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody reckons with it
+        metadata: dict[str, Any] = {"name": name, "namespace": self._namespace, "labels": _LABELS}
+        spec: dict[str, Any] = {"leaseDurationSeconds": duration_s, "renewTime": now}
+        if holder:
+            spec["holderIdentity"] = holder
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        if lease is None:
+            status, found = self._call("POST", self._leases, body)
+        else:
+            metadata["resourceVersion"] = lease.version
+            status, found = self._call("PUT", f"{self._leases}/{name}", body)
+        if status == 409 or (lease is not None and status == 404):
+            return False
+        self._demand(status in (200, 201), f"write Lease {name}", found)
+        return True
+
+    def _configured(self, kind: str, name: str) -> tuple[list[dict[str, Any]], str]:
+        status, found = self._call("GET", f"{_CONFIGURATIONS}/{kind}/{name}")
+        if status == 404:
+            raise AbsentError(f"there is no {kind}/{name}")
+        self._demand(status == 200, f"read {kind}/{name}", found)
+        return list(found.get("webhooks") or []), str(found["metadata"]["resourceVersion"])
+
+    def _call(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        status, found, _ = self._answered(method, path, body, content_type)
+        return status, found
+
+    def _answered(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> tuple[int, Any, Mapping[str, str]]:
+        answer = self._request(method, path, body, content_type, _TIMEOUT_S)
+        try:
+            return answer.status, orjson.loads(answer.data), answer.headers
+        except orjson.JSONDecodeError as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from error
+
+    def _request(
+        self, method: str, path: str, body: object, content_type: str, timeout_s: float, whole: bool = True
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        try:
+            return self._http.request(
+                method,
+                self._configuration.host + path,
+                body=None if body is None else orjson.dumps(body),
+                headers=headers,
+                timeout=timeout_s,
+                retries=False,
+                preload_content=whole,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from error
+
+    def _demand(self, holds: bool, what: str, answer: Any) -> None:
+        if not holds:
+            said = answer.get("message") if isinstance(answer, dict) else answer
+            raise UnreachableError(f"cannot {what}: {said}")
+
+
+def _type(name: str) -> str:
+    return "Opaque" if name == CA_SECRET else "kubernetes.io/tls"
+
+
+def _data(name: str, pair: Pair) -> dict[str, bytes]:
+    if name == CA_SECRET:
+        return {"ca.crt": pair.bundle, "ca.key": pair.key, "former.key": pair.former_key}
+    return {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pair.bundle}
+
+
+def _annotations(name: str, pair: Pair) -> dict[str, str | None]:
+    if name != CA_SECRET:
+        return {}
+    return {_TRUSTED_SINCE: pair.trusted_since.isoformat() if pair.trusted_since else None}
+
+
+def _pair(name: str, secret: dict[str, Any]) -> Pair:
+    held = {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
+    bundle = held.get("ca.crt", b"")
+    if name != CA_SECRET:
+        return Pair(held.get("tls.crt", b""), held.get("tls.key", b""), bundle)
+    since = (secret["metadata"].get("annotations") or {}).get(_TRUSTED_SINCE, "")
+    return Pair(bundle, held.get("ca.key", b""), bundle, held.get("former.key", b""), _time(since))
+
+
+def _decoded(text: str | None) -> bytes:
+    """What base64 text says; nothing where it is none."""
+    try:
+        return base64.b64decode(text or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _time(text: str) -> datetime | None:
+    """A time with its zone; None where the text is none."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return read if read.tzinfo is not None else None

@@ -1,0 +1,170 @@
+"""Which certificates are good and what must be made. Pure: what is stored and the time in, what is wanted
+out.
+
+A CA is changed in three steps, and what is stored tells how far they have come, so that any process can go on
+where another stopped:
+
+1. A new CA is put first in the bundle, which is written wherever somebody trusts: the webhook configurations
+   and each server's ``ca.crt``. Leaves are still signed by the former CA, whose key stays (``former_key``).
+2. Once the bundle has been everywhere for the overlap (``trusted_since``), leaves are signed by the new one.
+3. Once every leaf has been of the new CA for the overlap, the former and its key are dropped.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from cryptography import x509
+
+from webhook.controller import reading
+from webhook.lives import Lives
+
+SERVERS = ("webhook", "timekeeper")
+CA_SECRET = "bursar-ca"  # noqa: S105 a Secret's name
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its private key, and the bundle of CAs that its peers trust; all PEM.
+
+    Of the CA itself the bundle begins with the certificate, and former CAs follow; ``former_key``: of the one
+    that signs until the new one may; ``trusted_since``: the bundle has been everywhere since then.
+    """
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    bundle: bytes
+    former_key: bytes = field(default=b"", repr=False)
+    trusted_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A server's certificate that there must be: its Secret, and the names and addresses it is reached by."""
+
+    server: str
+    names: tuple[str, ...]
+
+    @property
+    def secret(self) -> str:
+        """The name of its Secret."""
+        return f"bursar-{self.server}-tls"
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What the CA's Secret must hold: with ``new``, a CA that is yet to be made, before ``bundle``."""
+
+    new: bool
+    bundle: bytes
+    key: bytes = field(repr=False)
+    former_key: bytes = field(repr=False)
+
+
+def leaves(namespace: str, extra_names: Iterable[str]) -> tuple[Leaf, ...]:
+    """The leaves of all servers, by every name that a Service of theirs has."""
+    return tuple(
+        Leaf(server, (*_service_names(f"bursar-{server}", namespace), *extra_names)) for server in SERVERS
+    )
+
+
+def authority(
+    ca: Pair | None, stored: Mapping[str, Pair], wanted: tuple[Leaf, ...], now: datetime, lives: Lives
+) -> Authority:
+    """What the CA's Secret must hold, after what it and the leaves (by Secret) hold now.
+
+    A CA is made anew where there is none that can sign, and when less than a third of its life is left. A CA
+    that has signed a leaf in use goes on being trusted, also where its own Secret is lost.
+    """
+    present = [pair for leaf in wanted if (pair := stored.get(leaf.secret)) is not None]
+    trusted = reading.authorities(ca.bundle, now) if ca else ()
+    keys = (ca.key, ca.former_key) if ca else ()
+    signs = bool(
+        ca and trusted and reading.belongs(ca.key, trusted[0]) and reading.has_begun(trusted[0], now)
+    )
+    if ca is None or not signs or not reading.lasts(trusted[0], now):
+        former = next((key for key in keys if _signer(trusted, key, now)), b"")
+        return Authority(True, reading.bundle((*trusted, *_in_use(present, now))), b"", former)
+    if len(present) == len(wanted) and all(_settled(each, trusted[0], now, lives) for each in present):
+        return Authority(False, reading.bundle(trusted[:1]), ca.key, b"")
+    former = ca.former_key if _signer(trusted, ca.former_key, now) else b""
+    return Authority(False, reading.bundle((*trusted, *_in_use(present, now))), ca.key, former)
+
+
+def signer(ca: Pair, now: datetime, lives: Lives) -> Pair:
+    """What leaves are signed with: the newest CA once it has been trusted everywhere for the overlap, until
+    then the former where its key is left."""
+    former = _signer(reading.authorities(ca.bundle, now), ca.former_key, now)
+    if former is None or _is_ripe(ca, now, lives):
+        return ca
+    return Pair(reading.bundle([former]), ca.former_key, ca.bundle)
+
+
+def due(
+    ca: Pair, stored: Mapping[str, Pair], wanted: Iterable[Leaf], now: datetime, lives: Lives
+) -> tuple[Leaf, ...]:
+    """The leaves that must be made anew: absent, unreadable, for other names, with less than a third of their
+    life left, of a CA that is not trusted, or of a former one though the newest may sign."""
+    trusted = reading.authorities(ca.bundle, now)
+    by = trusted[:1] if _is_ripe(ca, now, lives) else trusted
+    return tuple(leaf for leaf in wanted if not _serves(stored.get(leaf.secret), leaf, by, now))
+
+
+def trusting(ca: Pair, stored: Mapping[str, Pair]) -> dict[str, Pair]:
+    """The leaves that name another bundle, with the CA's."""
+    return {
+        name: replace(pair, bundle=ca.bundle) for name, pair in stored.items() if pair.bundle != ca.bundle
+    }
+
+
+def _service_names(service: str, namespace: str) -> tuple[str, ...]:
+    qualified = f"{service}.{namespace}"
+    return service, qualified, f"{qualified}.svc", f"{qualified}.svc.cluster.local"
+
+
+def _is_ripe(ca: Pair, now: datetime, lives: Lives) -> bool:
+    return ca.trusted_since is not None and ca.trusted_since + lives.overlap <= now
+
+
+def _signer(trusted: Iterable[x509.Certificate], key: bytes, now: datetime) -> x509.Certificate | None:
+    """The CA that can sign with this key now."""
+    return next((ca for ca in trusted if reading.belongs(key, ca) and reading.has_begun(ca, now)), None)
+
+
+def _in_use(present: Iterable[Pair], now: datetime) -> list[x509.Certificate]:
+    """The CAs of leaves that may be served, as their own bundles name them."""
+    found = []
+    for pair in present:
+        certificate = _readable(pair)
+        if certificate is not None and reading.ends(certificate) > now:
+            candidates = reading.authorities(pair.bundle, now)
+            found += [each for each in candidates if reading.is_issued_by(certificate, each)]
+    return found
+
+
+def _settled(pair: Pair, newest: x509.Certificate, now: datetime, lives: Lives) -> bool:
+    """Whether no process serves a leaf of a former CA in this one's place any more."""
+    certificate = _readable(pair)
+    return (
+        certificate is not None
+        and reading.is_issued_by(certificate, newest)
+        and reading.issued(certificate) + lives.overlap <= now
+    )
+
+
+def _serves(pair: Pair | None, leaf: Leaf, by: Iterable[x509.Certificate], now: datetime) -> bool:
+    certificate = _readable(pair)
+    return (
+        certificate is not None
+        and reading.lasts(certificate, now)
+        and reading.names(certificate) == frozenset(leaf.names)
+        and any(reading.is_issued_by(certificate, each) for each in by)
+    )
+
+
+def _readable(pair: Pair | None) -> x509.Certificate | None:
+    """The certificate where all of its text parses, as a server must load it, and the key is its own."""
+    if pair is None or not reading.is_bundle(pair.certificate):
+        return None
+    (first, *_) = reading.certificates(pair.certificate)
+    return first if reading.belongs(pair.key, first) else None

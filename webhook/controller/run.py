@@ -1,0 +1,262 @@
+"""Sets the certificates right, again and again: what is absent, old, unreadable or taken away is put back.
+Beside it `Sparing` looks after which pods /validate is asked about."""
+
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from timekeeper.core.kube.lease import Watched, is_free, watched
+from webhook import log
+from webhook.controller import files, plan
+from webhook.controller.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, UnreachableError
+from webhook.controller.issue import new_ca, new_leaf
+from webhook.controller.plan import CA_SECRET, Leaf, Pair, leaves
+from webhook.controller.reading import authorities, bundle, is_bundle
+from webhook.controller.sparing import Sparing
+from webhook.lives import Lives
+from webhook.settings.settings import CertificateSettings
+
+LEASE = "bursar-certificates"
+_LEASE_LOOKS = 3  # so many looks without a sign of the leader, and another takes over
+_MOST_RACES = 5
+_LIVES = Lives()
+
+Clock = Callable[[], datetime]
+
+
+class CannotRunError(Exception):
+    """There is no API server to go to; the text is for the person who started us."""
+
+
+def run(settings: CertificateSettings) -> int:
+    """Runs until SIGTERM or SIGINT and returns 0; with ``once`` returns 1 where something could not be set
+    right, and leaves alone which pods are checked, for nobody would look after it. Raises CannotRunError."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        cluster = Cluster(settings.kubeconfig, settings.namespace)
+    except UnreachableError as error:
+        raise CannotRunError(str(error)) from error
+    if settings.once:  # whoever leads: a write that another was faster with is not done
+        return 0 if look(cluster, settings, _now) else 1
+    election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
+    sparing = Sparing(cluster, settings, lambda: election.leading)
+    thread = threading.Thread(target=sparing.keep, args=(ended,), name="sparing", daemon=True)
+    leads = election.leads()  # before the thread's first look
+    thread.start()
+    while thread.is_alive():
+        if leads:
+            look(cluster, settings, _now)
+        elif settings.folder is not None:
+            follow(cluster, settings)
+        if ended.wait(settings.every_s):
+            election.give_back()
+            return 0
+        leads = election.leads()
+    election.give_back()
+    log.to_stderr("ended", why="the thread that looks after the checks has failed")
+    return 1
+
+
+class Election:
+    """Whether this process is the one that acts, by the Lease of all of them."""
+
+    def __init__(self, cluster: Cluster, duration_s: int, now_s: Callable[[], float]) -> None:
+        self._cluster, self._duration_s, self._now_s = cluster, duration_s, now_s
+        self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        self._seen: Watched | None = None
+        self._leads: bool | None = None  # not known before the first look
+
+    @property
+    def leading(self) -> bool:
+        """Whether it did at the last look. For any thread."""
+        return self._leads is True
+
+    def leads(self) -> bool:
+        """Takes or renews the Lease where it can be; False too where the API server cannot be asked."""
+        try:
+            lease = self._cluster.lease(LEASE)
+            self._seen = watched(lease, self._seen, self._now_s())
+            leads = is_free(lease, self._me, self._seen, self._now_s()) and self._cluster.hold(
+                LEASE, lease, self._me, self._duration_s
+            )
+        except UnreachableError as error:
+            log.to_stderr("not-elected", error=error)
+            leads = False
+        if leads != self._leads:
+            log.to_stderr("leading" if leads else "following", as_=self._me)
+        self._leads = leads
+        return leads
+
+    def give_back(self) -> None:
+        """Lets another lead at once."""
+        if not self._leads:
+            return
+        try:
+            lease = self._cluster.lease(LEASE)
+            if lease is not None and lease.holder == self._me:
+                self._cluster.hold(LEASE, lease, "", self._duration_s)
+        except UnreachableError as error:
+            log.to_stderr("lease-not-given-back", error=error)
+
+
+def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
+    """One look at everything; what fails is logged and does not keep the rest from being set right."""
+    wanted = leaves(settings.namespace, settings.extra_names)
+    troubles: set[type[UnreachableError]] = set()
+
+    def tell(trusted: bytes) -> None:
+        troubles.clear()
+        troubles.update(_told(cluster, settings, trusted))
+
+    try:
+        if settings.issuer == "cert-manager":
+            return _vouched(cluster, settings.configuration, wanted, clock(), tell) and not troubles
+        ca, stored = certified(cluster, wanted, clock, settings.lives, tell)
+        if troubles <= {AbsentError}:  # where there is no configuration nobody calls, or has to trust
+            _mark(cluster, ca, clock())
+    except UnreachableError as error:
+        log.to_stderr("not-certified", error=error)
+        return False
+    written = settings.folder is None or _written(settings.folder, wanted, stored)
+    return written and not troubles
+
+
+def follow(cluster: Cluster, settings: CertificateSettings) -> bool:
+    """What a process does that does not lead: keeps its own files like the Secrets."""
+    wanted = leaves(settings.namespace, settings.extra_names)
+    try:
+        found = {leaf.secret: cluster.secret(leaf.secret)[0] for leaf in wanted}
+    except UnreachableError as error:
+        log.to_stderr("not-followed", error=error)
+        return False
+    stored = {name: pair for name, pair in found.items() if pair is not None}
+    present = tuple(leaf for leaf in wanted if leaf.secret in stored)
+    return settings.folder is None or _written(settings.folder, present, stored)
+
+
+def certified(
+    cluster: Cluster,
+    wanted: tuple[Leaf, ...],
+    clock: Clock,
+    lives: Lives = _LIVES,
+    tell: Callable[[bytes], None] = lambda _: None,
+) -> tuple[Pair, dict[str, Pair]]:
+    """The CA and every leaf, by Secret, after what was missing has been made and stored. ``tell`` is given
+    the bundle before a leaf is stored.
+
+    Each write is tied to what was read: where another process was faster, all is read again. Raises
+    UnreachableError, also when it loses that race for good.
+    """
+    for _ in range(_MOST_RACES):
+        present, ca_version = cluster.secret(CA_SECRET)
+        found = {leaf.secret: cluster.secret(leaf.secret) for leaf in wanted}
+        stored = {name: pair for name, (pair, _) in found.items() if pair is not None}
+        now = clock()
+        ca = _ca(plan.authority(present, stored, wanted, now, lives), present, now, lives)
+        if ca != present and not _stored(cluster, CA_SECRET, ca, ca_version):
+            continue
+        tell(ca.bundle)
+        by = plan.signer(ca, now, lives)
+        made = plan.trusting(ca, stored) | {
+            leaf.secret: new_leaf(by, leaf, now, lives.leaf)
+            for leaf in plan.due(ca, stored, wanted, now, lives)
+        }
+        if all(_stored(cluster, name, pair, found[name][1]) for name, pair in made.items()):
+            return ca, stored | made
+    raise UnreachableError("another process keeps writing the same Secrets")
+
+
+def _ca(wanted: plan.Authority, present: Pair | None, now: datetime, lives: Lives) -> Pair:
+    """The CA as it must be stored."""
+    if wanted.new:
+        return replace(new_ca(wanted.bundle, now, lives.ca), former_key=wanted.former_key)
+    since = present.trusted_since if present else None
+    if since is not None and since > now:  # said by a clock that was ahead of ours
+        since = None
+    first = wanted.bundle  # the CA's own is the first in it
+    return Pair(first, wanted.key, wanted.bundle, wanted.former_key, since)
+
+
+def _mark(cluster: Cluster, ca: Pair, now: datetime) -> None:
+    """Notes in the CA's Secret that its bundle is everywhere from now on."""
+    if ca.trusted_since is None:
+        present, version = cluster.secret(CA_SECRET)
+        if present is not None and (present.bundle, present.key) == (ca.bundle, ca.key):
+            _stored(cluster, CA_SECRET, replace(present, trusted_since=now), version)
+
+
+def _vouched(
+    cluster: Cluster,
+    configuration: str,
+    wanted: tuple[Leaf, ...],
+    now: datetime,
+    tell: Callable[[bytes], None],
+) -> bool:
+    """Tells the CAs that another issuer's Secrets name, beside those that are trusted already; False where no
+    Secret names one."""
+    names = (CA_SECRET, *(leaf.secret for leaf in wanted))
+    pairs = [pair for name in names if (pair := cluster.secret(name)[0]) is not None]
+    named = [ca for pair in pairs for ca in authorities(pair.bundle, now)]
+    if not named:
+        log.to_stderr("no-ca", secrets=",".join(names))
+        return False
+    for kind in KINDS:
+        try:
+            found = cluster.bundles(kind, configuration)
+        except AbsentError:
+            continue  # which is told when it is written
+        named += [ca for text in found.values() for ca in authorities(text, now)]
+    tell(bundle(named))
+    return True
+
+
+def _stored(cluster: Cluster, name: str, pair: Pair, version: str) -> bool:
+    stored = cluster.store(name, pair, version)
+    log.to_stderr("stored" if stored else "overtaken", secret=name)
+    return stored
+
+
+def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Pair]) -> bool:
+    try:
+        for leaf in wanted:
+            if files.write(folder / leaf.server, stored[leaf.secret]):
+                log.to_stderr("written", folder=folder / leaf.server)
+    except OSError as error:
+        log.to_stderr("not-written", folder=folder, error=error)
+        return False
+    return True
+
+
+def _told(cluster: Cluster, settings: CertificateSettings, bundle: bytes) -> set[type[UnreachableError]]:
+    """Tells the bundle to everyone who has to trust it; the kinds of what failed, which is logged."""
+    if not is_bundle(bundle):
+        raise ValueError("our own CA bundle does not parse")
+    places: dict[str, Callable[[], bool]] = {
+        f"{kind}/{settings.configuration}": partial(cluster.trust, kind, settings.configuration, bundle)
+        for kind in KINDS
+    }
+    if settings.agents_namespace:
+        agents = settings.agents_namespace
+        places[f"configmaps/{agents}/{AGENTS_CA}"] = partial(cluster.hand_out, agents, bundle)
+    troubles = set()
+    for place, write in places.items():
+        try:
+            if write():
+                log.to_stderr("trusted", configuration=place)
+        except UnreachableError as error:
+            log.to_stderr("not-trusted", configuration=place, error=error)
+            troubles.add(type(error))
+    return troubles
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,80 @@
+"""Files and standard input, read as manifests; and the world that files of budgets describe."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.request.request import mapping
+from webhook.admission import budgets as configmaps
+from webhook.dryrun import judging, manifests
+from webhook.dryrun.flags import Given
+from webhook.dryrun.manifests import Document
+from webhook.dryrun.world import World, flags_of, table_of
+from webhook.settings import settings
+
+STDIN = "-"
+_MOST_BYTES = 4 * manifests.MOST_CHARACTERS
+
+
+class CannotReviewError(Exception):
+    """What was given to go by cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A file's documents, and why the rest of it, or all, could not be read."""
+
+    file: str
+    documents: tuple[Document, ...] = ()
+    trouble: str = ""
+
+
+def read(file: str, stdin: BinaryIO) -> Text:
+    """The documents of a file, ``-`` for standard input."""
+    name = "standard input" if file == STDIN else file
+    try:
+        raw = stdin.read(_MOST_BYTES + 1) if file == STDIN else _bytes_of(file)
+        documents, problem = manifests.read(manifests.decoded(raw))
+    except OSError as error:
+        return Text(name, trouble=f"{name}: {error.strerror or error}")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return Text(name, trouble=f"{name}:{line}: not UTF-8")
+    return Text(name, documents, f"{name}:{problem.line}: {problem.sentence}" if problem else "")
+
+
+def world(given: Given, stdin: BinaryIO) -> World:
+    """The terms of a webhook whose settings are all at their defaults, with what the files of budgets say.
+    Raises CannotReviewError where one of these cannot be read or is wrong."""
+    flags = flags_of(settings.read((), {}).terms)
+    if not given.budgets:
+        return World(flags, mode=given.mode, template_paths=given.template_paths)
+    reading = budgets.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})
+    if reading.errors:
+        wrong = "\n  ".join(error.sentence() for error in reading.errors)
+        raise CannotReviewError(f"the budgets cannot be gone by:\n  {wrong}")
+    return World(flags, table_of(reading), given.mode, template_paths=given.template_paths)
+
+
+def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str, str]]]:
+    text = read(file, stdin)
+    problems = [
+        f"{text.file}:{each.problem.line}: {each.problem.sentence}" for each in text.documents if each.problem
+    ]
+    if text.trouble or problems:
+        raise CannotReviewError(text.trouble or problems[0])
+    found: list[tuple[str, Mapping[str, str]]] = [
+        (judging.name_of(value), configmaps.texts(value))
+        for document in text.documents
+        for _, value in judging.objects(document.value)
+        if mapping(value).get("kind") == "ConfigMap" and configmaps.holds_budgets("", "ConfigMap", value)
+    ]
+    if not found:
+        raise CannotReviewError(f"{text.file}: holds no ConfigMap with budgets")
+    yield from found
+
+
+def _bytes_of(file: str) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read(_MOST_BYTES + 1)

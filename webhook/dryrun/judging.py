@@ -1,0 +1,262 @@
+"""One object of a manifest, as admission would judge it when it is created. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+
+from timekeeper.core import names
+from timekeeper.core.request.request import Json, mapping, parse
+from timekeeper.core.violation import Violation, message, shown
+from webhook import rules
+from webhook.admission import budgets as configmaps
+from webhook.admission import cel as match
+from webhook.admission import pods as verdict
+from webhook.admission import workloads as templates
+from webhook.dryrun.patching import patched
+from webhook.dryrun.world import World
+from webhook.policy import Standing, Terms
+from webhook.rules.bypass import ways_around
+from webhook.wire import defaulting as as_stored
+from webhook.wire import pod_review as review
+from webhook.wire.pod_review import Answer, MalformedError, Review
+
+_ALL_CHARACTERS = 1 << 40  # nobody waits for this process
+
+Word = Literal["admitted", "refused", "not-reviewed", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What admission would say to one object. ``before`` and ``after`` are the object as the API server would
+    hand it on and as it would be stored, where admission changes it."""
+
+    kind: str
+    name: str
+    verdict: Word
+    violations: tuple[Violation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    before: Json | None = None
+    after: Json | None = None
+
+
+def objects(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """The objects of a document, each with the path to it: the items of a list, whatever it holds, or the one
+    that the document is."""
+    items = mapping(value).get("items")
+    if str(mapping(value).get("kind", "")).endswith("List") and isinstance(items, list):
+        for index, each in enumerate(items):
+            yield from objects(each, f"{at}items[{index}].")
+    else:
+        yield at, value
+
+
+def name_of(value: Any) -> str:
+    """The object's name; what the API server begins it with, and a star, while it has none."""
+    metadata = mapping(mapping(value).get("metadata"))
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if isinstance(name, str) and name:
+        return name
+    return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
+
+
+def unread(value: Any, sentence: str) -> Outcome:
+    """The outcome of what cannot be taken for an object."""
+    kind = mapping(value).get("kind")
+    return _unreadable(kind if isinstance(kind, str) else "", name_of(value), sentence)
+
+
+def refused_too(outcome: Outcome, more: Iterable[Violation]) -> Outcome:
+    """The outcome, refused for these too where there are any."""
+    added = tuple(more)
+    return replace(outcome, verdict="refused", violations=(*outcome.violations, *added)) if added else outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """An object that is looked at: ``namespace`` is the one that it would be created in."""
+
+    value: Json
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+    def outcome(self, word: Word, *warnings: str) -> Outcome:
+        """An outcome with nothing to mend."""
+        return Outcome(self.kind, self.name, word, (), warnings)
+
+    def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> Outcome:
+        """An outcome that is a refusal where there is any violation."""
+        found = tuple(violations)
+        return Outcome(self.kind, self.name, "refused" if found else "admitted", found, tuple(warnings))
+
+
+def judged(value: Any, world: World) -> Outcome:
+    """What admission would say to the object. Never raises, whatever JSON it is."""
+    kind, version = mapping(value).get("kind"), mapping(value).get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str) or not kind or not version:
+        return unread(value, "apiVersion and kind are missing, so this is no Kubernetes object")
+    if not isinstance(value.get("metadata"), dict | None):
+        return unread(value, "metadata: must be an object")
+    given = mapping(value.get("metadata")).get("namespace")
+    namespace = given if isinstance(given, str) and given else world.namespace
+    subject = _Subject(value, version.rpartition("/")[0], kind, namespace, name_of(value))
+    try:
+        return _of_kind(subject, world)
+    except MalformedError as error:
+        return unread(value, str(error).replace("request.object.", ""))
+
+
+def _of_kind(subject: _Subject, world: World) -> Outcome:
+    group, kind = subject.group, subject.kind
+    if (group, kind) == ("", "ConfigMap"):
+        return _budgets(subject)
+    paths = templates.of_kind(group, kind, (*templates.BUILT_IN, *world.template_paths))
+    if not paths and (group, kind) != ("", "Pod"):
+        return subject.outcome("not-reviewed")
+    if subject.namespace in match.SYSTEM_NAMESPACES:
+        return subject.outcome("not-reviewed", f"namespace {subject.namespace} is left out of admission")
+    return _workload(subject, paths, world) if paths else _pod(subject, world)
+
+
+def _pod(subject: _Subject, world: World) -> Outcome:
+    namespace, terms = subject.namespace, world.terms_for(subject.namespace)
+    raw, told = _resolved(as_stored.pod(subject.value), namespace, world)
+    asked = _review(raw, namespace)
+    answer = verdict.mutate(asked, world.standing_of, terms)
+    warnings = (*answer.warnings, *told)
+    past = ways_around(asked.pod, parse(asked.pod))
+    if answer.refusal:
+        found = _violations(asked, answer, terms, world.standing_of(namespace))
+        return subject.refused((*found, *past), warnings)
+    if past or not answer.operations:
+        return subject.refused(past, warnings)
+    after = patched(raw, answer.operations)
+    checked = verdict.validate(_review(_resolved(after, namespace, world)[0], namespace), terms)
+    if checked.refusal:
+        return subject.refused((_told(checked),), warnings)
+    before = _without_numbers(raw, subject.value)
+    return replace(subject.outcome("admitted", *warnings), before=before, after=after)
+
+
+def _workload(subject: _Subject, paths: tuple[templates.TemplatePath, ...], world: World) -> Outcome:
+    refusing: list[Violation] = []
+    warnings: list[str] = []
+    for at, template in templates.found(subject.value, paths):
+        try:
+            found, told = _template(subject, at, template, world)
+        except MalformedError as error:
+            if paths[0] in templates.BUILT_IN:
+                raise
+            found, told = (), (f"this pod template is not reviewed: {error}",)
+        refusing += found
+        warnings += told
+    return subject.refused(refusing, dict.fromkeys(warnings))
+
+
+def _template(
+    subject: _Subject, at: str, template: Json, world: World
+) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
+    """What a workload would be refused for because of one template, and what its pods would be told."""
+    namespace, terms = subject.namespace, world.terms_for(subject.namespace)
+    exempt = templates.makers_are_exempt(subject.group, subject.kind, terms)
+    found, _ = verdict.sorted_by_mode(templates.violations_of(template, at, terms), terms, exempt)
+    raw, told = _resolved(templates.as_pod(template), namespace, world)
+    answer = verdict.mutate(_review(raw, namespace), world.standing_of, terms)
+    past = ways_around(raw, parse(raw))
+    refusal = answer.refusal or (message(past) if past else "")
+    if refusal and not found:
+        told = (f"{at}: its pods would be refused: {refusal}", *told)
+    return found, (*answer.warnings, *told)
+
+
+def _budgets(subject: _Subject) -> Outcome:
+    if not configmaps.holds_budgets("", "ConfigMap", subject.value):
+        return subject.outcome("not-reviewed")
+    if mapping(subject.value.get("metadata")).get("namespace") not in (None, "", names.NAMESPACE):
+        return subject.outcome("not-reviewed", f"budgets are read in namespace {names.NAMESPACE} alone")
+    data = subject.value.get("data")
+    if not isinstance(data, dict | None):
+        raise MalformedError("data: must be an object")
+    entries = configmaps.entries(configmaps.texts(subject.value), _ALL_CHARACTERS)
+    violations = (
+        *(_no_text(key) for key, text in (data or {}).items() if not isinstance(text, str)),
+        *map(configmaps.violation, entries.wrong.values()),
+        *configmaps.misplaced(subject.value),
+    )
+    return subject.refused(violations, configmaps.warnings(entries))
+
+
+def _no_text(key: str) -> Violation:
+    return Violation(
+        "budget-entry", f"data[{key}]", "", "not text", "the fields as text, after |", f"{key}: |"
+    )
+
+
+def _resolved(pod: Json, namespace: str, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The pod as it reaches a webhook: in its namespace, with the numbers of its priority class; and what
+    cannot be known of it here."""
+    raw = {**pod, "metadata": {"namespace": namespace, **mapping(pod.get("metadata"))}}
+    spec = raw.get("spec")
+    if not isinstance(spec, dict):
+        return raw, ()
+    name = spec.get("priorityClassName") or ""
+    if not name:
+        raw["spec"] = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **spec}
+        return raw, ()
+    value = world.class_value(name) if isinstance(name, str) else None
+    if value is None:
+        return raw, (f"the value of priority class {shown(name)} is not known here; admission will know it",)
+    raw["spec"] = {**spec, "priority": value}
+    return raw, ()
+
+
+def _without_numbers(raw: Json, written: Json) -> dict[str, Any]:
+    """The pod without the numbers of its class, where its user has written none: they are the API server's,
+    which sets them anew once admission has changed the class."""
+    own = mapping(written.get("spec"))
+    numbers = [name for name in ("priority", "preemptionPolicy") if name not in own]
+    return {**raw, "spec": {name: each for name, each in raw["spec"].items() if name not in numbers}}
+
+
+def _review(pod: Json, namespace: str) -> Review:
+    """The pod through the webhook's own door. Raises MalformedError."""
+    request = {
+        "uid": "review",
+        "operation": "CREATE",
+        "resource": {"resource": "pods"},
+        "namespace": namespace,
+        "dryRun": True,
+        "object": pod,
+    }
+    whole = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}
+    try:
+        return review.read(orjson.dumps(whole))
+    except TypeError as error:
+        raise MalformedError(f"no JSON that an API server takes: {error}") from error
+
+
+def _violations(asked: Review, answer: Answer, terms: Terms, standing: Standing) -> tuple[Violation, ...]:
+    """What an answer refuses for."""
+    found = rules.judged(asked.pod, parse(asked.pod), terms)
+    refusing, _ = verdict.sorted_by_mode(found, terms)
+    return refusing or verdict.denied(asked.namespace, standing) or (_told(answer),)
+
+
+def _told(answer: Answer) -> Violation:
+    """A refusal as it was worded, where it is none of those."""
+    rule = answer.rules[0][0] if answer.rules else ""
+    return Violation(rule, "", "", answer.refusal, "", "")
+
+
+def _unreadable(kind: str, name: str, sentence: str) -> Outcome:
+    path, colon, problem = sentence.rpartition(": ")
+    allowed = "what the Kubernetes API takes"
+    return Outcome(
+        kind,
+        name,
+        "unreadable",
+        (Violation("unreadable", path if colon else "", "", problem, allowed, "apiVersion: v1, kind: Pod"),),
+    )

@@ -1,0 +1,152 @@
+"""What people and programs read of a review: text, JSON, YAML, or the differences. Pure."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from timekeeper.core import names
+from timekeeper.core.request.request import Json, annotations_of, mapping
+from timekeeper.core.violation import Violation
+from webhook.dryrun.judging import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An object's outcome with where it stands: the file, the document's number in the whole input (from 1),
+    and the lines of the object and of each violation."""
+
+    file: str
+    document: int
+    line: int
+    outcome: Outcome
+    lines: tuple[int, ...]
+
+
+FORMATS = ("text", "json", "yaml", "diff")
+
+
+def shown(judged: Sequence[Judged], form: str) -> str:
+    """The report in one of FORMATS."""
+    if form == "json":
+        return json.dumps([_as_json(each) for each in judged], indent=2) + "\n"
+    if form == "yaml":
+        return "".join(_as_yaml(each) for each in judged)
+    if form == "diff":
+        return "".join(_as_diff(each) for each in judged)
+    return "".join(f"{line}\n" for line in _as_text(judged))
+
+
+def _as_json(judged: Judged) -> dict[str, Any]:
+    outcome = judged.outcome
+    return {
+        "document": judged.document,
+        "kind": outcome.kind,
+        "name": outcome.name,
+        "verdict": outcome.verdict,
+        "violations": [
+            {
+                "rule": each.rule,
+                "path": each.path,
+                "got": each.got,
+                "allowed": each.allowed,
+                "example": each.example,
+            }
+            for each in outcome.violations
+        ],
+        "warnings": list(outcome.warnings),
+        "patched": outcome.after,
+    }
+
+
+def _as_yaml(judged: Judged) -> str:
+    """The object as it would be stored; what is refused or not changed, as a comment."""
+    told = "".join(f"# {line}\n" for line in _lines(judged))
+    after = judged.outcome.after
+    return f"---\n{told}" + (_dumped(after) if after is not None else "")
+
+
+def _as_diff(judged: Judged) -> str:
+    before, after = judged.outcome.before, judged.outcome.after
+    if before is None or after is None:
+        return "".join(f"# {line}\n" for line in _lines(judged))
+    title = f"{judged.outcome.kind}/{judged.outcome.name}"
+    changed = difflib.unified_diff(
+        _dumped(before).splitlines(keepends=True),
+        _dumped(after).splitlines(keepends=True),
+        f"{title} as written",
+        f"{title} as admitted",
+    )
+    return "".join(changed)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """What stands twice is written twice."""
+        return True
+
+
+def _text_of(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text_of)
+
+
+def _dumped(value: Json) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
+
+
+def _as_text(judged: Sequence[Judged]) -> Iterator[str]:
+    for each in judged:
+        yield from _lines(each)
+    count = len(judged)
+    words = ("admitted", "refused", "not-reviewed", "unreadable")
+    told = [(sum(each.outcome.verdict == word for each in judged), word) for word in words]
+    summary = ", ".join(f"{number} {word.replace('-', ' ')}" for number, word in told if number)
+    yield f"{count} object{'' if count == 1 else 's'}" + (f": {summary}" if summary else "")
+
+
+def _lines(judged: Judged) -> Iterator[str]:
+    outcome = judged.outcome
+    title = " ".join(each for each in (outcome.kind, outcome.name) if each)
+    yield printable(f"{judged.file}:{judged.line}: {title}: {outcome.verdict.replace('-', ' ')}")
+    for line, violation in zip(judged.lines, outcome.violations, strict=True):
+        yield printable(f"  {judged.file}:{line}: {_sentence(violation)}")
+    for warning in outcome.warnings:
+        yield printable(f"  warning: {warning}")
+    if outcome.after is not None:
+        yield printable(f"  governed: {_governed(outcome.after)}")
+
+
+def _sentence(violation: Violation) -> str:
+    if violation.rule == "unreadable":
+        return f"{violation.path}: {violation.problem}" if violation.path else violation.problem
+    if not violation.allowed:
+        return violation.problem
+    return f"{violation.sentence()} ({violation.rule})"
+
+
+def _governed(pod: Json) -> str:
+    annotations: Mapping[str, Any] = annotations_of(pod)
+    own_class = mapping(pod.get("spec")).get("priorityClassName", "of its own")
+    return (
+        f"{annotations.get(names.STANDING, '')}, priority class {own_class}, "
+        f"request {annotations.get(names.REQUEST, '')}"
+    )
+
+
+def printable(line: str) -> str:
+    """The line without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def exit_code(judged: Iterable[Judged], all_read: bool) -> int:
+    """0 where all is admitted, 1 where something is refused, 2 where something could not be read."""
+    verdicts = {each.outcome.verdict for each in judged}
+    if not all_read or "unreadable" in verdicts:
+        return 2
+    return 1 if "refused" in verdicts else 0

@@ -1,0 +1,114 @@
+"""The command ``review``: files in, a report and an exit code out."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+from timekeeper.core.names import BUDGETS
+from timekeeper.core.request.request import mapping
+from timekeeper.core.violation import Violation
+from webhook.admission import budgets as configmaps
+from webhook.dryrun import inputs, judging, manifests, reports
+from webhook.dryrun.flags import ReviewSettings
+from webhook.dryrun.inputs import STDIN, CannotReviewError, Text
+from webhook.dryrun.judging import Outcome
+from webhook.dryrun.manifests import Document
+from webhook.dryrun.reports import Judged
+from webhook.dryrun.world import World
+
+_OF_AN_ENTRY = re.compile(r"(.*data\[[^\]]*\]), line ([0-9]+)(, .*)?", re.DOTALL)
+
+
+def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
+    """Reviews the files and prints the report: 0 where all is admitted, 1 where something is refused, 2 where
+    something could not be read. Raises CannotReviewError, also where there is nothing at all to review, for
+    whatever should have written it has failed."""
+    world = replace(
+        inputs.world(settings.given, stdin),
+        standing=settings.standing,
+        namespace=settings.namespace,
+        classes=settings.classes,
+    )
+    texts = [inputs.read(file, stdin) for file in settings.files or (STDIN,)]
+    if not any(text.documents or text.trouble for text in texts):
+        raise CannotReviewError("nothing to review: no object in the input")
+    judged = tuple(judge_all(texts, world))
+    sys.stdout.write(reports.shown(judged, settings.output))
+    sys.stdout.flush()
+    for text in texts:
+        if text.trouble:
+            print(reports.printable(f"bursar-webhook review: {text.trouble}"), file=sys.stderr)
+    return reports.exit_code(judged, all_read=not any(text.trouble for text in texts))
+
+
+def judge_all(texts: Sequence[Text], world: World) -> Iterator[Judged]:
+    """Judges every object of every text, budgets also by what the others of them hold."""
+    numbered = [(text.file, document) for text in texts for document in text.documents]
+    every = [
+        (file, number, document, at, value)
+        for number, (file, document) in enumerate(numbered, 1)
+        for at, value in judging.objects(document.value)
+    ]
+    world = replace(world, classes={**_classes(value for *_, value in every), **world.classes})
+    owners = _owners(value for *_, value in every)
+    for file, number, document, at, value in every:
+        outcome = _outcome(document, value, world, owners)
+        lines = tuple(_line(document, at, each) for each in outcome.violations)
+        line = manifests.line_of(document, at) if at else document.line
+        yield Judged(file, number, line, outcome, lines)
+
+
+def _outcome(document: Document, value: Any, world: World, owners: Mapping[str, str]) -> Outcome:
+    if document.problem:
+        return judging.unread(value, document.problem.sentence)
+    outcome = judging.judged(value, world)
+    if outcome.kind == "ConfigMap" and outcome.verdict in ("admitted", "refused"):
+        return judging.refused_too(outcome, _elsewhere(outcome.name, value, owners))
+    return outcome
+
+
+def _owners(values: Iterator[Any]) -> dict[str, str]:
+    """Which ConfigMap holds each key: ``bursar-budgets`` before the others, and these by their names."""
+    found = [
+        (judging.name_of(value), key)
+        for value in values
+        if mapping(value).get("kind") == "ConfigMap" and configmaps.holds_budgets("", "ConfigMap", value)
+        for key in configmaps.texts(value)
+    ]
+    owners: dict[str, str] = {}
+    for name, key in sorted(found, key=lambda each: (each[0] != BUDGETS, each[0])):
+        owners.setdefault(key, name)
+    return owners
+
+
+def _elsewhere(name: str, value: Any, owners: Mapping[str, str]) -> Iterator[Violation]:
+    for key in configmaps.texts(value):
+        if owners[key] != name:
+            yield Violation(
+                "budget-entry",
+                f"data[{key}]",
+                "",
+                f"also in ConfigMap {owners[key]}, whose entry holds",
+                "a key in one ConfigMap",
+                "removing it from one of them",
+            )
+
+
+def _classes(values: Iterator[Any]) -> dict[str, int]:
+    return {
+        judging.name_of(value): value["value"]
+        for value in values
+        if mapping(value).get("kind") == "PriorityClass" and isinstance(value.get("value"), int)
+    }
+
+
+def _line(document: Document, at: str, violation: Violation) -> int:
+    """The line in the file; of a mistake in an entry, the entry's line in it."""
+    if document.problem:
+        return document.problem.line
+    entry = _OF_AN_ENTRY.fullmatch(violation.path)
+    if entry:
+        return manifests.line_of(document, at + entry[1]) + int(entry[2]) - 1
+    return manifests.line_of(document, at + violation.path)

@@ -1,0 +1,110 @@
+"""What admission would go by, for manifests that no cluster has seen: the terms and the standing of each
+namespace. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from timekeeper.core.budgets.policy import Budget, Settings
+from timekeeper.core.budgets.reader import Reading
+from timekeeper.core.wire import StandingWord
+from webhook.admission.workloads import TemplatePath
+from webhook.policy import Mode, PriorityClass, Standing, Terms
+from webhook.standings.table import Entry, Table, TableSettings, agreed, entry_of
+
+# what the API server itself brings
+_SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+FILLED_IN = "(the CA bundle that admission fills in)"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A cluster as far as it is known: its terms, its budgets, what was said of its standings, where else
+    templates stand, and the priority classes that were told.
+
+    ``standing`` None follows from the budgets: unlimited where there is none. ``namespace``:
+    of objects which name none.
+    """
+
+    flags: Terms
+    table: Table | None = None
+    mode: Mode | None = None
+    standing: StandingWord | None = None
+    namespace: str = "default"
+    template_paths: tuple[TemplatePath, ...] = ()
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+    def terms_for(self, namespace: str) -> Terms:
+        """How the namespace's pods are governed."""
+        terms = agreed(self.flags, self.table, True, namespace)
+        return replace(terms, known=True, mode=self.mode or terms.mode)
+
+    def standing_of(self, namespace: str) -> Standing:
+        """The namespace's standing."""
+        if self.table is None:
+            return Standing(self.standing or "IN_BUDGET")
+        budgeted = entry_of(self.table, namespace).standing
+        return replace(budgeted, word=self.standing or budgeted.word)
+
+    def class_value(self, name: str) -> int | None:
+        """The value of a priority class; None where nobody has told it."""
+        known = {each.name: each.value for each in (self.flags.in_budget, self.flags.over_budget)}
+        return {**_SYSTEM_CLASSES, **known, **self.classes}.get(name)
+
+
+def flags_of(terms: Terms) -> Terms:
+    """The terms of a webhook's own settings, with a sidecar that trusts what admission would fill in."""
+    sidecar = terms.sidecar
+    if sidecar is not None:
+        sidecar = replace(sidecar, ca=FILLED_IN)
+    return replace(terms, known=True, sidecar=sidecar)
+
+
+def table_of(reading: Reading) -> Table:
+    """The table of standings that these budgets would give while nothing is spent."""
+    settings = reading.settings or Settings()
+    default = reading.budgets.get("_defaults")
+    own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}
+    return Table(
+        etag="",
+        generated_ms=0,
+        settings=_settings(settings),
+        default=_entry(default) if default else Entry(Standing("UNLIMITED"), None, None),
+        namespaces=own,
+        read_ms=0,
+        heard_ms=0,
+    )
+
+
+def _settings(settings: Settings) -> TableSettings:
+    return TableSettings(
+        mode=_mode(settings.mode),
+        scheduler_name=settings.scheduler_name,
+        sidecar=settings.sidecar != "off",
+        sidecar_native=settings.sidecar != "container",
+        in_budget=PriorityClass(settings.in_budget_class, None),
+        over_budget=PriorityClass(settings.over_budget_class, None),
+        unknown_standing="overBudget" if settings.unknown_standing == "overBudget" else "inBudget",
+        max_grace_s=settings.max_grace_period_ms // 1000,
+        lookahead_ms=settings.lookahead_ms,
+        rules=dict(settings.rules),
+        exempt=frozenset(settings.exempt),
+    )
+
+
+def _entry(budget: Budget) -> Entry:
+    standing = Standing(
+        "UNLIMITED" if budget.amount is None else "IN_BUDGET", on_exhausted=budget.on_exhausted
+    )
+    return Entry(
+        standing,
+        budget.amount,
+        None,
+        mode=_mode(budget.mode) if budget.mode else None,
+        rules=dict(budget.rules),
+        exempt=frozenset(budget.exempt),
+    )
+
+
+def _mode(word: str) -> Mode:
+    return "observe" if word == "observe" else "enforce"

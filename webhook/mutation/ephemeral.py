@@ -1,0 +1,29 @@
+"""Ephemeral containers that an update adds to a pod. They hold no cards, and none is charged for them; what
+was there before is not looked at again."""
+
+from collections.abc import Iterator
+
+from timekeeper.core.request.request import Json
+from webhook.mutation.visible_devices import VISIBLE_DEVICES, VOID, set_variable
+from webhook.wire.json_patch import Operation
+from webhook.wire.pod_review import sequence_of
+
+
+def added(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
+    """Those that are not in the old pod, each with its place."""
+    before = {each["name"] for each in sequence_of(old["spec"].get("ephemeralContainers"))} if old else set()
+    for index, container in enumerate(sequence_of(pod["spec"].get("ephemeralContainers"))):
+        if container["name"] not in before:
+            yield index, container
+
+
+def blinded(pod: Json, old: Json) -> tuple[Operation, ...]:
+    """Shows no card to those that say nothing themselves, for an image made for CUDA would show them all."""
+    return tuple(
+        operation
+        for index, container in added(pod, old)
+        if all(each["name"] != VISIBLE_DEVICES for each in sequence_of(container.get("env")))
+        for operation in set_variable(
+            sequence_of(container.get("env")), f"/spec/ephemeralContainers/{index}/env", VOID
+        )
+    )

@@ -1,0 +1,158 @@
+"""What Bursar writes into a good pod at admission, as RFC 6902 operations (design 5).
+
+The operations are written directly: comparing the pod before and after costs a thousand times as much. They
+are a fixed point: of a governed pod with the same standing nothing is left to change, in whatever order other
+webhooks come.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request.request import Json, canonical
+from timekeeper.core.values import ContainerAsk, GPURequest
+from timekeeper.core.wire import StandingWord
+from webhook.mutation import mps
+from webhook.mutation import sidecar as injected
+from webhook.mutation import visible_devices as visible
+from webhook.policy import PriorityClass, Terms
+from webhook.wire.json_patch import Operation, add, merged, remove
+from webhook.wire.pod_review import sequence_of
+
+LABELS = {names.GOVERNED: "true"}
+_FEW, _SHORT = 4, 256  # containers, and characters of their names: what is remembered of pods stays small
+
+
+def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> list[Operation]:
+    """The operations that make the pod a governed one; empty where it is one already.
+
+    ``request`` is what the core parsed from this very pod, and the pod has broken no rule. What stands in its
+    annotations is overwritten, never trusted: standing and class are always set together.
+    """
+    return [
+        *merged(pod["metadata"], "/metadata", "labels", LABELS),
+        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
+        *_priority(pod["spec"], word, terms),
+        *_scheduler(pod["spec"], terms),
+        *_containers(pod["spec"], request, terms.mps_pipes),
+        *_sidecar(pod, request, terms),
+    ]
+
+
+def annotations(request: GPURequest, word: StandingWord) -> dict[str, str]:
+    """The annotations of a governed pod before it is bound."""
+    few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
+    of_asks = _of_asks if few else _of_asks.__wrapped__
+    return {**of_asks(request.dialect, request.asks), names.STANDING: word}
+
+
+@lru_cache(maxsize=1024)
+def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
+    request = GPURequest(dialect, asks)
+    return {**BY_NAME[dialect].at_admission(request), names.REQUEST: canonical(request)}
+
+
+def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
+    """True where the user's own class stays: its value, which the API server has resolved before any webhook
+    runs, is at or below the standing's. While observing nobody is demoted, so every class stays. Where the
+    standing's class is absent, what is not above the one of pods in budget stays."""
+    own, value, ours = spec.get("priorityClassName"), spec.get("priority"), terms.class_of(word)
+    if not own or terms.mode == "observe":
+        return bool(own)
+    if ours.absent:
+        return not stands_above_budget(spec, terms)
+    return value is not None and ours.value is not None and value <= ours.value
+
+
+def stands_above_budget(spec: Json, terms: Terms) -> bool:
+    """True for a class of the user's above the one of pods in budget, by the values that the API server has
+    resolved before any webhook runs; false where it has not, or where the class in budget has no known
+    value."""
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.in_budget.value
+    theirs = bool(own) and own not in (terms.in_budget.name, terms.over_budget.name)
+    return theirs and value is not None and most is not None and value > most
+
+
+def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
+    """The class by name, with its own numbers or none in place of those that the API server had resolved from
+    the former one: it refuses a class beside numbers of another, and sets them where there are none.
+
+    Numbers that are known are written, for what the API server sets after us makes it review the pod again.
+    A class that is absent is not set; nobody gains a class above that of pods in budget by it.
+    """
+    ours = terms.class_of(word)
+    if ours.absent:
+        if not stands_above_budget(spec, terms):
+            return []
+        ours = terms.in_budget
+    if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, terms):
+        return []
+    return [add("/spec/priorityClassName", ours.name), *_numbers(spec, ours)]
+
+
+def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
+    if ours.value is None or ours.preemption_policy is None:
+        return [remove(f"/spec/{each}") for each in ("priority", "preemptionPolicy") if each in spec]
+    right: Json = {"priority": ours.value, "preemptionPolicy": ours.preemption_policy}
+    return [add(f"/spec/{name}", value) for name, value in right.items() if spec.get(name) != value]
+
+
+def _scheduler(spec: Json, terms: Terms) -> list[Operation]:
+    changed = []
+    if spec.get("schedulerName") != terms.scheduler_name:
+        changed.append(add("/spec/schedulerName", terms.scheduler_name))
+    if terms.runtime_class and not spec.get("runtimeClassName"):
+        changed.append(add("/spec/runtimeClassName", terms.runtime_class))
+    return changed
+
+
+def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
+    return [
+        operation
+        for field in ("initContainers", "containers")
+        for index, container in enumerate(sequence_of(spec.get(field)))
+        for operation in _variables(container, f"/spec/{field}/{index}", request, pipes)
+    ]
+
+
+def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
+    env = mps.settled(container, request, pipes)
+    if env is None:
+        return visible.operations(container, path, request)
+    return [add(f"{path}/env", env), *visible.operations({**container, "env": env}, path, request)]
+
+
+def _sidecar(pod: Json, request: GPURequest, terms: Terms) -> list[Operation]:
+    """Last of all, for inserting it first among the init containers moves the others' indexes.
+
+    A sidecar that is there already stays where it is, native or plain, and also where none is injected any
+    more: for a moment replicas may differ in what they have heard.
+    """
+    if terms.sidecar is None:
+        return []
+    present = injected.found(pod)
+    if present is None:
+        return [*_volumes(pod["spec"]), _inserted(pod, injected.container(terms.sidecar, request, pod))]
+    path, native, container = present
+    ends = injected.ends(pod, native)
+    return [*_volumes(pod["spec"]), *injected.refreshed(container, path, terms.sidecar, request, ends)]
+
+
+def _inserted(pod: Json, ours: Json) -> Operation:
+    """A native sidecar first, so that it beats while the others begin; a plain container last, for tools take
+    the first one for the pod's own."""
+    if "restartPolicy" not in ours:
+        return add("/spec/containers/-", ours)
+    if sequence_of(pod["spec"].get("initContainers")):
+        return add("/spec/initContainers/0", ours)
+    return add("/spec/initContainers", [ours])
+
+
+def _volumes(spec: Json) -> list[Operation]:
+    present = sequence_of(spec.get("volumes"))
+    present_names = {each["name"] for each in present}
+    missing = [each for each in injected.VOLUMES if each["name"] not in present_names]
+    if missing and not present:
+        return [add("/spec/volumes", missing)]
+    return [add("/spec/volumes/-", each) for each in missing]

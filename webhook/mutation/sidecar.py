@@ -1,0 +1,211 @@
+"""The sidecar and its volumes, as they stand in a pod's spec: a native sidecar, or a plain container where
+the cluster has none (before Kubernetes 1.29).
+
+A pod keeps the quality of service that it had. Where it asks for cpu or memory at all, so does the sidecar,
+and its requests are its limits: then a Guaranteed pod stays Guaranteed, a quota finds every amount that it
+wants named, and a LimitRange the ratio 1. A LimitRange's minimum must not be above these amounts: admission
+asks nobody, so it cannot know of it (`--sidecar-resources`).
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from timekeeper.core import names
+from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.values import GPURequest
+from webhook.mutation.visible_devices import CAPABILITIES, VOID, Variable, from_annotation, wanted
+from webhook.policy import Sidecar
+from webhook.wire.json_patch import Operation, add
+from webhook.wire.pod_review import sequence_of
+
+TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
+SPOOL_VOLUME = "bursar-spool"
+# Where the API server's own plugin would mount a token for the API: with ours there it mounts none, so the
+# sidecar gets no other token, and the pod that we leave behind is not changed again and not reviewed again.
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
+SPOOL_FOLDER = "/var/run/bursar/spool"
+
+COMMAND = ["python", "-m", "sidecar"]
+NOBODY = 65532  # any user but root; NVIDIA's device files are open to all
+
+VOLUMES: tuple[Json, ...] = (
+    {
+        "name": TOKEN_VOLUME,
+        "projected": {
+            "defaultMode": 0o644,
+            "sources": [
+                {
+                    "serviceAccountToken": {
+                        "audience": names.AUDIENCE,
+                        "expirationSeconds": 3600,
+                        "path": "token",
+                    }
+                }
+            ],
+        },
+    },
+    {"name": SPOOL_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}},
+)
+
+VOLUME_NAMES = frozenset(each["name"] for each in VOLUMES)
+
+MOUNTS: tuple[Json, ...] = (
+    {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+    {"name": SPOOL_VOLUME, "mountPath": SPOOL_FOLDER},
+)
+
+# what Pod Security's level `restricted` asks of every container
+SECURITY_CONTEXT: Json = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "privileged": False,
+    "readOnlyRootFilesystem": True,
+    "runAsGroup": NOBODY,
+    "runAsNonRoot": True,
+    "runAsUser": NOBODY,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
+OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
+
+
+def found(pod: Json) -> tuple[str, bool, Json] | None:
+    """The sidecar that the pod has already: its path, whether it stands among the init containers, itself."""
+    for field, native in (("initContainers", True), ("containers", False)):
+        for index, each in enumerate(sequence_of(pod["spec"].get(field))):
+            if each["name"] == names.SIDECAR:
+                return f"/spec/{field}/{index}", native, each
+    return None
+
+
+def was_injected(pod: Json) -> bool:
+    """True where the sidecar was put in, also when someone has taken it out again: its volumes tell."""
+    return found(pod) is not None or any(
+        each["name"] in VOLUME_NAMES for each in sequence_of(pod["spec"].get("volumes"))
+    )
+
+
+def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
+    """The sidecar for this pod. Pods get a few kinds of it alone, so it is shared and must not be changed."""
+    sees = wanted(names.SIDECAR, request) not in (None, VOID)
+    return _container(sidecar, sees, owns(request), ends(pod, sidecar.native), _asks_for_itself(pod))
+
+
+@lru_cache(maxsize=64)
+def _container(sidecar: Sidecar, sees: bool, has_whole: bool, ends_itself: bool, asks: bool) -> Json:
+    native = {"restartPolicy": "Always"} if sidecar.native else {}
+    amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
+    visible = from_annotation(names.SIDECAR) if sees else VOID
+    return {
+        "name": names.SIDECAR,
+        "image": sidecar.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": COMMAND,
+        **native,
+        "env": list(_variables(sidecar, visible, MOUNTS, has_whole, ends_itself)),
+        "volumeMounts": list(MOUNTS),
+        "securityContext": SECURITY_CONTEXT,
+        "resources": {"limits": amounts, "requests": amounts} if asks else {},
+    }
+
+
+def ends(pod: Json, native: bool) -> bool:
+    """True where the sidecar must end by itself: as a plain container of a pod whose containers can end, for
+    such a pod would run for ever. Where they are always restarted the pod ends only by being deleted."""
+    return not native and pod["spec"].get("restartPolicy", "Always") != "Always"
+
+
+def owns(request: GPURequest) -> bool:
+    """True where nobody else is on any of the pod's cards: every container that asks has them as a whole."""
+    return all(each.ask.whole for each in request.asks)
+
+
+def variables(
+    sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
+) -> tuple[Variable, ...]:
+    """The sidecar's environment: where it reports, whom it trusts, and the union of the pod's cards."""
+    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, owns(request), ends_itself)
+
+
+def _variables(
+    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], has_whole: bool, ends_itself: bool
+) -> tuple[Variable, ...]:
+    ending = (ENDS,) if ends_itself else ()
+    owning = (OWNS,) if has_whole and visible is not VOID else ()
+    return (
+        {"name": "BURSAR_TIMEKEEPER_URL", "value": sidecar.timekeeper_url},
+        {"name": "BURSAR_TOKEN_FILE", "value": f"{_folder(mounts, TOKEN_VOLUME)}/token"},
+        {"name": "BURSAR_CA", "value": sidecar.ca},
+        {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
+        *ending,
+        *owning,
+        visible,
+        {"name": CAPABILITIES, "value": "utility"},
+    )
+
+
+def _asks_for_itself(pod: Json) -> bool:
+    """False for a pod that asks for no cpu and memory, or for its own as a whole: then the sidecar asks for
+    nothing either."""
+    spec = pod["spec"]
+    others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
+    return not mapping(spec.get("resources")) and any(map(_asks_for_some, others))
+
+
+def _asks_for_some(container: Json) -> bool:
+    of = mapping(container.get("resources"))
+    amounts = (*mapping(of.get("limits")), *mapping(of.get("requests")))
+    return "cpu" in amounts or "memory" in amounts
+
+
+def is_ours(raw: Json, native: bool) -> bool:
+    """True where a container of our sidecar's name is what we inject, this release or another, whatever other
+    webhooks added to it. ``native``: it stands among the init containers.
+
+    The image may differ, for clusters rewrite images to their mirrors; so may values that `refreshed` sets,
+    and where the volumes are mounted.
+    """
+    mounted = {each.get("name") for each in sequence_of(raw.get("volumeMounts"))}
+    return (
+        raw.get("restartPolicy") == ("Always" if native else None)
+        and raw.get("command") == COMMAND
+        and not raw.get("args")
+        and mounted.issuperset(each["name"] for each in VOLUMES)
+    )
+
+
+def is_our_volume(raw: Json) -> bool:
+    """True where a volume of one of our names is what we add, this release or another, whatever the API
+    server added to it."""
+    if raw["name"] == SPOOL_VOLUME:
+        return mapping(raw.get("emptyDir")).get("medium") == "Memory"
+    sources = mapping(raw.get("projected")).get("sources")
+    wanted_source = {"serviceAccountToken": {"audience": names.AUDIENCE, "path": "token"}}
+    return isinstance(sources, list) and len(sources) == 1 and holds(sources[0], wanted_source)
+
+
+def holds(value: object, wanted: object) -> bool:
+    """True where the value is the wanted one, perhaps with members that the API server or others added."""
+    if isinstance(wanted, Mapping):
+        return isinstance(value, Mapping) and all(holds(value.get(key), wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return isinstance(value, list) and len(value) == len(wanted) and all(map(holds, value, wanted))
+    return value == wanted
+
+
+def refreshed(
+    raw: Json, path: str, sidecar: Sidecar, request: GPURequest, ends_itself: bool
+) -> list[Operation]:
+    """Sets the variables of a sidecar that is there already: a CA may have turned since it was injected, or
+    another release injected it, whose mounts stay as they are."""
+    ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
+    known = {ENDS["name"], OWNS["name"], *(each["name"] for each in ours)}
+    present = sequence_of(raw.get("env"))
+    if [each for each in present if each["name"] in known] == list(ours):
+        return []
+    return [add(f"{path}/env", [*ours, *(each for each in present if each["name"] not in known)])]
+
+
+def _folder(mounts: Sequence[Json], volume: str) -> object:
+    return next(each.get("mountPath") for each in mounts if each.get("name") == volume)

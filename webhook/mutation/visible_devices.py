@@ -1,0 +1,80 @@
+"""Which cards each container of a governed pod sees: the variables that NVIDIA's container runtime reads.
+
+A GPU container reads its own annotation, which the Binding writes, by the downward API; every other container
+is told ``void``, for images made for CUDA carry ``all``. Where a device plugin picks the cards it sets the
+variable itself, and one in the pod would win over it, so there must be none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request.request import Json
+from timekeeper.core.values import GPURequest
+from webhook.wire.json_patch import Operation, add, remove, replace
+from webhook.wire.pod_review import sequence_of
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+
+Variable = Mapping[str, Any]
+
+VOID: Variable = {"name": VISIBLE_DEVICES, "value": "void"}
+COMPUTE: Variable = {"name": CAPABILITIES, "value": "compute,utility"}
+_SEES_NOTHING = ("void", "none", "")
+
+
+def wanted(container: str, request: GPURequest) -> Variable | None:
+    """What NVIDIA_VISIBLE_DEVICES must be in the container of this name; None where it must not be set."""
+    asking = container in [each.container for each in request.asks]
+    if BY_NAME[request.dialect].plugin_chooses:
+        return None if asking else VOID
+    return from_annotation(container) if asking or container == names.SIDECAR else VOID
+
+
+def operations(container: Json, path: str, request: GPURequest) -> list[Operation]:
+    """Sets the variables of one container of the user's right, once each, whatever stands there."""
+    present = sequence_of(container.get("env"))
+    visible = wanted(container["name"], request)
+    changed = set_variable(present, f"{path}/env", visible)
+    reads_its_cards = visible is not None and "valueFrom" in visible
+    if not reads_its_cards or CAPABILITIES in [each["name"] for each in present]:
+        return changed
+    if not present:
+        return [add(f"{path}/env", [visible, COMPUTE])]
+    return [*changed, add(f"{path}/env/-", COMPUTE)]
+
+
+def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -> list[Operation]:
+    """Leaves exactly this entry of NVIDIA_VISIBLE_DEVICES, or none: of several the last would win."""
+    places = [index for index, each in enumerate(present) if each["name"] == VISIBLE_DEVICES]
+    surplus = places if visible is None else places[1:]
+    changed = [remove(f"{path}/{index}") for index in reversed(surplus)]
+    if visible is None:
+        return changed
+    if not present:
+        return [add(path, [visible])]
+    if not places:
+        return [add(f"{path}/-", visible)]
+    if present[places[0]] != visible:
+        changed.append(replace(f"{path}/{places[0]}", visible))
+    return changed
+
+
+def sees(variable: Variable) -> bool:
+    """True where an entry of NVIDIA_VISIBLE_DEVICES could show a card: anything but void, none or empty, and
+    whatever is read from elsewhere."""
+    return variable.get("valueFrom") is not None or (variable.get("value") or "") not in _SEES_NOTHING
+
+
+def from_annotation(container: str) -> Variable:
+    """The variable by which a container reads which cards it was given."""
+    return annotated(VISIBLE_DEVICES, names.VISIBLE + container)
+
+
+def annotated(variable: str, annotation: str) -> Variable:
+    """A variable that the kubelet fills from an annotation of the pod each time it starts the container; set
+    and empty where there is none."""
+    path = f"metadata.annotations['{annotation}']"
+    return {"name": variable, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -1,0 +1,67 @@
+"""What the policies inside the API server refuse of a pod beside the rules, for who judges pods where no API
+server is asked. `docs/bypass.md` tells why; a table of cases holds the policies and this together. Pure.
+"""
+
+import re
+from collections.abc import Iterator
+
+from timekeeper.core import names
+from timekeeper.core.request.request import Json, Parsed, containers, mapping
+from timekeeper.core.violation import Violation, shown
+from webhook.rules.denylist import RUNTIME_CLASSES
+from webhook.rules.isolation import reaching
+from webhook.wire.pod_review import sequence_of
+
+_AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
+_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+_GPU_CLASS = re.compile(r"(.*[.-])?(gpu|mig|vgpu)([.-]|$)")
+_A_REQUEST = f'{names.GPU_PERCENT}: "50"'
+
+
+def ways_around(pod: Json, parsed: Parsed) -> tuple[Violation, ...]:
+    """The ways to a GPU past every request that a pod takes. Of one that makes a request, well or badly,
+    device classes alone: the rest meets the rules."""
+    classes = tuple(_device_classes(pod))
+    if parsed.request is not None or parsed.violations:
+        return classes
+    return (*_reaching(pod), *_runtime_class(pod["spec"]), *classes)
+
+
+def _reaching(pod: Json) -> Iterator[Violation]:
+    """As of a pod with a request; a privileged container only beside a host path of devices."""
+    opens_devices = any(map(_is_of_devices, sequence_of(pod["spec"].get("volumes"))))
+    for violation in reaching(pod, None):
+        if violation.rule in _AS_WITH_A_REQUEST or (opens_devices and violation.rule == "privileged"):
+            yield violation
+
+
+def _is_of_devices(volume: Json) -> bool:
+    path = mapping(volume.get("hostPath")).get("path")
+    steps = [step for step in path.split("/") if step not in ("", ".")] if isinstance(path, str) else ["none"]
+    return not steps or steps[0] == "dev"
+
+
+def _runtime_class(spec: Json) -> Iterator[Violation]:
+    if spec.get("runtimeClassName") in RUNTIME_CLASSES:
+        yield Violation(
+            "runtime-class",
+            "spec.runtimeClassName",
+            shown(spec["runtimeClassName"]),
+            "under this class an image's own NVIDIA_VISIBLE_DEVICES shows cards",
+            "leaving it out, or a GPU request in resources.limits",
+            _A_REQUEST,
+        )
+
+
+def _device_classes(pod: Json) -> Iterator[Violation]:
+    for container in containers(pod):
+        for name in mapping(mapping(container.raw.get("resources")).get("limits")):
+            if name.startswith(_DEVICE_CLASS) and _GPU_CLASS.match(name.removeprefix(_DEVICE_CLASS)):
+                yield Violation(
+                    "device-claim",
+                    f"{container.path}.resources.limits[{name}]",
+                    "",
+                    "claims on GPUs are not charged yet",
+                    "a GPU request in resources.limits",
+                    _A_REQUEST,
+                )

@@ -1,0 +1,212 @@
+"""Where a GPU pod goes, and how long it stays: node, scheduler, priority, grace period, constraints."""
+
+import re
+from collections.abc import Iterator
+
+import orjson
+
+from timekeeper.core import names
+from timekeeper.core.dialects import tencent
+from timekeeper.core.request.constraints import excess, listed
+from timekeeper.core.request.request import Json, annotations_of, mapping
+from timekeeper.core.violation import Violation, shown
+from webhook.mutation.govern import stands_above_budget
+from webhook.mutation.visible_devices import VISIBLE_DEVICES
+from webhook.policy import Terms
+from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+
+DEFAULT_SCHEDULERS = ("", "default-scheduler")
+LEGACY_SIDECAR = "gpu-sidecar"
+
+_MOST_ADDED = 1024  # to a container: five variables, three with its name
+_KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread constraints and affinities
+_MOST_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
+MOST_BYTES = 1024 * 1024  # etcd takes 1.5 MiB, and status, binding and what kubelet writes come on top
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
+_LISTS = (
+    (names.MODELS, _MODEL, "a model's name as the inventory has it, or words of it", "H100,A100"),
+    (names.EXCLUDE_MODELS, _MODEL, "a model's name as the inventory has it, or words of it", "T4"),
+    (names.UUIDS, _UUID, "UUIDs of cards", "GPU-5a3c0e8f-0000-0000-0000-000000000000"),
+)
+_LISTED = frozenset(name for name, *_ in _LISTS)
+
+
+def placed(pod: Json, terms: Terms) -> Iterator[Violation]:
+    """For a pod that asks for a GPU: what keeps it from being placed, or from leaving in time."""
+    spec = pod["spec"]
+    yield from _by_hand(spec)
+    annotations = annotations_of(pod)
+    if not _LISTED.isdisjoint(annotations):
+        yield from _constraints(annotations)
+    yield from _init_containers(spec)
+    yield from _scheduler(spec, terms)
+    yield from _priority_class(spec, terms)
+    yield from _grace_period(spec, terms)
+    yield from _legacy_sidecar(spec)
+    yield from _size(pod)
+
+
+def _by_hand(spec: Json) -> Iterator[Violation]:
+    node = spec.get("nodeName")
+    if node:
+        yield Violation(
+            "node-name",
+            "spec.nodeName",
+            shown(node),
+            "a GPU pod that names its node passes by the scheduler that gives out cards",
+            "spec.nodeSelector or affinity",
+            "spec.nodeSelector: {kubernetes.io/hostname: node-a}",
+        )
+
+
+def _constraints(annotations: Json) -> Iterator[Violation]:
+    if any(excess(annotations, name) for name in _LISTED):
+        return  # the request itself is refused for that
+    for name, pattern, allowed, example in _LISTS:
+        for each in listed(annotations, name):
+            if not pattern.fullmatch(each):
+                problem = "no inventory can hold this name"
+                path = f"metadata.annotations[{name}]"
+                yield Violation("malformed-name", path, shown(each), problem, allowed, f"{name}: {example}")
+    models = listed(annotations, names.MODELS)
+    excluded = {each.casefold() for each in listed(annotations, names.EXCLUDE_MODELS)}
+    if models and all(each.casefold() in excluded for each in models):
+        yield Violation(
+            "contradicting-constraint",
+            f"metadata.annotations[{names.EXCLUDE_MODELS}]",
+            shown(annotations[names.EXCLUDE_MODELS]),
+            f"it excludes every model that {names.MODELS} allows",
+            "one of the two annotations, or a model that only the first names",
+            f"removing {names.EXCLUDE_MODELS}",
+        )
+
+
+def _init_containers(spec: Json) -> Iterator[Violation]:
+    """Native sidecars too: gpu-manager counts the pod's ordinary containers alone."""
+    for index, container in enumerate(sequence_of(spec.get("initContainers"))):
+        limits = mapping(mapping(container.get("resources")).get("limits"))
+        for resource in tencent.DIALECT.resources:
+            if resource in limits:
+                yield Violation(
+                    "init-container",
+                    f"spec.initContainers[{index}].resources.limits[{resource}]",
+                    shown(limits[resource]),
+                    "gpu-manager gives cards to ordinary containers alone",
+                    "the limit in spec.containers, or a dialect whose nodes serve init containers",
+                    f'{names.GPU_PERCENT}: "50"',
+                )
+
+
+def _scheduler(spec: Json, terms: Terms) -> Iterator[Violation]:
+    scheduler = spec.get("schedulerName") or ""
+    if scheduler not in (*DEFAULT_SCHEDULERS, terms.scheduler_name):
+        yield Violation(
+            "foreign-scheduler",
+            "spec.schedulerName",
+            shown(scheduler),
+            f"only {terms.scheduler_name} gives out cards",
+            f"{terms.scheduler_name}, or leaving it out",
+            f"schedulerName: {terms.scheduler_name}",
+        )
+
+
+def _priority_class(spec: Json, terms: Terms) -> Iterator[Violation]:
+    if stands_above_budget(spec, terms):
+        most = terms.in_budget
+        yield Violation(
+            "priority-class",
+            "spec.priorityClassName",
+            f"{shown(spec['priorityClassName'])} of value {spec['priority']}",
+            "it stands above the class of pods in budget",
+            f"{most.name}, a class of value {most.value} at most, or none",
+            f"priorityClassName: {most.name}",
+        )
+
+
+def _grace_period(spec: Json, terms: Terms) -> Iterator[Violation]:
+    seconds = spec.get("terminationGracePeriodSeconds")
+    if seconds is not None and seconds > terms.max_grace_s:
+        yield Violation(
+            "grace-period",
+            "spec.terminationGracePeriodSeconds",
+            shown(str(seconds)),
+            "a GPU pod holds its cards for its whole grace period, and this is too long",
+            f"at most {terms.max_grace_s} seconds",
+            "terminationGracePeriodSeconds: 30",
+        )
+
+
+def _legacy_sidecar(spec: Json) -> Iterator[Violation]:
+    for index, container in enumerate(sequence_of(spec.get("containers"))):
+        if container["name"] == LEGACY_SIDECAR:
+            yield Violation(
+                "legacy-sidecar",
+                f"spec.containers[{index}]",
+                shown(LEGACY_SIDECAR),
+                "this container of kubernetes-gpusharing reports to a Service that is no more",
+                "the pod without it: Bursar injects its own sidecar",
+                "removing the container",
+            )
+
+
+def _size(pod: Json) -> Iterator[Violation]:
+    if is_surely_small(pod):
+        return
+    size = weight(pod) + growth(pod)
+    if size > MOST_BYTES:
+        yield Violation(
+            "pod-size",
+            "spec",
+            shown(f"{-(-size // 1024)} KiB"),
+            "a pod that large may be created, and then neither bound, nor reported on, nor deleted",
+            f"at most {MOST_BYTES // 1024} KiB in all",
+            "a ConfigMap or a volume for what is long in it",
+        )
+
+
+def is_surely_small(pod: Json) -> bool:
+    """True where its JSON alone, which is had in a tenth of the time, tells that the pod's weight is allowed
+    with what it grows by: no value weighs more than twice what it is written with."""
+    try:
+        text = orjson.dumps(pod)
+    except orjson.JSONEncodeError:  # nested deeper than the library goes, or read from YAML
+        return False
+    containers = sum(len(sequence_of(pod["spec"].get(field))) for field in CONTAINER_LISTS)
+    return 2 * len(text) + containers * _MOST_ADDED <= MOST_BYTES and _KEYS.encode() not in text
+
+
+def growth(pod: Json) -> int:
+    """The most by which the weight grows after this call: by the variables that governing gives a container,
+    and by what the API server makes of label keys once webhooks have changed the pod."""
+    spec = pod["spec"]
+    every = [each for field in CONTAINER_LISTS for each in sequence_of(spec.get(field))]
+    told = [VISIBLE_DEVICES in [each["name"] for each in sequence_of(one.get("env"))] for one in every]
+    keys, left = 0, [spec]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            for name, value in each.items():
+                if name.endswith(_KEYS) and isinstance(value, list):
+                    keys += sum(len(str(key)) + _MOST_OF_A_KEY for key in value)
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return told.count(False) * _MOST_ADDED + keys
+
+
+def weight(value: object) -> int:
+    """About the bytes that the value takes in etcd: its names and texts, and a little for each."""
+    total, left = 0, [value]
+    while left:  # no recursion: how deep it is nested is the user's doing
+        each = left.pop()
+        total += 3
+        if isinstance(each, str):
+            total += len(each) if each.isascii() else len(each.encode(errors="surrogatepass"))
+        elif isinstance(each, dict):
+            total += sum(map(len, each))
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return total

@@ -1,0 +1,98 @@
+"""What one worker knows and remembers while it answers: the table of standings, its own estimate, the
+clock."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from webhook.admission import pods as verdict
+from webhook.policy import Standing, Terms
+from webhook.standings.burst import Admitted, cost
+from webhook.standings.table import Table, agreed, as_before, is_fresh, standing
+from webhook.wire.pod_review import Answer, Review
+
+NO_CA = "the CA bundle for sidecars has not been read yet"
+
+
+class NotReadyError(Exception):
+    """The files that a pod is governed with have not been read yet."""
+
+
+class Admission:
+    """Answers reviews with what is known at this moment; nothing here waits for anybody.
+
+    ``table`` gives the last table of standings or None; ``ca`` the PEM text that sidecars shall trust, None
+    while it has not been read; ``asked`` whether the table was asked for. For one thread.
+    """
+
+    def __init__(
+        self,
+        flags: Terms,
+        table: Callable[[], Table | None],
+        ca: Callable[[], str | None],
+        now_ms: Callable[[], int],
+        stale_after_ms: int,
+        asked: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._flags, self._table, self._ca = flags, table, ca
+        self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
+        self._admitted = Admitted()
+        self._agreed: tuple[Table | None, str, bool] | None = None
+        self._terms: dict[str, Terms] = {}
+
+    def unready(self) -> str:
+        """Why no pod should come here yet; empty where it should. An absent table is no reason, but that
+        nobody has asked for one is: what a namespace has settled would not hold for its first pods."""
+        if not self._asked():
+            return "the timekeeper has not been asked for the standings yet"
+        if self._flags.sidecar is not None and self._ca() is None:
+            return NO_CA
+        return ""
+
+    def mutate(self, review: Review) -> Answer:
+        """The answer of /mutate. Raises NotReadyError."""
+        table = self._table()
+        terms = self._terms_of(review.namespace, table)
+        before = verdict.recorded(review, terms)
+
+        def standing_of(namespace: str) -> Standing:
+            now_ms = self._now_ms()
+            spent = 0 if before else self._admitted.spent(namespace, now_ms)
+            now = standing(table, namespace, spent, now_ms, self._stale_after_ms)
+            return as_before(now) if before == "OVER_BUDGET" else now
+
+        answer = verdict.mutate(review, standing_of, terms)
+        request = verdict.newly_governed(review, answer)
+        if request is not None:
+            lookahead_ms = table.settings.lookahead_ms if table else None
+            self._admitted.add(review.namespace, cost(request, lookahead_ms), self._now_ms())
+        return answer
+
+    def validate(self, review: Review) -> Answer:
+        """The answer of /validate. Raises NotReadyError."""
+        return verdict.validate(review, self.terms_for(review.namespace))
+
+    def terms_for(self, namespace: str) -> Terms:
+        """How the namespace's pods are governed at this moment. Raises NotReadyError."""
+        return self._terms_of(namespace, self._table())
+
+    def _terms_of(self, namespace: str, table: Table | None) -> Terms:
+        """What table, flags and CA agree to; made anew only when one of them has changed or aged."""
+        ca = ""
+        if self._flags.sidecar is not None:
+            read = self._ca()
+            if read is None:
+                raise NotReadyError(NO_CA)
+            ca = read
+        fresh, known = is_fresh(table, self._now_ms()), self._agreed
+        if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
+            self._agreed, self._terms = (table, ca, fresh), {}
+        whose = namespace if table is not None and namespace in table.namespaces else ""
+        terms = self._terms.get(whose)
+        if terms is None:
+            self._terms[whose] = terms = self._agree(table, ca, fresh, whose)
+        return terms
+
+    def _agree(self, table: Table | None, ca: str, fresh: bool, namespace: str) -> Terms:
+        sidecar = self._flags.sidecar
+        trusting = None if sidecar is None else replace(sidecar, ca=ca)
+        return agreed(replace(self._flags, sidecar=trusting), table, fresh, namespace)

@@ -1,0 +1,29 @@
+"""Puts the parts of one worker together."""
+
+import time
+
+from flask import Flask
+
+from webhook import log
+from webhook.metrics import Metrics
+from webhook.reloaded import Reloaded, ca_text
+from webhook.server.app import create_app
+from webhook.server.reviewer import Admission
+from webhook.server.standings_poller import Standings
+from webhook.settings.settings import Settings
+
+
+def application(settings: Settings, metrics: Metrics) -> Flask:
+    """The application of one worker, with its thread that polls the standings; call it after the fork."""
+    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), now_ms, log.to_stderr)
+    standings = Standings(settings.timekeeper_url, settings.token_file, ca, now_ms, log.to_stderr, metrics)
+    standings.start()
+    admission = Admission(
+        settings.terms, standings.table, ca, now_ms, settings.stale_after_ms, standings.asked
+    )
+    return create_app(admission, metrics, log.to_stderr, settings.template_paths)
+
+
+def now_ms() -> int:
+    """Milliseconds of the monotonic clock."""
+    return time.monotonic_ns() // 1_000_000

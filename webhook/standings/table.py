@@ -1,0 +1,248 @@
+"""The table of standings, and what it says at a moment. Pure: bytes, clocks and settings are arguments.
+
+All ages are by one monotonic clock of ours; the timekeeper's own clock is told by its table and carried on by
+ours, so a clock that differs or jumps turns no standing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import orjson
+
+from timekeeper.core.request.request import Json, mapping, sequence
+from webhook.policy import WORDS, Mode, PriorityClass, Sidecar, Standing, Terms, UnknownStanding
+
+
+class UndecodableTableError(ValueError):
+    """The timekeeper's answer is no table of standings; the last good one stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A namespace in the table: its standing, what is left in milli-GPU x ms (None: unlimited), and until
+    when that holds, by the timekeeper's clock (None: until the table changes); then what the namespace has
+    settled for itself: its mode (None: the cluster's), rules and exempt users beside the cluster's."""
+
+    standing: Standing
+    remaining: int | None
+    valid_until_ms: int | None
+    mode: Mode | None = None
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What the timekeeper tells of ``_settings``. ``lookahead_ms`` None where it does not say."""
+
+    mode: Mode
+    scheduler_name: str
+    sidecar: bool
+    sidecar_native: bool
+    in_budget: PriorityClass
+    over_budget: PriorityClass
+    unknown_standing: UnknownStanding
+    max_grace_s: int
+    lookahead_ms: int | None
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One answer of the timekeeper; ``read_ms`` and ``heard_ms`` by our monotonic clock: when it was read,
+    and when the timekeeper last said that it still holds."""
+
+    etag: str
+    generated_ms: int
+    settings: TableSettings
+    default: Entry
+    namespaces: Mapping[str, Entry]
+    read_ms: int
+    heard_ms: int
+
+
+UNKNOWN = Standing("UNKNOWN")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+
+# A class can be deleted and made anew with another value. Numbers that nobody has confirmed for so long are
+# not written into pods any more, for the API server refuses a pod whose numbers are not its class's.
+CLASSES_HOLD_MS = 5_000
+
+
+def decode(body: bytes, etag: str, now_ms: int) -> Table:
+    """The table in a 200's body. Raises UndecodableTableError where it is no `wire.Standings`."""
+    try:
+        whole = orjson.loads(body)
+        if whole["version"] != 1:
+            raise UndecodableTableError("standings: not version 1")
+        return Table(
+            etag=etag,
+            generated_ms=_whole(whole["generated"]),
+            settings=_settings(whole["settings"]),
+            default=_entry(whole["default"]),
+            namespaces={name: _entry(raw) for name, raw in whole["namespaces"].items()},
+            read_ms=now_ms,
+            heard_ms=now_ms,
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise UndecodableTableError(f"standings: {type(error).__name__} {error}") from error
+
+
+def still_good(table: Table, now_ms: int) -> Table:
+    """The table after the timekeeper has answered that nothing has changed."""
+    return replace(table, heard_ms=now_ms)
+
+
+def entry_of(table: Table, namespace: str) -> Entry:
+    """The namespace's own entry, else the one for namespaces without."""
+    return table.namespaces.get(namespace, table.default)
+
+
+def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int) -> Standing:
+    """The namespace's standing now.
+
+    ``spent``: what this worker has admitted of it in the last seconds, in milli-GPU x ms. OVER_BUDGET does
+    not age. Any other standing is UNKNOWN once the timekeeper has not been heard for ``stale_after_ms``, and
+    all are past their own ``validUntil``.
+    """
+    if table is None:
+        return UNKNOWN
+    entry = entry_of(table, namespace)
+    if entry.valid_until_ms is not None and _timekeepers_now(table, now_ms) >= entry.valid_until_ms:
+        return UNKNOWN
+    if entry.standing.word == "OVER_BUDGET":
+        return entry.standing
+    if now_ms - table.heard_ms > stale_after_ms:
+        return UNKNOWN
+    if entry.remaining is not None and spent > 0 and entry.remaining <= spent:
+        return replace(entry.standing, word="OVER_BUDGET", by_estimate=True)
+    return entry.standing
+
+
+def as_before(now: Standing) -> Standing:
+    """The standing of a pod that an earlier call found over budget, by the estimate that this one leaves
+    out."""
+    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
+
+
+def is_fresh(table: Table | None, now_ms: int) -> bool:
+    """True while the classes' numbers in the table may be written into pods."""
+    return table is not None and now_ms - table.heard_ms <= CLASSES_HOLD_MS
+
+
+def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str = "") -> Terms:
+    """A namespace's terms now: the table's where there is one, else this process's flags.
+
+    A class of a value that nobody has told has the flags' value where it is the same class, but for one that
+    is absent. From a table that is not `is_fresh` nobody's preemption policy is known; what was absent stays
+    so, for a pod without the class is better than none.
+    """
+    if table is None:
+        return flags
+    settings, own = table.settings, entry_of(table, namespace)
+    return replace(
+        flags,
+        known=True,
+        mode=own.mode or settings.mode,
+        rules={**settings.rules, **own.rules},
+        exempt=settings.exempt | own.exempt,
+        scheduler_name=settings.scheduler_name,
+        in_budget=_valued(settings.in_budget, flags, fresh),
+        over_budget=_valued(settings.over_budget, flags, fresh),
+        unknown_standing=settings.unknown_standing,
+        max_grace_s=settings.max_grace_s,
+        sidecar=_sidecar(flags.sidecar, settings),
+    )
+
+
+def _valued(given: PriorityClass, flags: Terms, fresh: bool) -> PriorityClass:
+    if given.value is not None or given.absent:
+        return given if fresh else replace(given, preemption_policy=None)
+    return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
+
+
+def _sidecar(flags: Sidecar | None, settings: TableSettings) -> Sidecar | None:
+    """None where either wants none; native where neither wants a plain container: the flag is for clusters
+    that have no native sidecars, whatever the table says."""
+    if flags is None or not settings.sidecar:
+        return None
+    return flags if settings.sidecar_native else replace(flags, native=False)
+
+
+def _timekeepers_now(table: Table, now_ms: int) -> int:
+    return table.generated_ms + now_ms - table.read_ms
+
+
+def _settings(raw: Json) -> TableSettings:
+    classes = raw["priorityClasses"]
+    return TableSettings(
+        mode=_mode(raw["mode"]),
+        rules=_rules(raw.get("rules")),
+        exempt=_exempt(raw.get("exempt")),
+        scheduler_name=_text(raw["schedulerName"]),
+        sidecar=raw["sidecar"] is True,
+        sidecar_native=raw.get("sidecarNative") is not False,
+        in_budget=_class(classes["inBudget"]),
+        over_budget=_class(classes["overBudget"]),
+        unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
+        max_grace_s=_whole(raw["maxGracePeriodMs"]) // 1000,
+        lookahead_ms=_whole_or_none(raw.get("lookaheadMs")),
+    )
+
+
+def _class(raw: Json) -> PriorityClass:
+    """The timekeeper publishes nothing before it has listed all classes: one without a value is absent."""
+    value, policy = _whole_or_none(raw["value"]), raw.get("preemptionPolicy")
+    known = value is not None and policy in PREEMPTION_POLICIES
+    return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
+
+
+def _entry(raw: Json) -> Entry:
+    word = next((word for word in WORDS if word == raw["standing"]), None)
+    if word is None:
+        raise UndecodableTableError("standings: no such standing")
+    until_ms = _whole_or_none(raw["validUntil"])
+    return Entry(
+        Standing(
+            word,
+            _whole_or_none(raw["ratio"]),
+            _whole_or_none(raw["warnAt"]),
+            on_exhausted=_text(raw["onExhausted"]),
+            until_ms=until_ms,
+        ),
+        _whole_or_none(raw["remaining"]),
+        until_ms,
+        _mode(raw["mode"]) if raw.get("mode") else None,
+        _rules(raw.get("rules")),
+        _exempt(raw.get("exempt")),
+    )
+
+
+def _mode(raw: object) -> Mode:
+    return "observe" if raw == "observe" else "enforce"
+
+
+def _rules(raw: object) -> Mapping[str, str]:
+    """The modes by rule; a timekeeper of another release may tell none, or rules that are not known here."""
+    return {_text(rule): _text(mode) for rule, mode in mapping(raw).items()}
+
+
+def _exempt(raw: object) -> frozenset[str]:
+    return frozenset(_text(each) for each in sequence(raw))
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise UndecodableTableError("standings: a name is missing")
+    return raw
+
+
+def _whole(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise UndecodableTableError("standings: not a whole number")
+    return raw
+
+
+def _whole_or_none(raw: object) -> int | None:
+    return None if raw is None else _whole(raw)
