@@ -19,16 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scheduler_ext.binding.locks import Locks
-from scheduler_ext.binding.manifest import (
-    NOTHING,
-    Written,
-    binding,
-    binding_path,
-    pod_path,
-    wake_patch,
-    written_for,
-)
+from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, written_for
 from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal

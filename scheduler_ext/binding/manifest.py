@@ -1,16 +1,13 @@
-"""What is sent to the API server to bind a pod, and to wake one."""
+"""What the extender sends to the API server to bind a pod."""
 
-import datetime
 from dataclasses import dataclass
-from typing import Any
 
+from scheduler_ext.clients.pod_patches import Body, pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import WHOLE_MILLI, GPURequest, Placement
-
-Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +24,6 @@ NOTHING = Written({}, {})
 def binding_path(namespace: str, name: str) -> str:
     """Where a pod's Binding is posted."""
     return f"{pod_path(namespace, name)}/binding"
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """Where a pod is."""
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 def binding(namespace: str, name: str, uid: str, version: str, node: str, written: Written) -> Body:
@@ -68,24 +60,6 @@ def written_for(pod: Pod, request: GPURequest, placement: Placement, node: str, 
         annotations |= _limits(placement)
     annotations |= dialect.at_binding(request, placement, node, now_ns, pod.containers)
     return Written(annotations, dialect.labels_at_binding(request, placement))
-
-
-def wake_patch(uid: str, reason: str, message: str, now_ms: int) -> Body:
-    """A strategic merge patch of a pod's status with a condition of ours; other conditions stay.
-
-    The time in the message makes each patch a change: one that changes nothing wakes nobody and leaves the
-    resource version as it was.
-    """
-    now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
-    seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    condition = {
-        "type": names.WAKE_CONDITION,
-        "status": "True",
-        "reason": reason,
-        "message": f"{message} at {now.isoformat(timespec='milliseconds')}",
-        "lastTransitionTime": seconds,
-    }
-    return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
 
 
 def _visible(placement: Placement) -> dict[str, str]:

@@ -4,7 +4,7 @@ it leave. Each names the very pod by its UID, so none touches another of the sam
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from scheduler_ext.binding.manifest import pod_path
+from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Reservation, condition_of, withdrawn
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from scheduler_ext.binding.manifest import pod_path, wake_patch
 from scheduler_ext.cache.cluster_cache import Books, roomier_nodes
+from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, Standings

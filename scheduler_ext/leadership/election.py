@@ -1,8 +1,7 @@
 """Which replica should lead: a look at a Lease in the API server.
 
-The answer is a hint and no more. What keeps two that both think they lead from giving out a card twice are
-the marks and the touches of `scheduler_ext.leadership.takeover`; so nothing here needs a clock that others agree
-with.
+The answer is only a hint. Fencing (`scheduler_ext.leadership.takeover`) keeps two replicas that both believe
+they lead from giving out a card twice, so nothing here needs a clock that replicas agree on.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from scheduler_ext.binding.manifest import pod_path, wake_patch
 from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names

@@ -8,7 +8,7 @@ from pathlib import Path
 from sidecar.node.host import cgroups, runtimes
 from sidecar.node.kubelet import podresources
 from sidecar.node.kubelet.grpc import CallFailed
-from sidecar.node.state import holders
+from sidecar.node.state import holders, plugin_devices
 from sidecar.node.state import unauthorized_use as strangers
 from sidecar.node.state.exporter import metric
 from sidecar.node.state.holders import Sight
@@ -18,8 +18,8 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sidecar.node.kubelet.podresources import Given
     from sidecar.node.state.holders import Held
+    from sidecar.node.state.plugin_devices import Given
     from sidecar.node.values import Look, NodeSeen, PodSeen, Seated
     from sidecar.reporter import Say
 
@@ -133,7 +133,7 @@ class Whereabouts:
         odd = [
             f"{each.namespace}/{each.name} has {device}"
             for each in listed
-            for device in podresources.unknown_cards(each, cards)
+            for device in plugin_devices.unknown_cards(each, cards)
         ]
         if odd:
             self._fails("devices", f"not in the inventory: {', '.join(odd[:3])}")

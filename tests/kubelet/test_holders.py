@@ -12,7 +12,7 @@ import pytest
 from deploy.local.cleanup import FOLDER
 from sidecar.node.host import cgroups
 from sidecar.node.kubelet import podresources
-from sidecar.node.kubelet.podresources import Given
+from sidecar.node.state.plugin_devices import Given
 from sidecar.node.values import Look, NodeSeen, PodSeen
 from sidecar.node.whereabouts import Places, Whereabouts
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.kubelet.podresources import Given
 from sidecar.node.state import holders
 from sidecar.node.state.holders import Held, Sight
+from sidecar.node.state.plugin_devices import Given
 from sidecar.node.values import PodSeen
 from timekeeper.core.kube.holders import MOST_CLOSED, Present, decode_holders
 

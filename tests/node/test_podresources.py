@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sidecar.node.kubelet import grpc as unary
 from sidecar.node.kubelet import hpack, podresources
-from sidecar.node.kubelet.podresources import Given
+from sidecar.node.state import plugin_devices
+from sidecar.node.state.plugin_devices import Given
 from tests.node.podresources_server import Kubelet, pod_json, serving
 
 GPU = "nvidia.com/gpu"
@@ -257,15 +258,15 @@ def test_a_device_names_its_card_also_as_a_replica_of_it() -> None:
         "n", "p", ((GPU, "GPU-aaaa::3"), (GPU, "GPU-aaaa::4"), ("nvidia.com/mig-1g.10gb", "MIG-cccc"))
     )
 
-    assert podresources.cards_among(given, uuids) == ("GPU-aaaa", "MIG-cccc")
-    assert podresources.unknown_cards(given, uuids) == ()
+    assert plugin_devices.cards_among(given, uuids) == ("GPU-aaaa", "MIG-cccc")
+    assert plugin_devices.unknown_cards(given, uuids) == ()
 
 
 def test_devices_of_nvidias_that_are_in_no_inventory_are_told_and_others_are_not() -> None:
     given = Given("n", "p", ((GPU, "GPU-zzzz"), (GPU, "0"), ("nvidia.com/hostdev", "0"), ("rdma/hca", "m")))
 
-    assert podresources.cards_among(given, frozenset({"GPU-aaaa"})) == ()
-    assert podresources.unknown_cards(given, frozenset({"GPU-aaaa"})) == ("GPU-zzzz", "0")
+    assert plugin_devices.cards_among(given, frozenset({"GPU-aaaa"})) == ()
+    assert plugin_devices.unknown_cards(given, frozenset({"GPU-aaaa"})) == ("GPU-zzzz", "0")
 
 
 class _Peer:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding.manifest import Written, binding, wake_patch, written_for
+from scheduler_ext.binding.manifest import Written, binding, written_for
+from scheduler_ext.clients.pod_patches import wake_patch
 from scheduler_ext.fit.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually

@@ -6,7 +6,8 @@ Nodes where a device plugin's kubelet side picks the cards are the only ones whe
 from __future__ import annotations
 
 from sidecar.node.kubelet import grpc as unary
-from sidecar.value import TYPE_CHECKING, value
+from sidecar.node.state.plugin_devices import Given
+from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,24 +21,10 @@ _DEVICES_RESOURCE, _DEVICES_IDS = 1, 2
 # how a field's value is written
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10
-# NVIDIA's plugin names a card by its UUID, and one of its replicas (time slicing, MPS) with ::<n> behind it;
-# the plugins of others that give out parts of a card put -<n> or -_-<n> there.
-_AFTER_A_UUID = ("::", "-")
-_NVIDIAS = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
 class Malformed(ValueError):
     """The kubelet's answer cannot be read; the text says why."""
-
-
-@value
-class Given:
-    """What device plugins gave the containers of one pod: pairs of a resource's name and a device's ID, in
-    order, each once. The service tells names, no UIDs."""
-
-    namespace: str
-    name: str
-    devices: tuple[tuple[str, str], ...]
 
 
 def listed(socket: str, timeout_s: float = 5.0) -> tuple[Given, ...]:
@@ -55,27 +42,6 @@ def parsed(answer: bytes) -> tuple[Given, ...]:
     may add are passed over."""
     pods = (_given(body) for body in _messages(answer, _PODS))
     return tuple(pod for pod in pods if pod.devices)
-
-
-def cards_among(given: Given, uuids: frozenset[str]) -> tuple[str, ...]:
-    """Which of these cards the pod has, in order, each once."""
-    named = (_card(device, uuids) for _, device in given.devices)
-    return tuple(dict.fromkeys(uuid for uuid in named if uuid))
-
-
-def unknown_cards(given: Given, uuids: frozenset[str]) -> tuple[str, ...]:
-    """The IDs of NVIDIA's devices that name none of these cards."""
-    return tuple(
-        device
-        for resource, device in given.devices
-        if resource.startswith(_NVIDIAS) and not _card(device, uuids)
-    )
-
-
-def _card(device: str, uuids: frozenset[str]) -> str:
-    if device in uuids:
-        return device
-    return next((uuid for uuid in uuids if device.startswith(tuple(uuid + end for end in _AFTER_A_UUID))), "")
 
 
 def _given(pod: bytes) -> Given:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import re
 
-from sidecar.node.kubelet import podresources
+from sidecar.node.state import plugin_devices
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from sidecar.node.kubelet.podresources import Given
+    from sidecar.node.state.plugin_devices import Given
     from sidecar.node.values import PodSeen
     from timekeeper.core.wire import Holders
 
@@ -100,7 +100,7 @@ def by_uid(
     several pods of one name in a row it knows the last alone, as the API server does."""
     uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
     named = ((uids.get((each.namespace, each.name)), each) for each in given)
-    return {uid: podresources.cards_among(each, uuids) for uid, each in named if uid is not None}
+    return {uid: plugin_devices.cards_among(each, uuids) for uid, each in named if uid is not None}
 
 
 def picked_by_plugin(capacity: Iterable[tuple[str, str]]) -> bool:
