@@ -73,7 +73,7 @@ class Books:
         """A read told that the pod is as given: booked where it tells of a Binding that the watch has not
         shown yet, and nothing else. A read is older than what the watch shows after it: a pod whose end was
         shown stays gone, for nothing would end it a second time. And the version of a pod that waits is known
-        from the watch alone (`scheduler_ext.leading`)."""
+        from the watch alone (`scheduler_ext.leadership.takeover`)."""
 
         def read(snapshot: Snapshot) -> Snapshot:
             known = snapshot.pods.get(pod.uid)

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from deploy.local.cluster import ControlPlane
 from tests.bench.sidecar import cpu_s, memory_mib
 from tests.deploy.reading import MANIFESTS
-from tests.node.test_on_api_server import Agent, World
-from tests.scheduler_ext.process import Process
+from tests.node.cluster.test_on_api_server import Agent, World
+from tests.scheduler_ext.processes import Process
 
 Json = dict[str, Any]
 

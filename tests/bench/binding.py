@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:
 
 from deploy.local.cluster import ControlPlane  # noqa: E402
 from deploy.local.kwok_nodes import kwok_node  # noqa: E402
-from tests.scheduler_ext.process import Process  # noqa: E402
+from tests.scheduler_ext.processes import Process  # noqa: E402
 
 AT_ONCE = 8
 CARDS = 8

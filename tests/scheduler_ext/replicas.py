@@ -24,7 +24,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import extender, scheduler_configuration
 from deploy.local.stack import free_port
 from tests.scheduler_ext import readback
-from tests.scheduler_ext.process import ROOT
+from tests.scheduler_ext.processes import ROOT
 
 Json = dict[str, Any]
 

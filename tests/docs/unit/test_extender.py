@@ -1,0 +1,125 @@
+"""The pages on the extender tell of all that it has, and no more: routes, metrics, log lines, words."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, REPORTER, SPAN_MS, Kind
+from scheduler_ext.model.node import CLOSED
+from scheduler_ext.model.standing import Word
+from scheduler_ext.reports import cluster_page as view
+from scheduler_ext.reports import waiting_page as waiting_view
+from scheduler_ext.reports.headroom import MOST_ON_A_NODE
+from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
+from scheduler_ext.verbs.last_decisions import KINDS, OTHER
+from tests.scheduler_ext.conftest import Running, api, running, start
+
+__all__ = ["api", "running", "start"]
+
+DOCS = Path(__file__).parents[3] / "docs"
+CODE = DOCS.parent / "scheduler_ext"
+PAGE = (DOCS / "extender.md").read_text()
+METRICS = (DOCS / "metrics.md").read_text().partition("\n## Of the extender\n")[2].partition("\n## ")[0]
+API = (DOCS / "api.md").read_text().partition("\n## The extender\n")[2].partition("\n## ")[0]
+
+
+def firsts(table: str) -> set[str]:
+    """The words in backticks of the first column of each row."""
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_route_is_told_and_no_other(running: Running) -> None:
+    exist = {
+        f"{method} {rule.rule}"
+        for rule in running.extender.app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+
+    assert set(re.findall(r"`((?:GET|POST) /[\w/]+)`", API)) == exist
+
+
+def test_every_metric_is_told_with_its_labels_and_no_other(running: Running) -> None:
+    families = list(text_string_to_metric_families(running.client.get("/metrics").text))
+    suffix = {"counter": "_total", "gauge": "", "histogram": ""}
+    exist = {each.name + suffix[each.type]: each for each in families}
+    rows = re.findall(r"^\| (`.*?`) \| (\w+)(.*?) \|", METRICS.partition("| event |")[0], re.MULTILINE)
+    told = {f"bursar_extender_{name}": row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+    assert told.keys() == exist.keys()
+    for name, (_, kind, labels) in told.items():
+        used = {label for sample in exist[name].samples for label in sample.labels} - {"le"}
+        assert kind == exist[name].type
+        assert used <= set(re.findall(r"`(\w+)`", labels)), name
+
+
+def test_the_alerts_speak_of_metrics_and_labels_that_there_are() -> None:
+    alerts = METRICS.partition("Worth an alert:")[2].partition("\n\n")[0]
+    named = {f"bursar_extender_{name}" for name in firsts(METRICS.partition("| event |")[0])}
+
+    used = {re.sub(r"_bucket$", "", name) for name in re.findall(r"bursar_extender_\w+", alerts)}
+
+    assert used <= named
+    assert set(re.findall(r'standing="(\w+)"', alerts)) <= set(get_args(Word))
+
+
+def test_every_event_in_the_log_is_told_and_no_other() -> None:
+    code = "\n".join(file.read_text() for file in CODE.glob("*.py"))
+    written = set(re.findall(r'\b(?:_?log|_?say|to_stderr)\(\s*"([a-z-]+)"', code))
+    written |= set(re.findall(r'"((?:standings|usage)-\w+)"', code)) | {"filter", "bind", "preempt"}
+
+    assert firsts(METRICS.partition("| event | fields |")[2]) == written
+
+
+STATES = {"refused", "not-asked", "gated", "reserved", "assumed"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "words"),
+    [("| `kind` |", {*KINDS, OTHER}), ("| `reason` |", set(CLOSED)), ("| `state` |", STATES)],
+)
+def test_every_word_has_its_row(heading: str, words: set[str]) -> None:
+    table = PAGE.partition(heading)[2].partition("\n\n")[0]
+
+    assert firsts(table) == words
+
+
+def test_every_event_on_pods_and_nodes_is_told() -> None:
+    code = "\n".join(file.read_text() for file in CODE.glob("*.py"))
+    table = PAGE.partition("## Events")[2].partition("\n## ")[0]
+
+    told = set(re.findall(r"`([A-Z]\w+)`", table))
+
+    assert {word for word in told if f'"{word}"' in code} == told
+    posted = set(re.findall(r'\b(?:post_on_node|events\.post|tell)\([^"]*"([A-Z]\w+)"', code))
+    assert {"BindTakenBack", "CardsClosed"} <= posted - {*get_args(Kind)} <= told
+    assert REPORTER in table
+
+
+def test_every_field_of_the_pages_is_told() -> None:
+    shown = {
+        field
+        for module in (view, waiting_view)
+        for kind in vars(module).values()
+        if getattr(kind, "__module__", "") == module.__name__ and hasattr(kind, "__required_keys__")
+        for field in kind.__required_keys__
+    }
+    plain = {"version", "name", "namespace", "uid", "index", "model", "healthy", "totals", "nodes", "pods"}
+
+    assert [field for field in sorted(shown - plain) if not re.search(rf'[`"{{ ]{field}[`":]', PAGE)] == []
+
+
+def test_the_bounds_that_are_told_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.split())
+    for said in (
+        f"{USUAL_NODES} unless said, at most {MOST_NODES}",
+        f"up to {MOST_SIZES} of them",
+        f"no more than {MOST_ON_A_NODE} pods",
+        f"At most {'ten' if MOST_OF_AN_OBJECT == 10 else MOST_OF_AN_OBJECT} are told",
+        f"in {'five' if SPAN_MS == 300_000 else SPAN_MS} minutes",
+        f"kept for {'five' if KEPT_MS == 300_000 else KEPT_MS} minutes, at most {MOST_QUEUED:,}",
+    ):
+        assert said in text, said

@@ -1,0 +1,17 @@
+"""What the page on installing has people type, against the manifests."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_who_begins_by_watching_still_lets_nobody_forge_a_hold() -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    warned = re.search(r"sed -i 's/validationActions.*?\n(?=   kubectl)", page, re.DOTALL)
+    assert warned is not None
+
+    named = set(re.findall(r"deploy/manifests/(admission-\S+)", warned[0]))
+
+    there = {path.name for path in (ROOT / "deploy/manifests").glob("admission-*.yaml")}
+    assert named == there - {"admission-holds.yaml"}

@@ -1,0 +1,36 @@
+"""The page on metrics and log lines tells of all that there are, and of no others."""
+
+import re
+from pathlib import Path
+
+from webhook.metrics import of_this_process
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "metrics.md").read_text().partition("\n## Of the extender\n")[0]
+
+
+def test_every_metric_of_the_webhook_is_explained_with_its_labels() -> None:
+    kinds = {"counter": "_total", "gauge": "", "histogram": ""}
+    metrics = [each for each in vars(of_this_process()).values() if getattr(each, "_type", None) in kinds]
+    exist = {f"{each._name}{kinds[each._type]}": set(each._labelnames) for each in metrics}
+    rows = re.findall(r"^\| `(bursar_\w+)` \| (\w+)(.*?) \|", PAGE, re.MULTILINE)
+
+    told = {name: set(re.findall(r"(?:; |, )`(\w+)`", labels)) for name, _, labels in rows}
+
+    assert told.keys() == exist.keys()
+    assert {name: labels & exist[name] for name, labels in told.items()} == exist
+
+
+def test_every_event_in_the_webhooks_log_is_explained() -> None:
+    code = "\n".join(file.read_text() for file in (ROOT / "webhook").glob("*.py"))
+    written = re.findall(r'\b(?:self\._)?(?:log|line|to_stderr)\(\s*"([a-z-]+)"', code)
+    written += re.findall(r'"(standings-\w+)"', code)
+    table = PAGE.partition("| event | fields |")[2]
+
+    told = [
+        event
+        for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+        for event in re.findall(r"[a-z-]+", row)
+    ]
+
+    assert sorted(set(told)) == sorted(set(written))

@@ -1,0 +1,80 @@
+"""The page on the node agent tells of all flags, metrics, Events and log lines that there are."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.node import agent, settings
+from sidecar.node.agent import Agent, Ports
+from sidecar.node.kube.api import Answer
+from sidecar.node.metrics import of_agent
+from sidecar.node.nvml import cards
+from sidecar.node.state import card_events as telling
+from sidecar.node.state import health, mps
+from tests.node.worlds import card, look, node
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "node-agent.md").read_text()
+OTHERS = ("node-agent-holders.md", "node-use.md")
+
+
+def firsts(heading: str) -> set[str]:
+    """The words in the first column of the table under a heading."""
+    table = PAGE.partition(heading)[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
+
+
+def written(_: dict[str, Any]) -> Answer:
+    metadata = {"uid": "n", "resourceVersion": "2"}
+    return Answer(200, {"metadata": metadata}, "")
+
+
+def test_every_metric_is_told_with_its_kind_and_labels() -> None:
+    one = Agent(Ports(written, lambda _: None, lambda *_, **__: None), "boot", 5_000, 0)
+    one.saw_node(node(), 0)
+    one.looked(look(card()), 0)
+    one.write_if_due(0)
+    families = list(text_string_to_metric_families(of_agent(one, 0, {"posted": 1})))
+    exist = {
+        each.name + ("_total" if each.type == "counter" else ""): (each.type, set(each.samples[0].labels))
+        for each in families
+    }
+
+    rows = re.findall(r"^\| `(bursar_\w+)` \| (\w+)(.*?) \|", PAGE, re.MULTILINE)
+
+    assert {name: kind for name, kind, _ in rows} == {name: kind for name, (kind, _) in exist.items()}
+    for name, _, labels in rows:
+        told = re.sub(r"\(.*?\)", "", labels)  # a label's values
+        assert set(re.findall(r"`(\w+)`", told)) == exist[name][1]
+
+
+def test_every_flag_is_told_with_its_default() -> None:
+    table = PAGE.partition("## Flags")[2].partition("## Metrics")[0]
+    assert set(re.findall(r"`--([a-z-]+)`", table)) == {flag for flag, _, _ in settings.FLAGS}
+    for flag in ("token-file", "ca", "spool", "listen", "look-every"):
+        default = {name: text for name, text, _ in settings.FLAGS}[flag]
+        assert f"| `--{flag}` | `{default}` |" in table
+
+
+def test_every_line_of_the_log_is_told() -> None:
+    code = "\n".join(
+        file.read_text() for file in (ROOT / "sidecar" / "node").glob("*.py") if file.stem != "whereabouts"
+    )
+    said = set(re.findall(r'\b(?:say|_once)\("([a-z-]+)"', code))
+
+    assert firsts("| event in the log |") == said
+
+
+def test_its_events_numbers_and_links_are_those_that_there_are() -> None:
+    assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {telling.FAULTY, telling.WELL}
+    listed = ", ".join(map(str, sorted(cards.OF_PROGRAMS)[:-1]))
+    assert f"XIDs {listed} and {max(cards.OF_PROGRAMS)} are a program's own" in PAGE
+    assert (health.PATIENCE_MS, health.CALM_MS, cards.REOPEN_MS) == (10_000, 600_000, 20_000)
+    assert (cards.MOST_REOPEN_MS, telling.QUIET_MS) == (300_000, 600_000)
+    assert (mps.BEGINS_AFTER_MS, mps.LASTS_MS) == (30_000, 600_000)
+    assert agent.HUNG_MS + health.PATIENCE_MS + 5_000 == 25_000
+    for name in OTHERS:
+        assert f"]({name}" in PAGE

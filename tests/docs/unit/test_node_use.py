@@ -1,0 +1,64 @@
+"""The page on what pods use tells of all metrics that the agent gives of it, and of no others."""
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.node.state import overuse as watchdog
+from sidecar.node.state.exporter import of_cards, of_pods, of_reports
+from sidecar.node.state.overuse import Episode, Excess
+from sidecar.node.state.reports import Ports, Reports
+from sidecar.node.state.use import Measured, PodLoad
+from sidecar.node.values import Card, Load, PodSeen
+from timekeeper import metrics
+from timekeeper.accounts.card_use import evictions, overuse
+from timekeeper.core.budgets.policy import Settings
+from timekeeper.settler.evictions import notices as telling
+
+PAGE = (Path(__file__).parents[3] / "docs" / "node-use.md").read_text()
+
+
+def _say(event: str, **pairs: object) -> None:
+    """No log."""
+
+
+def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
+    card = Card("G", 0, "A100", 10, True, "", 0, (), "1g.5gb")
+    pod = PodSeen("u", "team", "p", ("G",), False, ())
+    seen = Measured((PodLoad("u", (Load("G", 1, 9),)),), (Load("G", 1, 9),))
+    reports = Reports(Ports(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)
+    episodes = {"u": Episode(0, None, (Excess("G", 9, 8),))}
+    text = (
+        of_cards((card,), seen, "n") + of_pods((pod,), seen, {"u": {"G": 8}}, episodes) + of_reports(reports)
+    )
+    families = list(text_string_to_metric_families(text))
+    exist = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}
+    labels = {label for each in families for sample in each.samples for label in sample.labels}
+
+    of_the_agent = PAGE[PAGE.index("## Metrics") :]
+    told = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", of_the_agent, re.MULTILINE))
+
+    assert told == exist
+    assert [label for label in sorted(labels) if f"`{label}`" not in PAGE] == []
+
+
+def test_the_events_that_are_written_are_the_ones_that_are_told_of() -> None:
+    written = {watchdog.OVER, watchdog.WITHIN, telling.EVICTED, telling.PROTECTED}
+
+    assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
+
+
+def test_what_becomes_of_an_eviction_and_its_bounds_are_told() -> None:
+    (row,) = re.findall(r"^\| `bursar_overuse_evictions_total` .*$", PAGE, re.MULTILINE)
+    text = " ".join(PAGE.split())
+
+    assert set(re.findall(r"`(\w+)`[;:]", row)) == set(evictions.RESULTS)
+    for metric in (metrics.OVERUSE_EVICTIONS, metrics.OVERUSE_HELD_BACK):
+        assert f"`{metric._name}" in PAGE
+    assert (
+        f"with {evictions.SPACE_MS // 1000} s between two and {evictions.MOST_IN_AN_HOUR} in an hour" in text
+    )
+    assert f"after {evictions.FIRST_PAUSE_MS // 1000} s, 1, 2, 4 and 8 minutes, then each" in text
+    assert f"then each {evictions.LONGEST_PAUSE_MS // 60_000} minutes" in text
+    assert (overuse.FRESH_MS, Settings().overuse_grace_ms) == (120_000, 600_000)

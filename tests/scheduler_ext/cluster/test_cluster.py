@@ -1,0 +1,312 @@
+"""The extender beside a real kube-scheduler and API server, with the rights that it has in a cluster."""
+
+import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import tencent_capacity
+from scheduler_ext.clients.events import REPORTER, Events
+from tests.scheduler_ext.clusters import World, decided, eventually, extender, placed, plane, world
+from tests.scheduler_ext.processes import Process
+from timekeeper.runtime.api_server import Api
+
+pytestmark = pytest.mark.cluster
+
+__all__ = ["extender", "plane", "world"]
+
+Json = dict[str, Any]
+
+
+def used(pods: list[Json]) -> dict[str, tuple[int, int]]:
+    """Thousandths and MiB taken of each card, from the objects alone, by nobody's code but this."""
+    total: dict[str, tuple[int, int]] = {}
+    for pod in pods:
+        if pod["spec"].get("nodeName") and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            devices = json.loads(pod["metadata"]["annotations"]["bursar.dev/devices"])
+            for slices in devices["containers"].values():
+                for each in slices:
+                    share, memory = total.get(each["uuid"], (0, 0))
+                    total[each["uuid"]] = share + each["share_milli"], memory + each["memory_mib"]
+    return total
+
+
+HALF = {"bursar.dev/gpu-percent": "50"}
+
+
+def test_a_half_card_pod_is_bound_with_its_annotations(world: World) -> None:
+    world.node("n", cards=2)
+    world.pod("p", HALF, annotations={"bursar.dev/devices": "forged"})
+
+    eventually(lambda: world.node_of("p") == "n")
+
+    annotations = world.get("p")["metadata"]["annotations"]
+    (card,) = world.cards_of("p")
+    assert annotations["visible-devices.bursar.dev/main"] == card
+    assert annotations["visible-devices.bursar.dev/bursar-sidecar"] == card
+    (node,) = world.extender.cluster()["nodes"]
+    assert [each["pods"][0]["name"] for each in node["cards"] if each["uuid"] == card] == ["p"]
+
+
+def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: World) -> None:
+    world.node("n", cards=2)
+    for name in ("a", "b", "c"):
+        world.pod(name, HALF)
+        placed(world, name)
+
+    assert world.cards_of("a") == world.cards_of("b") != world.cards_of("c")
+
+
+def test_binpack_fills_the_node_that_is_in_use(world: World) -> None:
+    for name in ("n1", "n2", "n3"):
+        world.node(name, cards=2)
+    world.pod("first", {"bursar.dev/gpu-percent": "10"})
+    eventually(lambda: world.node_of("first"))
+
+    for at in range(4):
+        world.pod(f"p{at}", {"bursar.dev/gpu-percent": "40"})
+        placed(world, f"p{at}")
+
+    assert {world.node_of(f"p{at}") for at in range(4)} == {world.node_of("first")}
+
+
+def test_a_tencent_pod_is_placed_on_a_tencent_node(world: World) -> None:
+    world.node("ours", cards=2, memory_mib=8192)
+    world.node("theirs", cards=2, memory_mib=8192, capacity=tencent_capacity(2, 8192))
+    world.pod("p", {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "16"})
+
+    eventually(lambda: world.node_of("p") == "theirs")
+
+    assert world.get("p")["metadata"]["annotations"]["tencent.com/predicate-gpu-idx-0"] == "0"
+
+
+def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_within_a_second_of_a_release(
+    world: World,
+) -> None:
+    world.node("small", cards=2, memory_mib=8000, labels={"pool": "small"})
+    world.node("other", cards=2, memory_mib=8000)
+    for name in ("a", "b", "c"):
+        world.pod(name, {"bursar.dev/gpu-memory": "5000"}, nodeSelector={"pool": "small"})
+        decided(world, name)
+    assert world.node_of("c") == ""
+    assert "no card has 5000 MiB free" in world.refusals("c")
+    events = world.plane.api.call("GET", "/api/v1/namespaces/default/events")["items"]
+    assert any("no card has 5000 MiB free" in each["message"] for each in events)
+
+    world.delete("a")
+    eventually(lambda: gone(world, "a"))
+
+    assert eventually(lambda: world.node_of("c")) < 1.0
+    assert world.cards_of("c") != world.cards_of("b")
+
+
+def gone(world: World, name: str) -> bool:
+    """Whether the pod has no object any more."""
+    try:
+        world.get(name)
+    except ApiError as error:
+        return error.status == 404
+    return False
+
+
+def test_cards_that_a_force_deleted_pod_may_still_use_are_given_out_when_its_grace_period_is_over(
+    world: World,
+) -> None:
+    """kube-scheduler sees the pod gone at once and nothing later: only being woken gets the next one on."""
+    world.node("n", cards=1)
+    world.pod("a", {"bursar.dev/gpu-percent": "80"}, terminationGracePeriodSeconds=2)
+    eventually(lambda: world.node_of("a"))
+    world.pod("low", {"bursar.dev/gpu-percent": "60"})
+    eventually(lambda: world.refusals("low"))
+
+    before = world.extender.said().count("event=woken")
+
+    world.delete("a", grace_s=0)
+    waited = eventually(lambda: world.node_of("low"))
+
+    assert 1.5 < waited < 4.0
+    assert world.extender.said().count("event=woken") == before + 1
+
+
+def test_of_two_that_wait_the_one_of_higher_priority_goes_first(world: World) -> None:
+    for name, value in (("high", 1000), ("low", -5)):
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+        world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    world.node("n", cards=2)
+    for name in ("a", "b"):
+        world.pod(name, {"bursar.dev/gpu-percent": "60"}, terminationGracePeriodSeconds=1)
+        placed(world, name)
+    for name in ("low", "high"):
+        world.pod(name, {"bursar.dev/gpu-percent": "60"}, priorityClassName=name)
+        decided(world, name)
+
+    world.delete("a", grace_s=0)
+
+    eventually(lambda: world.node_of("high"))
+    assert world.node_of("low") == ""
+    world.delete("b", grace_s=0)
+    eventually(lambda: world.node_of("low"))
+
+
+def test_where_totals_are_short_kube_schedulers_own_preemption_makes_room(world: World) -> None:
+    body = {"metadata": {"name": "preempting"}, "value": 9000}
+    world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    world.node("n", cards=2)
+    for name in ("a", "b", "c", "d"):
+        world.pod(name, HALF)
+        placed(world, name)
+
+    world.pod("e", HALF, priorityClassName="preempting")
+
+    placed(world, "e")
+    left = [pod["metadata"]["name"] for pod in world.bound() if pod["status"]["phase"] == "Running"]
+    assert len(left) <= 4
+    assert all(share <= 1000 for share, _ in used(world.pods()).values())
+
+
+def of_priorities(world: World, **values: int) -> None:
+    """Classes of these names."""
+    for name, value in values.items():
+        body = {"metadata": {"name": name}, "value": value}
+        world.plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+
+def test_where_kube_schedulers_victims_free_no_card_one_is_added_that_does(world: World) -> None:
+    """It would have the two of lowest priority leave, which are on different cards."""
+    of_priorities(world, five=5, four=4, one=1, hundred=100)
+    world.node("n", cards=2)
+    for name, share, of in (("a1", 50, "five"), ("a2", 50, ""), ("b1", 50, "four"), ("b2", 40, "one")):
+        world.pod(name, {"bursar.dev/gpu-percent": str(share)}, priorityClassName=of)
+        placed(world, name)
+    assert world.cards_of("a1") == world.cards_of("a2") != world.cards_of("b1") == world.cards_of("b2")
+    emptied = world.cards_of("b1")
+
+    world.pod("whole", {"bursar.dev/gpu-percent": "100"}, priorityClassName="hundred")
+
+    placed(world, "whole")
+    assert world.cards_of("whole") == emptied
+    eventually(lambda: {pod["metadata"]["name"] for pod in world.pods()} == {"a1", "whole"})
+    assert "event=preempt result=fit" in world.extender.said()
+
+
+def test_where_no_victims_would_free_the_cards_kube_scheduler_has_nobody_leave(world: World) -> None:
+    of_priorities(world, picky=100)
+    world.node("n", cards=1)
+    world.pod("a", {"bursar.dev/gpu-percent": "80"})
+    placed(world, "a")
+
+    limits, only = {"bursar.dev/gpu-percent": "50"}, {"bursar.dev/gpu-models": "V100"}
+    world.pod("b", limits, priorityClassName="picky", annotations=only)
+
+    eventually(lambda: "event=preempt result=none" in world.extender.said())
+    eventually(lambda: world.refusals("b"))
+    assert world.node_of("b") == ""
+    assert world.get("a")["metadata"].get("deletionTimestamp") is None
+
+
+def test_of_thirty_two_half_cards_at_once_exactly_eight_fit_on_four_cards(world: World) -> None:
+    world.node("n1", cards=2)
+    world.node("n2", cards=2)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda at: world.pod(f"p{at}", HALF), range(32)))
+    eventually(lambda: len(world.bound()) == 8)
+    eventually(lambda: all(world.refusals(f"p{at}") or world.node_of(f"p{at}") for at in range(32)))
+
+    assert len(world.bound()) == 8
+    assert sorted(used(world.pods()).values()) == [(1000, 16_000)] * 4
+
+
+def test_killed_and_started_again_in_a_burst_it_overcommits_nothing(world: World) -> None:
+    world.node("n1", cards=16)
+    world.node("n2", cards=16)
+
+    unfinished = 0
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(lambda at: world.pod(f"p{at}", {"bursar.dev/gpu-percent": "30"}), range(120))
+        for _ in range(3):
+            goal = min(len(world.bound()) + 2, 96)
+            eventually(lambda goal=goal: len(world.bound()) >= goal)  # type: ignore[misc]
+            world.extender.kill()
+            unfinished += len(world.bound()) < 96
+            world.extender.start()
+            world.extender.ready()
+        list(made)
+    eventually(lambda: len(world.bound()) == 96, within_s=60)
+
+    assert unfinished > 0, "no kill fell into the burst"
+    assert sorted(share for share, _ in used(world.pods()).values()) == [900] * 32
+
+
+def test_events_stand_where_people_look_for_them(world: World) -> None:
+    """Posted with the rights of the extender's role, and no others."""
+    world.node("n", cards=1)
+    world.pod("p", HALF)
+    token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
+    lines: list[str] = []
+    events = Events(
+        Api(world.plane.kubeconfig(token, "events")),
+        lambda: time.time_ns() // 10**6,
+        lambda event, **fields: lines.append(event),
+        "extender-0",
+    )
+    uid = world.get("p")["metadata"]["uid"]
+    stop = threading.Event()
+    thread = threading.Thread(target=events.run, args=(stop,))
+
+    thread.start()
+    events.post("default", "p", uid, "BindTakenBack", "It did not happen.", "Warning")
+    events.post("default", "p", uid, "Preempting", "a" * 5_000)
+    events.post("default", "p" * 253, uid, "Preempting", "A name as long as may be.")
+    events.post_on_node("n", "CardsClosed", "Its inventory cannot be read.", "Warning")
+    events.post("nowhere", "p", uid, "BindTakenBack", "A namespace that is gone.")
+    eventually(lambda: sum(events.results().values()) == 5)
+    stop.set()
+    thread.join()
+
+    assert events.results() == {"posted": 4, "repeated": 0, "dropped": 0, "failed": 1}
+    assert lines == ["untold"]
+    described = world.plane.kubectl("describe", "pod", "p").stdout
+    assert re.search(rf"Warning +BindTakenBack +\S+ +{REPORTER} +It did not happen\.", described)
+    assert re.search(rf"Normal +Preempting +\S+ +{REPORTER} +a{{1024}}$", described, re.MULTILINE)
+    described = world.plane.kubectl("describe", "node", "n").stdout
+    assert re.search(rf"Warning +CardsClosed +\S+ +{REPORTER} +Its inventory cannot be read\.", described)
+
+
+def test_a_waiting_pod_tells_why_and_the_cluster_tells_what_would_fit(world: World) -> None:
+    world.node("n", cards=2, memory_mib=8000)
+    for name in ("a", "b"):
+        world.pod(name, {"bursar.dev/gpu-percent": "60"})
+        placed(world, name)
+    world.pod("waits", HALF)
+    decided(world, "waits")
+
+    (pod,) = json.loads(world.extender.get("/v1/waiting")[1])["pods"]
+    view = json.loads(
+        world.extender.get("/v1/cluster?request=gpu-percent:50&request=gpu-percent:40,cpu:1")[1]
+    )
+
+    assert (pod["name"], pod["state"]) == ("waits", "refused")
+    assert pod["decision"]["reasons"] == [
+        {"reason": "no card has 50% free", "kind": "room", "nodes": 1, "examples": ["n"]}
+    ]
+    assert [(each["pods"], each["uncounted"]) for each in view["fits"]] == [(0, 0), (2, 0)]
+    assert view["totals"]["free_milli"] == 800
+
+
+def test_it_ends_in_order(plane: ControlPlane, tmp_path: Path) -> None:
+    process = Process(tmp_path, f"--kubeconfig={plane.admin_kubeconfig}")
+    process.start()
+    process.ready()
+
+    begun = time.monotonic()
+    assert process.end() == 0
+    assert time.monotonic() - begun < 5
+    assert "Traceback" not in process.said()

@@ -1,0 +1,385 @@
+"""Making room on cards beside a real kube-scheduler and API server: what kube-scheduler cannot see is done by
+the preemptor, with the rights that it has in a cluster, and no more than that."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import card_uuid
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, eventually, plane
+from tests.scheduler_ext.processes import ROOT, Process
+from tests.scheduler_ext.readback import holds, taken
+from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.worlds import entry, standings
+
+pytestmark = pytest.mark.cluster
+
+__all__ = ["plane"]
+
+Json = dict[str, Any]
+
+PDB_GRACE_S = 4
+CLASSES = {"high": (1000, "PreemptLowerPriority"), "first": (2000, "Never"), "over": (-5, "Never")}
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """Certificates for loopback."""
+    return Tls(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+    """One that says what it is told to."""
+    running = Timekeeper(tls)
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def extender(
+    plane: ControlPlane, timekeeper: Timekeeper, tls: Tls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Process]:
+    """The extender, which asks that timekeeper, and a kube-scheduler that asks it."""
+    for name, (value, policy) in CLASSES.items():
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
+        plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    for name in ("team-a", "team-b"):
+        plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        eventually(lambda account=account: plane.api.answers(account))  # type: ignore[misc]
+    policy = (ROOT / "deploy" / "manifests" / "admission-holds.yaml").read_text()
+    done = plane.kubectl(
+        "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender")
+    )
+    assert done.returncode == 0, done.stderr
+    process = _process(plane, timekeeper, tls, tmp_path_factory.mktemp("extender"))
+    process.start()
+    process.ready()
+    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    yield process
+    process.kill()
+
+
+def _process(plane: ControlPlane, timekeeper: Timekeeper, tls: Tls, folder: Path) -> Process:
+    token = plane.kubectl("create", "token", "extender", "-n", "bursar-system", "--duration=1h").stdout
+    (folder / "token").write_text("any")
+    (folder / "ca.crt").write_bytes(tls.ca.bundle)
+    return Process(
+        folder,
+        f"--kubeconfig={plane.kubeconfig(token.strip(), 'extender')}",
+        f"--timekeeper-url={timekeeper.url}",
+        f"--timekeeper-ca={folder}/ca.crt",
+        f"--token-file={folder}/token",
+        f"--pdb-grace={PDB_GRACE_S}s",
+    )
+
+
+@pytest.fixture
+def teams(plane: ControlPlane, extender: Process, timekeeper: Timekeeper) -> Iterator["Teams"]:
+    """An empty cluster before and after; team-b is within its budget."""
+    teams = Teams(plane, extender, timekeeper)
+    teams.say("IN_BUDGET")
+    yield teams
+    teams.clear()
+
+
+class Teams(World):
+    """Two namespaces: team-a, which is in budget, and team-b, whose standing the test says."""
+
+    def __init__(self, plane: ControlPlane, extender: Process, timekeeper: Timekeeper) -> None:
+        super().__init__(plane, extender)
+        self.timekeeper = timekeeper
+        self._revision = len(timekeeper.answered)
+        self._said_before = len(extender.said())
+
+    def say(self, standing: str) -> None:
+        """How team-b stands from now on; the extender has heard it."""
+        self._revision += 1
+        self.timekeeper.document = standings(
+            revision=str(self._revision),
+            team_a=entry("IN_BUDGET", onExhausted="reclaim"),
+            team_b=entry(standing, onExhausted="reclaim"),
+        )
+        self.polls(2)
+
+    def polls(self, times: int) -> None:
+        """So many more polls of the timekeeper, one a second, have been answered."""
+        goal = len(self.timekeeper.answered) + times
+        eventually(lambda: len(self.timekeeper.answered) >= goal)
+
+    def make(self, namespace: str, name: str, percent: int, **fields: Any) -> None:
+        """A pod of our profile."""
+        body = {"metadata": {"name": name}, "spec": spec(percent) | {"restartPolicy": "Never"} | fields}
+        self.plane.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def deploy(self, name: str, replicas: int, percent: int) -> None:
+        """A Deployment in team-b, whose pods are all bound before this returns."""
+        labels = {"app": name}
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": spec(percent)},
+            },
+        }
+        self.plane.api.call("POST", "/apis/apps/v1/namespaces/team-b/deployments", body)
+        eventually(lambda: len(self.running("team-b")) == replicas)
+
+    def protect(self, name: str) -> None:
+        """A PodDisruptionBudget of team-b that lets none of a Deployment's pods go."""
+        body = {
+            "metadata": {"name": name},
+            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
+        }
+        path = "/apis/policy/v1/namespaces/team-b/poddisruptionbudgets"
+        self.plane.api.call("POST", path, body)
+        eventually(lambda: self.plane.api.call("GET", f"{path}/{name}").get("status", {}).get("expectedPods"))
+
+    def unprotect(self, name: str) -> None:
+        """Without it again."""
+        self.plane.api.call("DELETE", f"/apis/policy/v1/namespaces/team-b/poddisruptionbudgets/{name}")
+
+    def of(self, namespace: str) -> list[Json]:
+        """Its pods."""
+        items: list[Json] = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return items
+
+    def pods(self) -> list[Json]:
+        """Those of both."""
+        return [*self.of("team-a"), *self.of("team-b")]
+
+    def running(self, namespace: str) -> set[str]:
+        """The UIDs of those that hold cards, and are not leaving."""
+        return {
+            pod["metadata"]["uid"]
+            for pod in self.of(namespace)
+            if holds(pod) and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def where(self, name: str, namespace: str = "team-a") -> str:
+        """The node the pod is bound to, or ""."""
+        pod = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        bound_to: str = pod["spec"].get("nodeName", "")
+        return bound_to
+
+    def waits(self, name: str, namespace: str = "team-a") -> None:
+        """Wait until kube-scheduler has tried the pod in vain."""
+        eventually(lambda: "Unschedulable" in str(self._status(name, namespace).get("conditions")))
+
+    def held(self, name: str, namespace: str = "team-a") -> bool:
+        """Whether the pod's object says that cards are held for it."""
+        conditions = self._status(name, namespace).get("conditions", [])
+        return any(each["type"] == "bursar.dev/CardsHeld" and each["status"] == "True" for each in conditions)
+
+    def _status(self, name: str, namespace: str) -> Json:
+        status: Json = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["status"]
+        return status
+
+    def patch(self, name: str, condition: Json, namespace: str = "team-b") -> str:
+        """What an administrator is told who patches a condition of the pod; "" where it is done."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        body = {"status": {"conditions": [condition]}}
+        try:
+            self.plane.api.call("PATCH", path, body, "application/strategic-merge-patch+json")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def said(self, event: str) -> int:
+        """How often the extender has logged it since the test began."""
+        return self.extender.said()[self._said_before :].count(f"event={event} ")
+
+    def tidy(self, **nodes: int) -> None:
+        """The objects alone: no card has more on it than there is."""
+        total = taken(pod for pod in self.pods() if holds(pod))
+        cards = {card_uuid(name, at) for name, count in nodes.items() for at in range(count)}
+        assert total.keys() <= cards
+        assert all(share <= 1000 and memory <= 16_000 for share, memory in total.values()), total
+
+    def clear(self) -> None:
+        """Remove everything, and wait until the extender knows."""
+        for namespace in ("team-a", "team-b"):
+            self.plane.api.call("DELETE", f"/apis/apps/v1/namespaces/{namespace}/deployments")
+            self.plane.api.call("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
+            self.plane.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods")
+        eventually(self._is_empty)
+        self.plane.api.call("DELETE", "/api/v1/nodes")
+        eventually(lambda: not self.extender.cluster()["nodes"])
+
+    def _is_empty(self) -> bool:
+        """Pods of a Deployment that is on its way out are made once more at times."""
+        for each in self.pods():
+            meta = each["metadata"]
+            if "deletionTimestamp" not in meta:
+                self.plane.kubectl("delete", "pod", meta["name"], "-n", meta["namespace"], "--wait=false")
+        return not self.pods()
+
+
+def spec(percent: int) -> Json:
+    """Of a pod with one GPU container."""
+    resources = {"limits": {"bursar.dev/gpu-percent": str(percent)}}
+    return {
+        "schedulerName": PROFILE,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": "x", "resources": resources}],
+    }
+
+
+def fragmented(teams: Teams) -> None:
+    """Three cards, on each of which a pod of low priority leaves too little."""
+    teams.node("n", cards=3)
+    for name in ("x", "y", "z"):
+        teams.make("team-b", name, 65)
+        eventually(lambda name=name: teams.where(name, "team-b") == "n")  # type: ignore[misc]
+
+
+def test_where_the_sums_fit_and_no_card_does_one_pod_leaves_and_nobody_else_takes_its_card(
+    teams: Teams,
+) -> None:
+    fragmented(teams)
+    for at in range(3):
+        teams.make("team-a", f"thief{at}", 60, priorityClassName="first")
+        teams.waits(f"thief{at}")
+    filters = teams.filters()
+
+    teams.make("team-a", "high", 90, priorityClassName="high")
+
+    eventually(lambda: teams.where("high") == "n")
+    assert len(teams.running("team-b")) == 2
+    assert teams.said("preempted") == 1
+    assert [teams.where(f"thief{at}") for at in range(3)] == ["", "", ""]
+    teams.polls(3)
+    assert teams.said("preempted") == 1
+    assert not teams.held("high") or teams.where("high") == "n"
+    assert teams.filters() - filters < 40
+    events = [
+        each["reason"] for each in teams.plane.api.call("GET", "/api/v1/namespaces/team-b/events")["items"]
+    ]
+    assert "Preempted" in events
+    teams.tidy(n=3)
+
+
+def test_a_namespace_that_goes_over_budget_gives_its_cards_to_one_that_has_budget_left(teams: Teams) -> None:
+    teams.node("n1", cards=2)
+    teams.node("n2", cards=2)
+    teams.deploy("trainers", replicas=4, percent=100)
+    for name in ("a1", "a2"):
+        teams.make("team-a", name, 100)
+        teams.waits(name)
+    teams.polls(3)
+    assert teams.said("preempted") == 0
+
+    teams.say("OVER_BUDGET")
+
+    eventually(lambda: teams.where("a1") and teams.where("a2"))
+    teams.polls(4)  # the Deployment has made others in their place, which wait
+    assert len(teams.of("team-b")) == 4
+    assert len(teams.running("team-b")) == 2
+    assert teams.said("preempted") == 2
+    teams.tidy(n1=2, n2=2)
+
+
+def test_one_that_is_back_in_budget_is_spared_and_takes_nothing_back(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    teams.say("OVER_BUDGET")
+    teams.make("team-a", "a1", 100)
+    eventually(lambda: teams.where("a1"))
+    there = teams.running("team-b")
+
+    teams.say("IN_BUDGET")
+    teams.make("team-a", "a2", 100)
+    teams.waits("a2")
+    teams.polls(4)
+
+    assert teams.running("team-b") == there
+    assert teams.where("a2") == ""
+    assert teams.said("preempted") == 1
+    teams.tidy(n=2)
+
+
+def test_a_pod_disruption_budget_is_honoured_and_then_no_longer(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    teams.protect("trainers")
+    there = teams.running("team-b")
+    teams.say("OVER_BUDGET")
+    teams.make("team-a", "a1", 100)
+    eventually(lambda: teams.held("a1"))
+    filters = teams.filters()
+
+    eventually(lambda: teams.said("stays") >= 2)
+    assert teams.running("team-b") == there
+    waited = eventually(lambda: teams.where("a1"))
+
+    assert waited > 0.5
+    assert teams.filters() - filters < 20
+    assert teams.said("preempted") == 1
+    assert "how=deleted" in teams.extender.said()
+    assert len(teams.running("team-b") & there) == 1
+    teams.tidy(n=2)
+
+
+def test_killed_between_reservation_and_eviction_it_goes_on_where_it_was(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    teams.protect("trainers")
+    teams.say("OVER_BUDGET")
+    there = teams.running("team-b")
+    teams.make("team-a", "a1", 100)
+    eventually(lambda: teams.said("stays") >= 1)
+
+    teams.extender.kill()
+    assert teams.held("a1")
+    assert teams.running("team-b") == there
+    teams.unprotect("trainers")
+    teams.extender.start()
+    teams.extender.ready()
+
+    eventually(lambda: teams.where("a1") == "n")
+    teams.polls(3)
+    assert teams.said("preempted") == 1
+    assert len(teams.running("team-b") & there) == 1
+    teams.tidy(n=2)
+
+
+def test_killed_right_after_an_eviction_it_has_nobody_else_leave(teams: Teams) -> None:
+    fragmented(teams)
+    teams.make("team-a", "high", 90, priorityClassName="high")
+    eventually(lambda: teams.said("preempted") == 1)
+
+    teams.extender.kill()
+    teams.extender.start()
+    teams.extender.ready()
+
+    eventually(lambda: teams.where("high") == "n")
+    teams.polls(3)
+    assert teams.said("preempted") == 1
+    assert len(teams.running("team-b")) == 2
+    teams.tidy(n=3)
+
+
+def test_nobody_else_may_hold_cards_for_a_pod_and_anybody_may_take_the_hold_away(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    teams.protect("trainers")
+    teams.make("team-b", "forger", 100)
+    teams.waits("forger", "team-b")
+    hold = {"type": "bursar.dev/CardsHeld", "status": "True", "message": "{}"}
+    assert "forged-hold" in teams.patch("forger", hold)
+    assert teams.patch("forger", {"type": "example.com/other", "status": "True"}) == ""
+
+    teams.say("OVER_BUDGET")
+    teams.make("team-a", "a1", 100)
+    eventually(lambda: teams.held("a1"))
+
+    assert "forged-hold" in teams.patch("a1", hold, "team-a")
+    assert teams.patch("a1", {"type": "example.com/other", "status": "True"}, "team-a") == ""
+    assert teams.held("a1")
+    assert teams.patch("a1", {"type": "bursar.dev/CardsHeld", "$patch": "delete"}, "team-a") == ""

@@ -1,0 +1,194 @@
+"""Waiting pods beside a real kube-scheduler: they ask seldom, and when a card frees it goes to the right one,
+and at once."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.scheduler import MOST_BACKOFF_S
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, eventually, placed, plane, world
+from tests.scheduler_ext.processes import Process
+from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.worlds import entry, standings
+
+__all__ = ["extender", "plane", "world"]
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+DEBTORS = "/api/v1/namespaces/debtor/pods"
+SIXTY = {"bursar.dev/gpu-percent": "60"}
+
+
+@pytest.fixture(scope="module")
+def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """An extender that a timekeeper tells of a namespace over budget, and a kube-scheduler that asks it."""
+    folder = tmp_path_factory.mktemp("extender")
+    tls = Tls(folder / "tls")
+    timekeeper = Timekeeper(tls)
+    timekeeper.document = standings(default=entry("IN_BUDGET"), debtor=entry("OVER_BUDGET"))
+    (folder / "ca.crt").write_bytes(tls.ca.bundle)
+    (folder / "token").write_text("token")
+    process = Process(
+        folder,
+        f"--kubeconfig={plane.admin_kubeconfig}",
+        f"--timekeeper-url={timekeeper.url}",
+        f"--timekeeper-ca={folder / 'ca.crt'}",
+        f"--token-file={folder / 'token'}",
+    )
+    process.start()
+    process.ready()
+    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "debtor"}})
+    eventually(lambda: plane.api.answers("/api/v1/namespaces/debtor/serviceaccounts/default"))
+    for name, value in (("high", 1000), ("low", -5)):
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+        plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    yield process
+    process.kill()
+    timekeeper.end()
+
+
+@pytest.fixture(autouse=True)
+def no_debtors(world: World) -> Iterator[None]:
+    """The namespace over budget is empty again after each test."""
+    yield
+    world.plane.api.call("DELETE", DEBTORS)
+    eventually(lambda: not world.plane.api.call("GET", DEBTORS)["items"])
+
+
+def indebted(world: World, name: str) -> None:
+    """A pod of the namespace over budget, of a class that it was given before."""
+    container = {"name": "main", "image": "x", "resources": {"limits": SIXTY}}
+    spec = {"schedulerName": PROFILE, "priorityClassName": "high", "containers": [container]}
+    world.plane.api.call("POST", DEBTORS, {"metadata": {"name": name}, "spec": spec})
+
+
+def refused(world: World, *full_names: str) -> None:
+    """Wait until kube-scheduler has written of each that it cannot be placed."""
+    for each in full_names:
+        path = "/api/v1/namespaces/{}/pods/{}".format(*each.split("/"))
+        eventually(lambda path=path: world.plane.api.call("GET", path)["status"].get("conditions"))  # type: ignore[misc]
+
+
+def asked_s(text: str) -> float:
+    """Seconds since 1970."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def woken_at(pod: Json) -> float | None:
+    """When the pod was woken, as the condition tells to the millisecond; None where it never was."""
+    for each in pod["status"].get("conditions", []):
+        if each["type"] == "bursar.dev/CardFreed":
+            return asked_s(each["message"].rpartition(" at ")[2])
+    return None
+
+
+def bound_at(world: World, name: str) -> float:
+    """When kube-scheduler had bound the pod, as its event tells to the microsecond."""
+    path = "/api/v1/namespaces/default/events?fieldSelector=reason=Scheduled,involvedObject.name=" + name
+    eventually(lambda: world.plane.api.call("GET", path)["items"])
+    return asked_s(world.plane.api.call("GET", path)["items"][0]["eventTime"])
+
+
+def bound_names(world: World) -> list[str]:
+    """The names of the pods that are bound."""
+    return [pod["metadata"]["name"] for pod in world.bound()]
+
+
+def is_there(world: World, name: str) -> bool:
+    """Whether the pod has an object."""
+    return name in [pod["metadata"]["name"] for pod in world.pods()]
+
+
+def test_one_that_fits_nowhere_beside_lower_priority_pods_asks_less_than_ten_times_a_minute(
+    world: World,
+) -> None:
+    """kube-scheduler backs off for so long at most: a pod that it does not try again within that is tried
+    only when something happens, or after five minutes."""
+    for name in ("n1", "n2"):
+        world.node(name, cards=2)
+        for at in range(2):
+            here = {"nodeSelector": {"kubernetes.io/hostname": name}}
+            world.pod(f"{name}-stays-{at}", SIXTY, priorityClassName="high", **here)
+            placed(world, f"{name}-stays-{at}")
+        world.pod(f"{name}-low", {"bursar.dev/gpu-percent": "10"}, priorityClassName="low", **here)
+        placed(world, f"{name}-low")
+    world.plane.api.call(
+        "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "urgent"}, "value": 1000}
+    )
+    before = world.filters()
+
+    world.pod("unplaceable", {"bursar.dev/gpu-percent": "50"}, priorityClassName="urgent")
+    eventually(lambda: "no card has 50% free" in world.refusals("unplaceable"))
+    calls, quiet_since, begun = world.filters(), time.monotonic(), time.monotonic()
+    while time.monotonic() - quiet_since < MOST_BACKOFF_S + 1 and time.monotonic() - begun < 60:
+        now = world.filters()
+        if now != calls:
+            calls, quiet_since = now, time.monotonic()
+        time.sleep(0.05)
+
+    assert world.filters() - before < 10
+    assert len(world.bound()) == 6
+
+
+def test_a_card_that_frees_without_an_event_goes_to_the_one_whose_turn_it_is_in_half_a_second(
+    world: World,
+) -> None:
+    """Of three, in turn: kube-scheduler hears nothing when the grace period of a force-deleted pod ends."""
+    world.node("n", cards=1)
+    grace = {"terminationGracePeriodSeconds": 1}
+    world.pod("p0", SIXTY, **grace)
+    placed(world, "p0")
+    indebted(world, "over")
+    world.pod("low", SIXTY, priorityClassName="low", **grace)
+    for at in (1, 2, 3):
+        world.pod(f"p{at}", SIXTY, **grace)
+        refused(world, f"default/p{at}")
+    refused(world, "debtor/over", "default/low")
+    holder, took = "p0", []
+    for left in (3, 2, 1):
+        world.delete(holder, grace_s=0)
+        eventually(lambda: world.bound())
+        (pod,) = world.bound()
+        holder = pod["metadata"]["name"]
+        woken = woken_at(pod)
+        assert woken is not None
+        took.append(bound_at(world, holder) - woken)
+        alike = [woken_at(world.get(name)) for name in ("p1", "p2", "p3") if is_there(world, name)]
+        assert alike.count(None) == left - 1, "one and no other is woken"
+
+    waiting = [world.plane.api.call("GET", f"{DEBTORS}/over"), world.get("low")]
+    assert [pod["spec"].get("nodeName") for pod in waiting] == [None, None]
+    assert [woken_at(pod) for pod in waiting] == [None, None]
+    assert min(took) < 0.5, took
+
+
+def test_a_card_that_kube_scheduler_sees_free_too_goes_to_the_one_whose_turn_it_is(world: World) -> None:
+    """It tries the pod of the highest priority first, which is that of the namespace over budget."""
+    world.node("n", cards=1)
+    for name in ("holder", "p1", "p2"):
+        world.pod(name, SIXTY)
+        eventually(lambda name=name: world.node_of(name) or world.refusals(name))  # type: ignore[misc]
+    indebted(world, "over-too")
+    refused(world, "debtor/over-too")
+    took = []
+    holder, waiting = "holder", {"p1", "p2"}
+    for _ in range(2):
+        begun = time.time()
+        world.delete(holder)
+        eventually(lambda: len(waiting & set(bound_names(world))) == 1)
+        (holder,) = waiting & set(bound_names(world))
+        waiting.remove(holder)
+        took.append(bound_at(world, holder) - begun)
+
+    over = f"{DEBTORS}/over-too"
+    assert "nodeName" not in world.plane.api.call("GET", over)["spec"]
+    world.delete(holder)
+    eventually(lambda: world.plane.api.call("GET", over)["spec"].get("nodeName"))
+    assert min(took) < 0.5, took

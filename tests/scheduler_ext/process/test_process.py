@@ -1,0 +1,221 @@
+"""The role as a process: its settings, its port, its end, and mutual TLS."""
+
+import http.client
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.identity import new_authority
+from scheduler_ext import settings
+from scheduler_ext.log import line
+from tests.scheduler_ext.apiserver import ApiServer
+from tests.scheduler_ext.conftest import eventually
+from tests.scheduler_ext.processes import ROOT, Process
+from tests.scheduler_ext.worlds import node, percent
+
+
+@pytest.fixture
+def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(api.kubeconfig())
+    return path
+
+
+@pytest.fixture
+def process(api: ApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[Process]:
+    """An extender process in front of one node."""
+    api.put("nodes", node("a"))
+    process = Process(tmp_path, f"--kubeconfig={kubeconfig}")
+    process.start()
+    process.ready()
+    yield process
+    process.kill()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One run that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler_ext", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_it_answers_over_http_and_ends_in_order(process: Process) -> None:
+    status, text = process.call("POST", "/filter", {"Pod": percent(50), "NodeNames": ["a"]})
+
+    assert status == 200
+    assert '"NodeNames":["a"]' in text
+    eventually(lambda: "event=complete nodes=1 pods=0 waiting=0" in process.said())
+    begun = time.monotonic()
+    assert process.end() == 0
+    assert time.monotonic() - begun < 5
+    assert "Traceback" not in process.said()
+
+
+def test_callers_that_fall_silent_hold_up_nobody(process: Process) -> None:
+    silent = []
+    for _ in range(24):
+        connection = socket.create_connection(("127.0.0.1", process.port))
+        connection.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        silent.append(connection)
+
+    eventually(lambda: process.answers("/livez"), within_s=20)
+    for connection in silent:
+        connection.close()
+
+
+def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path) -> None:
+    done = run(f"--kubeconfig={kubeconfig}", f"--listen=127.0.0.1:{process.port}")
+
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"bursar-extender: cannot listen on 127.0.0.1:{process.port}: Address already in use\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--listen", "nowhere"], "'nowhere' is no HOST:PORT"),
+        (["--listen", "0.0.0.0:8445"], "who reaches this address could bind pods"),
+        (["--listen", "192.0.2.1:8445"], "who reaches this address could bind pods"),
+        (["--tls-cert", "x"], "--tls-cert, --tls-key and --client-ca go together"),
+        (["--max-grace-period", "10"], "'10' is no duration"),
+        (["--policy", "best"], "invalid choice: 'best'"),
+        (["--threads", "0"], "'0' is no whole number"),
+        (["--most-preemptions", "-1"], "'-1' is no whole number"),
+        (["--most-offered", "1001"], "'1001' is no whole number"),
+        (["--hold-cards", "45m"], "are more than 1h together"),
+        (["--kubeconfig", "/nonexistent"], "cannot read /nonexistent"),
+        ([], "cannot read the pod's own service account"),
+    ],
+)
+def test_a_bad_setting_is_one_sentence_and_exit_code_two(arguments: list[str], sentence: str) -> None:
+    done = run("--listen=127.0.0.1:0", *arguments)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_kubeconfig_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    for content in (b"", b"{[", b"[]", b"text", b"{}", b"\x00", b"\xff", b'{"clusters": 1}'):
+        path.write_bytes(content)
+        done = run("--listen=127.0.0.1:0", f"--kubeconfig={path}")
+        assert done.returncode == 2
+        assert re.fullmatch(
+            f"bursar-extender: cannot read {path}: (it is no kubeconfig|Invalid kube-config[^;]*); "
+            "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it,"
+            " such as /etc/kubernetes/admin.conf\n",
+            done.stderr,
+        ), (content, done.stderr)
+
+
+def test_every_flag_has_a_variable_and_the_help_names_both() -> None:
+    text = run("--help").stdout
+    words = " ".join(text.split())
+
+    for flag in sorted(set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))):
+        assert "BURSAR_" + flag.removeprefix("--").replace("-", "_").upper() in words
+    for route in ("/filter", "/prioritize", "/bind", "/v1/cluster", "/livez", "/readyz", "/metrics"):
+        assert route in words
+
+
+def test_variables_are_the_defaults_of_flags() -> None:
+    environment = {"BURSAR_POLICY": "spread", "BURSAR_MAX_GRACE_PERIOD": "20m", "BURSAR_LISTEN": "[::1]:1"}
+
+    from_environment = settings.read([], environment)
+    from_flags = settings.read(["--policy=binpack"], environment)
+
+    assert (from_environment.host, from_environment.port) == ("::1", 1)
+    assert (from_environment.policy, from_environment.most_grace_ms) == ("spread", 1_200_000)
+    assert from_flags.policy == "binpack"
+    assert settings.read([], {}).most_grace_ms == 600_000
+    assert settings.read([], {}).bind_timeout_ms == 1_500
+
+
+def test_a_log_line_quotes_what_is_not_plain() -> None:
+    assert line("x", a="b", c='d "e"\nf', g="") == 'extender event=x a=b c="d ?e??f" g=""'
+
+
+@pytest.fixture
+def tls(
+    tmp_path: Path, api: ApiServer, kubeconfig: Path
+) -> Iterator[tuple[Process, ssl.SSLContext, ssl.SSLContext]]:
+    """An extender with mutual TLS; a caller with a certificate of its CA, and one without."""
+    authority, stranger = new_authority("callers"), new_authority("strangers")
+    files = {
+        "tls.crt": authority.leaf(["127.0.0.1"]),
+        "client.crt": authority.leaf(["system:kube-scheduler"], client=True),
+        "stranger.crt": stranger.leaf(["system:kube-scheduler"], client=True),
+    }
+    for name, (certificate, key) in files.items():
+        (tmp_path / name).write_bytes(certificate)
+        (tmp_path / name.replace(".crt", ".key")).write_bytes(key)
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    process = Process(
+        tmp_path,
+        f"--kubeconfig={kubeconfig}",
+        f"--tls-cert={tmp_path / 'tls.crt'}",
+        f"--tls-key={tmp_path / 'tls.key'}",
+        f"--client-ca={tmp_path / 'ca.crt'}",
+    )
+
+    def context(name: str) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        return context
+
+    process.start()
+    eventually(lambda: "event=complete" in process.said(), within_s=20)
+    yield process, context("client"), context("stranger")
+    process.kill()
+
+
+def call(port: int, context: ssl.SSLContext) -> int:
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_with_mutual_tls_only_callers_of_the_ca_are_heard(
+    tls: tuple[Process, ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    process, known, stranger = tls
+    nameless = ssl.create_default_context(cafile=str(process.log.parent / "ca.crt"))
+
+    assert call(process.port, known) == 200
+    for context in (stranger, nameless):
+        with pytest.raises((ssl.SSLError, OSError)):
+            call(process.port, context)
+    assert not process.answers("/readyz")
+
+
+def test_callers_that_stop_in_the_handshake_hold_up_nobody(
+    tls: tuple[Process, ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    process, known, _ = tls
+    silent = []
+    for _ in range(24):
+        connection = socket.create_connection(("127.0.0.1", process.port))
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01")
+        silent.append(connection)
+
+    assert call(process.port, known) == 200
+    for connection in silent:
+        connection.close()

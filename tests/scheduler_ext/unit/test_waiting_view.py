@@ -1,0 +1,239 @@
+"""Why a pod waits: the last decision about it, as people are shown it."""
+
+import re
+
+import pytest
+
+from scheduler_ext.fit import refusal
+from scheduler_ext.model.node import CLOSED, read_node
+from scheduler_ext.verbs.last_decisions import (
+    KINDS,
+    MOST_EXAMPLES,
+    MOST_PODS,
+    OTHER,
+    Decisions,
+    Reason,
+    kind_of,
+)
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.unit.test_view import waiting, world
+from tests.scheduler_ext.worlds import asking, node, percent, request_of
+from tests.worlds import card, container
+
+__all__ = ["world"]
+
+WHOLE_CARDS_ONLY = node("n", card(0), capacity={"nvidia.com/gpu": "1"})
+
+
+def test_a_waiting_pod_tells_which_nodes_were_refused_for_which_reason(world: Running) -> None:
+    raw = world.put_pod(percent(60, "waiter", priority=7))
+    for _ in range(3):
+        world.filter(raw, "a", "closed", "nowhere")
+
+    (pod,) = waiting(world)["pods"]
+
+    created, decision = pod.pop("created"), pod.pop("decision")
+    assert pod == {
+        "namespace": "team-a",
+        "name": "waiter",
+        "uid": "uid-waiter",
+        "scheduler": raw["spec"].get("schedulerName", ""),
+        "priority": 7,
+        "standing": "UNKNOWN",
+        "state": "refused",
+        "malformed": "",
+        "asks": [{"container": "main", "devices": 1, "share_milli": 600, "memory_mib": 0}],
+        "reservation": None,
+    }
+    first, last = decision.pop("first"), decision.pop("last")
+    assert created < first <= last
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first)
+    assert sorted(decision.pop("reasons"), key=lambda each: str(each["kind"])) == [
+        {
+            "reason": "node is closed for sharing: a GPU pod was bound to it without a placement",
+            "kind": "closed",
+            "nodes": 1,
+            "examples": ["closed"],
+        },
+        {"reason": "no card has 60% free", "kind": "room", "nodes": 1, "examples": ["a"]},
+        {
+            "reason": "node is not known to the extender yet",
+            "kind": "unknown-node",
+            "nodes": 1,
+            "examples": ["nowhere"],
+        },
+    ]
+    assert decision == {"times": 3, "offered": 3, "bind_error": ""}
+
+
+def test_who_is_bound_waits_no_more(world: Running) -> None:
+    raw = world.put_pod(percent(60, "waiter"))
+    world.filter(raw, "a")
+
+    assert world.bind(raw, "b") == ""
+
+    world.hears(world.api.pod("waiter"))
+    assert waiting(world) == {"version": 1, "total": 0, "pods": [], "next": None}
+
+
+def test_what_became_of_the_last_bind_is_told(world: Running) -> None:
+    raw = world.put_pod(percent(60, "waiter"))
+
+    world.bind(raw, "a")
+
+    (pod,) = waiting(world)["pods"]
+    assert pod["decision"]["bind_error"] == "no card has 60% free"
+    assert pod["decision"]["times"] == 0
+
+
+def test_each_state_of_a_waiting_pod_has_its_word(world: Running) -> None:
+    world.put_pod(percent(60, "gated", schedulingGates=[{"name": "x"}]))
+    world.put_pod(percent(60, "unasked"))
+    world.put_pod(percent(150, "malformed"))
+    world.filter(world.put_pod(percent(60, "refused")), "a")
+    gone = percent(60, "deleting")
+    gone["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
+    world.put_pod(gone)
+
+    view = waiting(world)
+
+    assert {each["name"]: each["state"] for each in view["pods"]} == {
+        "gated": "gated",
+        "malformed": "not-asked",
+        "refused": "refused",
+        "unasked": "not-asked",
+    }
+    assert [each["name"] for each in view["pods"] if "more than one card" in each["malformed"]] == [
+        "malformed"
+    ]
+
+
+def test_waiting_pods_come_page_by_page_by_namespace_and_name(world: Running) -> None:
+    names = [f"p{at}" for at in range(5)]
+    for name in names:
+        world.put_pod(percent(60, name))
+    other = percent(60, "p0")
+    other["metadata"] |= {"namespace": "team-b", "uid": "uid-other"}
+    world.put_pod(other)
+    first = waiting(world, limit=4)
+    second = waiting(world, limit=4, after=first["next"])
+
+    assert [each["name"] for each in first["pods"]] == names[:4]
+    assert [(each["namespace"], each["name"]) for each in second["pods"]] == [
+        ("team-a", "p4"),
+        ("team-b", "p0"),
+    ]
+    assert (first["total"], second["total"], second["next"]) == (6, 6, None)
+    assert [each["namespace"] for each in waiting(world, name="p0")["pods"]] == ["team-a", "team-b"]
+    assert waiting(world, namespace="team-b")["total"] == 1
+
+
+# decisions
+
+
+HALF = request_of(percent(50))
+PAIR = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "pair"}))
+NUMA = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "numa"}))
+SAID = {
+    "no_room": [
+        refusal.no_room(request_of(raw))
+        for raw in (
+            percent(50),
+            percent(100),
+            asking(container(gpu_memory="8000")),
+            asking(container(gpu_count="2")),
+            asking(container(gpu_count="2", gpu_percent="100")),
+            asking(container("a", gpu_percent="50"), container("b", gpu_percent="50")),
+        )
+    ]
+    + [refusal.no_room(PAIR), refusal.no_room(NUMA)],
+    "not_allowed": [
+        refusal.not_allowed(request_of(percent(50, annotations=annotations)))
+        for annotations in (
+            {"bursar.dev/gpu-models": "H100,A100"},
+            {"bursar.dev/exclude-gpu-models": "T4"},
+            {"bursar.dev/gpu-uuids": "GPU-x"},
+        )
+    ],
+    "not_known": [refusal.not_known(PAIR), refusal.not_known(NUMA)],
+    "never_near": [refusal.never_near(PAIR, 2), refusal.never_near(NUMA, 2)],
+    "closed": [refusal.closed(word) for word in CLOSED],
+    "malformed": [refusal.malformed("no room for it here")],
+    "another_family": [refusal.another_family(HALF, read_node(raw)) for raw in (node(), WHOLE_CARDS_ONLY)],
+    "no_usable_card": [refusal.no_usable_card([])],
+    "NO_CARDS": [refusal.NO_CARDS],
+    "UNKNOWN_NODE": [refusal.UNKNOWN_NODE],
+    "NO_HEALTHY_CARD": [refusal.NO_HEALTHY_CARD],
+    "CORDONED": [refusal.CORDONED],
+    "NOT_BY_CHOICE": [refusal.NOT_BY_CHOICE],
+    "GIVEN_UP": [refusal.GIVEN_UP],
+    "NOT_TRIED": [refusal.NOT_TRIED],
+}
+KIND_OF = {
+    "no_room": "room",
+    "not_allowed": "constraint",
+    "not_known": "constraint",
+    "never_near": "constraint",
+    "closed": "closed",
+    "malformed": "malformed",
+    "another_family": "family",
+    "no_usable_card": "unhealthy",
+    "NO_CARDS": "no-cards",
+    "UNKNOWN_NODE": "unknown-node",
+    "NO_HEALTHY_CARD": "unhealthy",
+    "CORDONED": "cordoned",
+    "NOT_BY_CHOICE": "constraint",
+    "GIVEN_UP": "search",
+    "NOT_TRIED": "search",
+}
+
+
+def test_every_way_to_refuse_is_in_the_table() -> None:
+    makers = {
+        name
+        for name, value in vars(refusal).items()
+        if isinstance(value, refusal.Refusal)
+        or (getattr(value, "__module__", "") == refusal.__name__ and name.islower() and name[0] != "_")
+    }
+
+    assert makers == SAID.keys() == KIND_OF.keys()
+
+
+@pytest.mark.parametrize("way", SAID)
+def test_every_refusal_has_a_kind(way: str) -> None:
+    assert {kind_of(each.sentence) for each in SAID[way]} == {KIND_OF[way]}
+
+
+def test_the_kinds_are_few_whatever_is_said() -> None:
+    assert kind_of("something new") == OTHER
+    assert {*KINDS, OTHER} == Decisions(lambda: 0).nodes_refused().keys()
+
+
+def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
+    decisions = Decisions(lambda: 5)
+    many = {f"n{at:03}": "no card has 50% free" for at in range(30)}
+
+    decisions.refused("u", 31, ({"m": "no GPU cards here"}, many))
+
+    decision = decisions.of("u")
+    assert decision is not None
+    assert decision.reasons == (
+        Reason("no card has 50% free", 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
+        Reason("no GPU cards here", 1, ("m",)),
+    )
+    assert {key: count for key, count in decisions.nodes_refused().items() if count} == {
+        "room": 30,
+        "no-cards": 1,
+    }
+
+
+def test_the_memory_is_bounded_and_forgets_who_was_asked_about_longest_ago() -> None:
+    decisions = Decisions(lambda: 0)
+    for at in range(MOST_PODS):
+        decisions.refused(f"u{at}", 1, ({"n": "no GPU cards here"},))
+    decisions.refused("u0", 1, ({"n": "no GPU cards here"},))
+
+    decisions.refused("one more", 1, ({"n": "no GPU cards here"},))
+
+    assert decisions.of("u1") is None
+    assert [each is not None for each in map(decisions.of, ("u0", "u2", "one more"))] == [True] * 3

@@ -1,0 +1,96 @@
+"""``make demo`` itself: the whole story on a real control plane, and nothing left behind, however it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local.demo import STEPS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-m", "deploy.local", "demo"]
+
+
+def start(temporary: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.Popen(
+        COMMAND, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines of all processes that were started with a path in the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:  # it ended while we looked
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+def until(is_so: Callable[[], bool], within_s: float = 20) -> bool:
+    end = time.monotonic() + within_s
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.05)
+    return is_so()
+
+
+def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    output, _ = process.communicate(timeout=240)
+
+    assert process.returncode == 0, output
+    assert re.findall(r"^(\d+)\. ", output, re.MULTILINE) == [str(n) for n in range(1, len(STEPS) + 1)]
+    assert f"All {len(STEPS)} steps held" in output
+    for claim in (
+        "multiple of 100",
+        "no card has 5000 MiB free",
+        "posted + pending = ",
+        "gpu-lower-priority, priority -5",
+        "the demoted pod was preempted",
+        "agrees with the ledger to the unit",
+    ):
+        assert claim in output, claim
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("1. "):
+            break
+    assert len(processes_of(tmp_path)) > 3
+
+    process.send_signal(number)
+    process.communicate(timeout=60)
+
+    assert process.returncode in (130, 128 + number)
+    assert until(lambda: processes_of(tmp_path) == []), processes_of(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("1. "):
+            break
+
+    process.kill()
+    process.communicate(timeout=60)
+
+    assert until(lambda: processes_of(tmp_path) == []), processes_of(tmp_path)

@@ -1,0 +1,31 @@
+"""Whatever happens to a ledger, its audit agrees with it, before and after folding: see machine.py."""
+
+from hypothesis.stateful import invariant
+
+from tests.timekeeper.ledger.test_machine import SEED, Url, fresh, lived  # noqa: F401 -- a fixture
+from tests.timekeeper.machine import Machine
+from tests.timekeeper.past import differences
+from tests.timekeeper.worlds import DAY, SECOND, Town
+from timekeeper.store.retention import fold_all
+
+
+class Audited(Machine):
+    """Whatever happens, the audit agrees; at the end all that ended is folded, and it still does."""
+
+    town: Town
+
+    @invariant()
+    def the_audit_finds_nothing(self) -> None:
+        if hasattr(self, "town") and not self.away:
+            assert not (wrong := differences(self.town)), wrong
+
+    def settles(self) -> None:
+        super().settles()
+        assert not (wrong := differences(self.town)), wrong
+        self.town.clock.turn(DAY)
+        fold_all(self.town.store, self.town.clock, SECOND, batch=2)
+        assert not (wrong := differences(self.town)), wrong
+
+
+def test_after_any_history_nothing_differs_before_and_after_folding(fresh: Url) -> None:  # noqa: F811
+    lived(fresh, 15, SEED, kind=Audited)

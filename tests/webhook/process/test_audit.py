@@ -1,0 +1,531 @@
+"""``python -m webhook audit``: what runs already, by today's rules."""
+
+import base64
+import copy
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from tests.webhook.cases import WAYS
+from tests.webhook.clusters import Cluster as Clustered
+from tests.webhook.process.test_templates import BAD, GOOD, TRAINING, template, workload
+from tests.webhook.rule_examples import PODS
+from tests.webhook.servers import ROOT, environment, wait_until
+from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, TERMS, admitted, governed, half, plain
+from tests.worlds import Json, container, limits_of
+from webhook.admission.workloads import BUILT_IN, of_kind
+from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
+from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
+from webhook.policy import Terms
+from webhook.rules.catalogue import CATALOGUE
+
+
+def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:
+    """The pod after a scheduler has bound it."""
+    stored = copy.deepcopy(raw)
+    stored["spec"]["nodeName"] = node
+    stored["status"] = {"phase": phase}
+    return stored
+
+
+def bound(raw: Json) -> Json:
+    """A governed pod after our Binding."""
+    stored = running(raw)
+    stored["metadata"]["annotations"] |= {
+        "bursar.dev/devices": '{"containers":{"main":[]},"version":1}',
+        "visible-devices.bursar.dev/main": "GPU-1",
+        "visible-devices.bursar.dev/bursar-sidecar": "GPU-1",
+        "mps-memory.bursar.dev/main": "0=8000M",
+        "mps-threads.bursar.dev/main": "50",
+        "tencent.com/predicate-time": "1",
+    }
+    return stored
+
+
+def words(pod: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+    """The findings on a pod, each with its rules."""
+    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, terms)]
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [TERMS, PLAIN_SIDECAR, replace(TERMS, mps_pipes="/tmp/nvidia-mps")],
+    ids=["native sidecar", "plain sidecar", "limited by MPS"],
+)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        admitted(half()),
+        admitted(half(), plain(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+        admitted(half("a"), half("b"), initContainers=[plain("setup")]),
+        admitted(limits_of("main", nvidia_com__gpu="1")),
+        admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32")),
+    ],
+    ids=["half", "with an image's variable", "two", "whole", "tencent"],
+)
+def test_a_governed_pod_that_runs_is_no_finding(raw: Json, terms: Terms) -> None:
+    assert is_governed(bound(governed(raw, terms=terms)))
+    assert words(bound(governed(raw, terms=terms)), terms) == []
+    assert words(governed(raw, terms=terms), terms) == []
+
+
+@pytest.mark.parametrize("rule", sorted(set(PODS) - {"node-name"}))
+def test_each_rule_that_a_running_pod_breaks_is_found(rule: str) -> None:
+    default = CATALOGUE[rule].default
+    finding = {"enforce": "would-be-refused", "warn": "would-be-warned"}.get(default)
+    found = dict(words(running(PODS[rule])))
+
+    if finding is None:
+        assert rule not in [each for all_ in found.values() for each in all_]
+    else:
+        assert rule in found[finding]
+
+
+def test_a_pod_is_not_blamed_for_the_node_that_a_scheduler_gave_it() -> None:
+    assert words(running(admitted(half()))) == [("ungoverned", [])]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_no_finding(phase: str) -> None:
+    assert words(running(PODS["share-range"], phase=phase)) == []
+
+
+def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
+    assert words(running(admitted(half()))) == [("ungoverned", [])]
+    assert words(running(admitted(limits_of("main", aliyun_com__gpu_mem="3")))) == [
+        ("would-be-refused", ["dialect-not-spoken"]),
+        ("ungoverned", []),
+    ]
+    assert words(admitted(half())) == [], "it waits, and holds none"
+    assert words(running(admitted(plain()))) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pod_that_goes_around_every_request_is_found_and_its_nearest_is_not(way: str) -> None:
+    assert words(running(WAYS[way].bad), OBSERVING) == [("would-be-refused", [WAYS[way].rule])]
+    assert words(running(WAYS[way].good)) == []
+
+
+def test_a_pod_that_asks_meets_the_rules_and_not_the_policies() -> None:
+    stored = bound(governed(admitted(half(), runtimeClassName="nvidia", hostPID=True)))
+
+    assert words(stored) == [("would-be-refused", ["host-pid"])]
+
+
+def test_a_device_class_is_found_beside_a_request_too() -> None:
+    both = half()
+    both["resources"]["limits"]["deviceclass.resource.kubernetes.io/gpu.nvidia.com"] = "8"
+
+    assert words(bound(governed(admitted(both))), OBSERVING) == [("would-be-refused", ["device-claim"])]
+
+
+def test_a_pod_that_only_looks_governed_is_found() -> None:
+    forged = running(admitted(half()))
+    forged["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    forged["metadata"]["annotations"] = {"bursar.dev/request": "{}"}
+
+    assert words(forged) == [("would-be-refused", ["forged-annotation"]), ("ungoverned", [])]
+
+
+def test_while_observing_what_would_be_refused_is_called_so() -> None:
+    assert words(running(PODS["share-range"]), OBSERVING)[0] == ("would-be-refused", ["share-range"])
+
+
+def test_a_rules_mode_decides_what_is_told() -> None:
+    slow = bound(governed(admitted(half(), terminationGracePeriodSeconds=7200)))
+
+    assert words(slow) == [("would-be-refused", ["grace-period"])]
+    assert words(slow, replace(TERMS, rules={"grace-period": "warn"})) == [
+        ("would-be-warned", ["grace-period"])
+    ]
+    assert words(slow, replace(TERMS, rules={"grace-period": "off"})) == []
+
+
+def test_what_was_written_is_what_a_user_wrote() -> None:
+    raw = admitted(half(env=[{"name": "A", "value": "b"}]), volumes=[{"name": "v", "emptyDir": {}}])
+
+    written = as_written(bound(governed(raw)))
+
+    assert written["metadata"]["annotations"] == {}
+    assert written["metadata"]["labels"] == {}
+    assert "nodeName" not in written["spec"]
+    assert [each["name"] for each in written["spec"]["volumes"]] == ["v"]
+    assert written["spec"]["initContainers"] == []
+
+
+def test_an_ephemeral_container_that_shows_itself_cards_is_found() -> None:
+    stored = bound(governed(admitted(half())))
+    stored["spec"]["ephemeralContainers"] = [
+        {"name": "debug", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    ]
+
+    assert words(stored) == [("would-be-refused", ["ephemeral-sees-cards"])]
+
+
+def stored_workload(kind: str, **fields: Any) -> Json:
+    """A broken workload as the API server has it."""
+    found = workload(kind, BAD)
+    found["metadata"] |= {"namespace": "team-a"} | fields.pop("metadata", {})
+    return found | fields
+
+
+def of_stored(raw: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+    """The findings on a workload, each with its paths."""
+    paths = of_kind(raw["apiVersion"].rpartition("/")[0], raw["kind"], BUILT_IN)
+    found = of_workload(raw, raw["kind"], paths, terms)
+    return [(each.finding, [one.path for one in each.violations]) for each in found]
+
+
+def test_the_template_of_a_workload_is_found_unless_another_made_it_or_it_has_ended() -> None:
+    owner = {"ownerReferences": [{"controller": True, "kind": "CronJob", "name": "nightly"}]}
+    complete = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    path = "spec.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+
+    assert of_stored(stored_workload("Job")) == [("would-be-refused", [path])]
+    assert of_stored(stored_workload("Job", metadata=owner)) == []
+    assert of_stored(stored_workload("Job", **complete)) == []
+
+
+# against an API server that behaves badly
+
+
+class Answers:
+    """A server that gives these answers, one after the other, and remembers what it was asked."""
+
+    def __init__(self, *answers: tuple[int, object]) -> None:
+        self.asked: list[str] = []
+        left = list(answers)
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                status, body = left.pop(0)
+                raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Retry-After", "0")
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def kubeconfig(folder: Path, url: str, **user: object) -> Path:
+    """A kubeconfig file."""
+    path = folder / "kubeconfig"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "x",
+                "clusters": [{"name": "x", "cluster": {"server": url}}],
+                "users": [{"name": "x", "user": user}],
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            }
+        )
+    )
+    return path
+
+
+def asked(folder: Path, *answers: tuple[int, object]) -> tuple[list[Json], list[str]]:
+    """The objects of a list that is answered so, and the queries that it took."""
+    server = Answers(*answers)
+    try:
+        found = list(Cluster(kubeconfig(folder, server.url), page=2).objects("/api/v1/pods"))
+        return found, [path.partition("?")[2] for path in server.asked]
+    finally:
+        server.end()
+
+
+def page(*names: str, token: str = "") -> Json:
+    """One page of a list."""
+    return {"metadata": {"continue": token}, "items": [{"name": name} for name in names]}
+
+
+def test_a_list_is_read_page_by_page(tmp_path: Path) -> None:
+    found, queries = asked(tmp_path, (200, page("a", "b", token="t/1")), (200, page("c")))
+
+    assert [each["name"] for each in found] == ["a", "b", "c"]
+    assert queries == ["limit=2", "limit=2&continue=t%2F1"]
+
+
+def test_a_list_that_grew_too_old_is_gone_on_with_as_it_is_now(tmp_path: Path) -> None:
+    expired = {"kind": "Status", "code": 410, "metadata": {"continue": "t2"}}
+
+    found, queries = asked(tmp_path, (200, page("a", token="t1")), (410, expired), (200, page("b")))
+
+    assert [each["name"] for each in found] == ["a", "b"]
+    assert queries == ["limit=2", "limit=2&continue=t1", "limit=2&continue=t2"]
+
+
+def test_a_busy_api_server_is_asked_again(tmp_path: Path) -> None:
+    found, queries = asked(tmp_path, (429, {}), (502, {}), (200, page("a")))
+
+    assert ([each["name"] for each in found], len(queries)) == (["a"], 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((403, {"message": "pods is forbidden"}), "cannot list /api/v1/pods: pods is forbidden"),
+        ((500, {"message": "boom"}), "cannot list /api/v1/pods: boom"),
+        ((410, {"message": "too old"}), "cannot list /api/v1/pods: too old"),
+    ],
+)
+def test_a_refusal_is_told(tmp_path: Path, answer: tuple[int, object], said: str) -> None:
+    with pytest.raises(RefusedError, match=said):
+        asked(tmp_path, answer)
+
+
+def test_what_is_no_api_server_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="the API server answers 200 without JSON"):
+        asked(tmp_path, (200, b"<html>"))
+
+
+def test_a_resource_that_the_cluster_lacks_is_another_thing(tmp_path: Path) -> None:
+    with pytest.raises(AbsentError):
+        asked(tmp_path, (404, b"404 page not found"))
+
+
+def audit(*flags: str, input: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+    """The command, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "webhook", "audit", *flags],
+        cwd=ROOT,
+        env=environment() | variables,
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_no_way_to_a_cluster_is_one_sentence_and_two(tmp_path: Path) -> None:
+    nowhere = kubeconfig(tmp_path, "http://127.0.0.1:1")
+
+    for done in (audit("--kubeconfig", str(tmp_path / "none")), audit(HOME=str(tmp_path))):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("bursar-webhook audit: no way to an API server: ")
+        assert len(done.stderr.splitlines()) == 1
+    done = audit("--kubeconfig", str(nowhere), "-o", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bursar-webhook audit: the API server does not answer: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# on a real API server
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane) -> Clustered:
+    """A cluster that ran GPU pods long before Bursar, which is not registered in it yet."""
+    made = Clustered(control_plane)
+    made.kubectl("apply", "-f", "-", input=json.dumps(TRAINING))
+    made.kubectl("wait", "--for=condition=Established", "crd/trainings.example.org", "--timeout=30s")
+    broken = template(container(gpu_percent="150"), nodeName="n1", automountServiceAccountToken=False)
+    deployment = workload("Deployment", broken, name="wrong")
+    deployment["spec"]["replicas"] = 3
+    finished = workload("Job", BAD, name="suspended")
+    finished["spec"]["suspend"] = True
+    training = {
+        "apiVersion": "example.org/v1",
+        "kind": "Training",
+        "metadata": {"name": "t"},
+        "spec": {"workers": [{"template": BAD}]},
+    }
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template(one, **spec)["spec"]}
+        for name, one, spec in (
+            ("ungoverned", half(), {"nodeName": "n1"}),
+            ("waiting", half(), {}),
+            ("web", {"name": "web", "image": "x"}, {"nodeName": "n1"}),
+            ("slow", half(), {"terminationGracePeriodSeconds": 7200}),
+        )
+    ]
+    assert made.apply(deployment, finished, training, workload("CronJob", GOOD, name="fine"), *pods) == (
+        0,
+        "",
+    )
+    system = {"metadata": {"name": "device-plugin"}, "spec": template(half(), nodeName="n1")["spec"]}
+    control_plane.api.call("POST", "/api/v1/namespaces/kube-system/pods", system)
+    wait_until(lambda: len(pods_of(made)) == 7, "the deployment's pods")
+    return made
+
+
+def pods_of(world: Clustered) -> list[Json]:
+    """The pods of team-a."""
+    return list(world.get("/api/v1/namespaces/team-a/pods")["items"])
+
+
+def reader(world: Clustered, folder: Path) -> Path:
+    """The kubeconfig of a service account that may list pods and workloads, and nothing else."""
+    rules = [
+        {"apiGroups": [""], "resources": ["pods", "replicationcontrollers"], "verbs": ["get", "list"]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments", "statefulsets", "daemonsets", "replicasets"],
+            "verbs": ["get", "list"],
+        },
+        {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": ["get", "list"]},
+    ]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
+    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": "auditor"}}))
+    world.said("create", "serviceaccount", "-n", "default", "auditor")
+    world.said(
+        "create", "clusterrolebinding", "auditor", "--clusterrole=auditor", "--serviceaccount=default:auditor"
+    )
+    token = world.kubectl("create", "token", "-n", "default", "auditor").strip()
+    path = kubeconfig(folder, world.cp.url, token=token)
+    written = yaml.safe_load(path.read_text())
+    ca = base64.b64encode(world.cp.ca_file.read_bytes()).decode()
+    written["clusters"][0]["cluster"]["certificate-authority-data"] = ca
+    path.write_text(yaml.safe_dump(written))
+    return path
+
+
+@pytest.mark.cluster
+def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tmp_path: Path) -> None:
+    done = audit("--kubeconfig", str(reader(world, tmp_path)), "-o", "json")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "bursar-webhook audit: namespaces exempt by label are looked into too: cannot "
+    )
+    assert len(done.stderr.splitlines()) == 1
+    found = json.loads(done.stdout)
+    assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
+        *[("Pod", "ungoverned")] * 3,
+        *[("Pod", "would-be-refused")] * 3,
+    ]
+    assert sorted((each["kind"], each["name"], each["finding"]) for each in found if not each["owner"]) == [
+        ("Deployment", "wrong", "would-be-refused"),
+        ("Job", "suspended", "would-be-refused"),
+        ("Pod", "slow", "would-be-refused"),
+        ("Pod", "ungoverned", "ungoverned"),
+    ]
+    assert {each["node"] for each in found if each["finding"] == "ungoverned"} == {"n1"}
+    (deployment,) = (each for each in found if each["kind"] == "Deployment")
+    assert [(each["rule"], each["path"]) for each in deployment["violations"]] == [
+        ("share-range", "spec.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"),
+        ("node-name", "spec.template.spec.nodeName"),
+    ]
+
+
+@pytest.mark.cluster
+def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:
+    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig))
+
+    lines = done.stdout.splitlines()
+    together = [line for line in lines if " and 2 more of ReplicaSet/wrong-" in line]
+    assert done.returncode == 1
+    assert len(together) == 2
+    assert lines[-1] == "6 would be refused, 4 holds GPUs ungoverned"
+
+
+@pytest.mark.cluster
+def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp_path: Path) -> None:
+    own = ("--template-path", "example.org/Training=spec.workers.*.template")
+    admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json")
+
+    found = json.loads(audit(*admin, *own).stdout)
+    none = audit(*admin, *own, "--namespace", "team-b")
+    absent = audit(*admin, "--namespace", "team-b", "--template-path", "example.org/Nothing=spec.template")
+
+    assert [each["violations"][0]["path"] for each in found if each["kind"] == "Training"] == [
+        "spec.workers[0].template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+    ]
+    assert (none.returncode, none.stdout, none.stderr) == (0, "[]\n", "")
+    assert (absent.returncode, absent.stdout) == (2, "[]\n")
+    assert absent.stderr == "bursar-webhook audit: the cluster has no kind Nothing\n"
+
+
+@pytest.mark.cluster
+def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
+    budgets = (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bursar-budgets}\n"
+        'data:\n  _settings: "rules: {grace-period: warn}"\n'
+    )
+
+    done = audit(
+        *("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json", "--budgets", "-"), input=budgets
+    )
+
+    assert [each["finding"] for each in json.loads(done.stdout) if each["name"] == "slow"] == [
+        "would-be-warned"
+    ]
+
+
+@pytest.mark.cluster
+def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
+    path = reader(world, tmp_path)
+    blind = {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
+    world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))
+
+    def told() -> "subprocess.CompletedProcess[str]":
+        return audit("--kubeconfig", str(path), "-o", "json")
+
+    wait_until(lambda: told().returncode == 2, "the rights to be gone")
+    done = told()
+
+    assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
+    assert len(done.stderr.splitlines()) == 1 + 7
+    assert (
+        'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
+    )
+
+
+@pytest.mark.cluster
+def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
+    world.kubectl("create", "namespace", "node-tools")
+    taken = {"metadata": {"name": "agent"}, "spec": template(half(), nodeName="n1")["spec"]}
+    world.cp.api.call("POST", "/api/v1/namespaces/node-tools/pods", taken)
+    admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "node-tools", "-o", "json")
+
+    before = audit(*admin)
+    world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt=true")
+    after = audit(*admin)
+
+    assert [each["finding"] for each in json.loads(before.stdout)] == ["ungoverned"]
+    assert (after.returncode, after.stdout, after.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.cluster
+def test_kubectls_own_file_is_used_where_no_other_is_named(world: Clustered) -> None:
+    done = audit("-o", "json", "--namespace", "team-b", KUBECONFIG=str(world.cp.admin_kubeconfig))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.cluster
+def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
+    few = list(Cluster(world.cp.admin_kubeconfig, page=2).objects("/api/v1/namespaces/team-a/pods"))
+    all_at_once = list(Cluster(world.cp.admin_kubeconfig).objects("/api/v1/namespaces/team-a/pods"))
+
+    assert [each["metadata"]["uid"] for each in few] == [each["metadata"]["uid"] for each in all_at_once]
+    assert len(few) == 7

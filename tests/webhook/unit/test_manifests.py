@@ -1,0 +1,269 @@
+"""The admission manifests against the code: expressions, routes, rules, who is left out."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.webhook.cases import WAYS
+from tests.webhook.worlds import TERMS, half
+from tests.worlds import Json
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
+from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
+from webhook import rules
+from webhook.admission import cel as match
+from webhook.rules import denylist as forbidden
+from webhook.settings.settings import read, read_certificates
+
+MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
+
+
+def documents(name: str) -> list[Json]:
+    """The documents of a manifest."""
+    return list(yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()))
+
+
+def webhooks() -> dict[str, Json]:
+    """The webhook for pods of each configuration, by kind."""
+    found = {}
+    for document in documents("webhook-configurations"):
+        assert document["metadata"]["name"] == read_certificates([], {}).configuration
+        (found[document["kind"]],) = (
+            each for each in document["webhooks"] if each["name"] in ("govern.bursar.dev", "check.bursar.dev")
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"])
+def test_only_gpu_pods_come_and_no_system_namespace(kind: str) -> None:
+    webhook = webhooks()[kind]
+
+    assert webhook["matchConditions"] == [{"name": "gpu-pods", "expression": match.gpu_pods()}]
+    assert webhook["namespaceSelector"] == match.governed_namespaces()
+    assert (
+        webhook["failurePolicy"],
+        webhook["sideEffects"],
+        webhook["matchPolicy"],
+        webhook["timeoutSeconds"],
+    ) == (
+        "Fail",
+        "None",
+        "Equivalent",
+        5,
+    )
+
+
+def test_neither_updates_nor_deletions_of_pods_wait_for_us() -> None:
+    found = webhooks()
+
+    def rules(webhook: Json) -> list[tuple[list[str], list[str]]]:
+        return [(rule["operations"], rule["resources"]) for rule in webhook["rules"]]
+
+    assert rules(found["MutatingWebhookConfiguration"]) == [
+        (["CREATE"], ["pods"]),
+        (["UPDATE"], ["pods/ephemeralcontainers"]),
+    ]
+    assert rules(found["ValidatingWebhookConfiguration"]) == [
+        (["CREATE"], ["pods"]),
+        (["UPDATE"], ["pods/ephemeralcontainers"]),
+    ]
+    assert found["MutatingWebhookConfiguration"]["reinvocationPolicy"] == "IfNeeded"
+
+
+def test_the_routes_are_ours_and_the_ca_is_left_to_the_certificate_process() -> None:
+    for kind, path in (
+        ("MutatingWebhookConfiguration", "/mutate"),
+        ("ValidatingWebhookConfiguration", "/validate"),
+    ):
+        assert webhooks()[kind]["clientConfig"] == {
+            "service": {"namespace": NAMESPACE, "name": "bursar-webhook", "port": 443, "path": path}
+        }
+
+
+def test_every_resource_of_every_dialect_brings_a_pod_to_us() -> None:
+    for dialect in DIALECTS:
+        for resource in dialect.resources:
+            assert re.search(GPU_RESOURCE, resource), resource
+    assert match.gpu_pods().count(f"r'{GPU_RESOURCE}'") == 2
+
+
+def policy() -> Json:
+    """The policy's spec."""
+    (found,) = (
+        each for each in documents("admission-policies") if each["kind"] == "ValidatingAdmissionPolicy"
+    )
+    spec: Json = found["spec"]
+    return spec
+
+
+def patterns(variable: str) -> set[str]:
+    """The regular expressions in one of the policy's variables."""
+    (found,) = (each["expression"] for each in policy()["variables"] if each["name"] == variable)
+    return set(re.findall(r"matches\(r'(.*?)'\)", found))
+
+
+def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
+    assert patterns("annotations") == {match.immutable_annotations()}
+    assert patterns("labels") == patterns("gates") == {match.immutable_labels()}
+
+
+@pytest.mark.parametrize(
+    ("name", "immutable"),
+    [
+        ("bursar.dev/request", True),
+        ("bursar.dev/anything-later", True),
+        ("visible-devices.bursar.dev/main", True),
+        ("mps-memory.bursar.dev/main", True),
+        ("mps-threads.bursar.dev/main", True),
+        ("tencent.com/predicate-gpu-idx-0", True),
+        ("tencent.com/vcuda-core-limit", True),
+        ("tencent.com/gpu-assigned", False),
+        ("tencent.com/vcuda-core-limit-soft", False),
+        ("local.bursar.dev/run-for", False),
+        ("notbursar.dev/x", False),
+        ("cdi.k8s.io/anything", True),
+        ("cdi.k8s.io", False),
+        ("example.com/cdi.k8s.io", False),
+        ("example.com/bursar.dev/", False),
+        *((name, True) for name in USER_ANNOTATIONS),
+    ],
+)
+def test_these_annotations_are_immutable_and_those_are_not(name: str, immutable: bool) -> None:
+    assert bool(re.search(match.immutable_annotations(), name)) is immutable
+
+
+def test_the_policy_looks_at_every_way_to_update_a_pod_and_is_bound() -> None:
+    assert policy()["failurePolicy"] == "Fail"
+    (rule,) = policy()["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["UPDATE"]
+    assert rule["resources"] == ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+    (binding,) = (
+        each for each in documents("admission-policies") if each["kind"] == "ValidatingAdmissionPolicyBinding"
+    )
+    assert binding["spec"] == {"policyName": "bursar-written-once", "validationActions": ["Deny"]}
+
+
+POLICIES = {
+    each["metadata"]["name"]: each["spec"]
+    for file in sorted(MANIFESTS.glob("admission-*.yaml"))
+    for each in documents(file.stem)
+    if each["kind"] == "ValidatingAdmissionPolicy"
+}
+EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds"}
+
+
+def variable(policy: str, name: str) -> str:
+    """The expression of one of a policy's variables."""
+    (found,) = (each["expression"] for each in POLICIES[policy]["variables"] if each["name"] == name)
+    return str(found)
+
+
+def words(policy: str, name: str) -> tuple[str, ...]:
+    """The words of a variable that is a list of them."""
+    return tuple(re.findall(r"'(.*?)'", variable(policy, name)))
+
+
+def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None:
+    bindings = {
+        each["metadata"]["name"]: each["spec"]
+        for file in sorted(MANIFESTS.glob("admission-*.yaml"))
+        for each in documents(file.stem)
+        if each["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+
+    assert bindings == {
+        name: {
+            "policyName": name,
+            "validationActions": ["Warn", "Audit"] if name == "bursar-privileged" else ["Deny"],
+        }
+        for name in POLICIES
+    }
+    assert {each["failurePolicy"] for each in POLICIES.values()} == {"Fail"}
+    assert {each["matchConstraints"]["matchPolicy"] for each in POLICIES.values()} == {"Equivalent"}
+
+
+def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_guard_our_own_marks() -> None:
+    selectors = {name: each["matchConstraints"].get("namespaceSelector") for name, each in POLICIES.items()}
+
+    assert selectors == {
+        name: None if name in EVERYWHERE else match.governed_namespaces() for name in POLICIES
+    }
+
+
+def test_every_regular_expression_of_the_policies_follows_from_the_dialects() -> None:
+    text = "".join(file.read_text() for file in sorted(MANIFESTS.glob("admission-*.yaml")))
+
+    assert set(re.findall(r"matches\(r'(\^\(.*?)'\)", text)) == {
+        GPU_RESOURCE,
+        match.written_annotations(),
+        match.immutable_annotations(),
+        match.immutable_labels(),
+    }
+    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 5
+
+
+def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
+    assert words("bursar-ways-around", "guardedPaths") == forbidden.HOST_PATHS
+    assert words("bursar-ways-around", "guardedStems") == forbidden.HOST_STEMS
+    assert words("bursar-ways-around", "guardedInside") == forbidden.HOST_PLACES
+    assert words("bursar-ways-around", "gpuRuntimeClasses") == forbidden.RUNTIME_CLASSES
+    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
+    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")
+
+
+def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
+    text = (MANIFESTS.parent / "samples" / "void-for-everyone.yaml").read_text()
+    (spec,) = (each["spec"] for each in yaml.safe_load_all(text) if "mutations" in each["spec"])
+
+    assert spec["matchConstraints"]["namespaceSelector"] == match.governed_namespaces()
+    conditions = {each["name"]: each for each in POLICIES["bursar-ways-around"]["matchConditions"]}
+    assert spec["matchConditions"] == [conditions["not-a-mirror"], conditions["asks-for-no-gpu"]]
+
+
+def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
+    assert words("bursar-ranges", "spoken") == tuple(
+        each for dialect in DIALECTS for each in dialect.resources
+    )
+    assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
+        "floorMiB": native.MEMORY_FLOOR_MIB,
+        "mostMiB": native.MOST_MEMORY_MIB,
+        "mostCards": native.MOST_CARDS,
+    }
+
+
+def test_whom_the_policies_trust_there_is() -> None:
+    accounts = {each["metadata"]["name"] for each in documents("rbac") if each["kind"] == "ServiceAccount"}
+
+    trusted = set(re.findall(rf"system:serviceaccount:{NAMESPACE}:([a-z-]+)", json.dumps(POLICIES)))
+
+    assert trusted == {"bursar-scheduler", "bursar-timekeeper"}
+    assert trusted <= accounts
+
+
+@pytest.mark.parametrize(
+    "way", [way for way, case in WAYS.items() if case.rule not in ("runtime-class", "device-claim")]
+)
+def test_a_gpu_pod_that_goes_the_same_way_meets_the_same_rule_in_the_webhook(way: str) -> None:
+    """The policy passes over pods that ask for a GPU."""
+    pod = copy.deepcopy(WAYS[way].bad)
+    pod["spec"]["containers"].append(half("asks"))
+
+    assert [each.rule for each in rules.violations(pod, TERMS)].count(WAYS[way].rule) == 1
+
+
+def test_the_priority_classes_are_those_of_our_defaults() -> None:
+    terms = read([], {}).terms
+    classes: dict[str, Any] = {each["metadata"]["name"]: each for each in documents("priority-classes")}
+
+    assert {name: each["value"] for name, each in classes.items()} == {
+        terms.in_budget.name: terms.in_budget.value,
+        terms.over_budget.name: terms.over_budget.value,
+    }
+    assert classes[terms.over_budget.name]["preemptionPolicy"] == "Never"
+    assert "preemptionPolicy" not in classes[terms.in_budget.name]
+    assert not any(each.get("globalDefault") for each in classes.values())
+    assert all(each["description"] for each in classes.values())

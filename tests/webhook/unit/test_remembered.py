@@ -1,0 +1,77 @@
+"""What a worker remembers of the pods that it has seen: it changes no answer, and stays small."""
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.webhook.unit.test_govern import ALL_TERMS, WORDS, pods
+from tests.webhook.worlds import TERMS, admitted, half, plain, review_of
+from tests.worlds import Json
+from webhook.admission import pods as verdict
+from webhook.policy import Standing, Terms
+from webhook.wire.pod_review import encode, read
+
+
+def answered(raw: Json, word: Any, terms: Terms) -> tuple[bytes, bytes]:
+    """What both webhooks answer for the pod, as it is sent."""
+    review = read(orjson.dumps(review_of(raw)))
+    mutated = verdict.mutate(review, lambda _: Standing(word), terms)
+    return encode("u", mutated), encode("u", verdict.validate(review, terms))
+
+
+def forget() -> None:
+    """Empties everything that our own modules remember of values."""
+    for remembering in list(caches()):
+        remembering.cache_clear()
+
+
+def caches() -> Iterator[Any]:
+    """The remembering functions of the modules that decide."""
+    for name, module in sys.modules.items():
+        if name.startswith(("webhook.", "timekeeper.core.")):
+            yield from (each for each in vars(module).values() if hasattr(each, "cache_clear"))
+
+
+@given(pods(), st.lists(st.tuples(pods(), WORDS, ALL_TERMS), max_size=3), WORDS, ALL_TERMS)
+def test_an_answer_does_not_depend_on_the_pods_before(
+    raw: Json, others: list[tuple[Json, Any, Terms]], word: Any, terms: Terms
+) -> None:
+    forget()
+    fresh = answered(raw, word, terms)
+    forget()
+    for other in others:
+        answered(*other)
+
+    assert answered(raw, word, terms) == fresh
+    assert answered(raw, word, terms) == fresh
+
+
+def test_pods_with_long_names_leave_nothing_behind() -> None:
+    """Whoever reaches the port can send names of any length: a worker's memory must not grow with them."""
+
+    nameless = [plain("", resources={"limits": {"bursar.dev/gpu-percent": "9"}})] * 40
+
+    def seen(number: int) -> None:
+        name = f"{number}-" + "n" * 20_000
+        strange = plain("strange", resources={"limits": {f"example.com/{name}": "1"}})
+        answered(admitted(half(name), strange), "IN_BUDGET", TERMS)
+        answered(admitted(half(f"{number}"), *nameless), "IN_BUDGET", TERMS)
+
+    seen(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 60):
+            seen(number)
+        gc.collect()
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert grown < 300_000  # the long names alone are eight times as much
