@@ -67,7 +67,7 @@ def test_the_alerts_speak_of_metrics_and_labels_that_there_are() -> None:
 
 
 def test_every_event_in_the_log_is_told_and_no_other() -> None:
-    code = "\n".join(file.read_text() for file in CODE.glob("*.py"))
+    code = "\n".join(file.read_text() for file in CODE.rglob("*.py"))
     written = set(re.findall(r'\b(?:_?log|_?say|to_stderr)\(\s*"([a-z-]+)"', code))
     written |= set(re.findall(r'"((?:standings|usage)-\w+)"', code)) | {"filter", "bind", "preempt"}
 
@@ -88,7 +88,7 @@ def test_every_word_has_its_row(heading: str, words: set[str]) -> None:
 
 
 def test_every_event_on_pods_and_nodes_is_told() -> None:
-    code = "\n".join(file.read_text() for file in CODE.glob("*.py"))
+    code = "\n".join(file.read_text() for file in CODE.rglob("*.py"))
     table = PAGE.partition("## Events")[2].partition("\n## ")[0]
 
     told = set(re.findall(r"`([A-Z]\w+)`", table))

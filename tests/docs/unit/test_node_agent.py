@@ -61,7 +61,7 @@ def test_every_flag_is_told_with_its_default() -> None:
 
 def test_every_line_of_the_log_is_told() -> None:
     code = "\n".join(
-        file.read_text() for file in (ROOT / "sidecar" / "node").glob("*.py") if file.stem != "whereabouts"
+        file.read_text() for file in (ROOT / "sidecar" / "node").rglob("*.py") if file.stem != "whereabouts"
     )
     said = set(re.findall(r'\b(?:say|_once)\("([a-z-]+)"', code))
 
