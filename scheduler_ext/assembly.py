@@ -14,15 +14,15 @@ from flask import Flask
 
 from scheduler_ext import log
 from scheduler_ext.binding.binder import FOLLOWS, Binder
-from scheduler_ext.cache import pdb_cache as disruption_books
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache import pdb_cache
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind, follow, kinds
-from scheduler_ext.cache.pdb_cache import DisruptionBooks
+from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.clients.card_load_poller import Measuring
 from scheduler_ext.clients.events import Events
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.controllers.preemptor import Preemptor, World
-from scheduler_ext.controllers.requeuer import Waker
+from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.election import Election, OwnLease, Place, SchedulersLease, Unelected
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
@@ -44,7 +44,7 @@ from scheduler_ext.serving.routes import create_app
 from scheduler_ext.settings import Settings
 from scheduler_ext.snapshot.node_info import Seat
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.last_decisions import Decisions
+from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from scheduler_ext.waiting.order import Waiter
 from timekeeper.runtime.api_server import Api
@@ -85,10 +85,10 @@ class Extender:
         self._complete = complete
         self._stop = threading.Event()
         self._heard: dict[str, float] = {}
-        self.disruptions = DisruptionBooks()
+        self.disruptions = PDBCache()
         self.cooling: Callable[[], Cooling] = lambda: NOTHING_DONE
-        self.books = Books(now_ms, self._freed, settings.most_grace_ms)
-        self.waker = Waker(api, self.books, settings.scheduler_name, say, self.standings)
+        self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
+        self.requeuer = Requeuer(api, self.cache, settings.scheduler_name, say, self.standings)
         self.events = Events(api, now_ms, say, socket.gethostname())
         self._closures = Closures(self.events, say)
         self._policies = Policies(
@@ -97,21 +97,21 @@ class Extender:
             self._measured(),
             lambda why: say("policy", asked="load", acts_as="fragmentation", why=why),
         )
-        self.leadership = leadership(settings, api, self.books, say, self._seed)
+        self.leadership = leadership(settings, api, self.cache, say, self._seed)
         self.binder = Binder(
             api,
-            self.books,
+            self.cache,
             self._policies,
             say,
             timeout_s=settings.bind_timeout_ms / 1000,
             most_grace_ms=settings.most_grace_ms,
-            ended=self.waker.tried,
+            ended=self.requeuer.tried,
             turn=self.leadership,
             taken_back=self._taken_back,
         )
         self.preemptor = self._preempting()
         self.cooling = lambda: self.preemptor.cooling
-        self._decisions = Decisions(now_ms)
+        self._decisions = LastDecisions(now_ms)
         pages = self._pages()
         self._metrics = pages.metrics
         self._poller = self._polling(pages.metrics)
@@ -119,9 +119,9 @@ class Extender:
 
     def _verbs(self) -> Verbs:
         return Verbs(
-            self.books,
+            self.cache,
             self._policies,
-            self.waker,
+            self.requeuer,
             self.binder,
             self.moment,
             self.leadership.wait_while_taking_over,
@@ -131,20 +131,20 @@ class Extender:
     def start(self) -> None:
         """Begin to watch; the books are complete some time later."""
         most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
-        pods, nodes = kinds(self.books, most_grace_ms, self.leadership, namespace)
+        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace)
         pods = replace(pods, seen=self._noticing(pods.seen))
         for name, work in {
             "pods": lambda: self._follow(pods),
             "nodes": lambda: self._follow(nodes),
             "leadership": lambda: self.leadership.run(self._stop),
-            "waker": lambda: self.waker.run(self._stop),
+            "waker": lambda: self.requeuer.run(self._stop),
             "settler": self._settle_doubts,
             "ticker": self._tick,
             "learner": self._learn,
             "events": lambda: self.events.run(self._stop),
             "standings": self._poll,
             "usage": self._measure,
-            "disruption": lambda: self._follow(disruption_books.kind(self.disruptions)),
+            "disruption": lambda: self._follow(pdb_cache.kind(self.disruptions)),
             "preemptor": lambda: self.preemptor.run(self._stop),
         }.items():
             threading.Thread(target=self._must_not_end, args=(name, work), name=name, daemon=True).start()
@@ -161,13 +161,13 @@ class Extender:
         wanted = self._settings.preempting
         heeds = self._settings.timekeeper is not None
         world = World(
-            books=self.books,
-            waiters=self.waker.waiting,
+            cache=self.cache,
+            waiters=self.requeuer.waiting,
             policy=self._policies,
             standings=self.standings,
             disruptions=self.disruptions.now,
             leads=self.leadership.leads,
-            freed=self.waker.freed,
+            freed=self.requeuer.freed,
             tell=lambda pod, reason, said: self.events.post(pod.namespace, pod.name, pod.uid, reason, said),
             log=self._say,
             now_ms=now_ms,
@@ -216,7 +216,7 @@ class Extender:
 
     def _freed(self, names: list[str]) -> None:
         if self.leadership.leads():
-            self.waker.freed(names)
+            self.requeuer.freed(names)
 
     def _follow(self, kind: Kind[V]) -> None:
         def heard() -> None:
@@ -225,12 +225,12 @@ class Extender:
         follow(self._api, kind, heard, self._say, self._stop)
 
     def _tick(self) -> None:
-        while not self._stop.is_set() and not self.books.complete:
+        while not self._stop.is_set() and not self.cache.complete:
             self._stop.wait(TICK_S / 10)
         self._ready()
         while not self._stop.wait(TICK_S):
-            self.books.expire()
-            self._closures.look(self.books.snapshot.nodes)
+            self.cache.expire()
+            self._closures.look(self.cache.snapshot.nodes)
 
     def _noticing(self, seen: Callable[[V], None]) -> Callable[[V], None]:
         """The same, and the waker hears of the pods that wait."""
@@ -238,31 +238,31 @@ class Extender:
         def noticed(value: V) -> None:
             seen(value)
             if isinstance(value, Pod):
-                self.waker.seen(value, self._policies)
+                self.requeuer.seen(value, self._policies)
 
         return noticed
 
     def _seed(self) -> int:
         """Every pod that waits may have been refused before, by us or by another; how many there are."""
-        snapshot = self.books.snapshot
+        snapshot = self.cache.snapshot
         waiting = [pod for pod in snapshot.pods.values() if not pod.node and pod.request is not None]
-        self.waker.seed(Waiter(p, self._policies(p), None) for p in waiting if p.request is not None)
+        self.requeuer.seed(Waiter(p, self._policies(p), None) for p in waiting if p.request is not None)
         return len(waiting)
 
     def _ready(self) -> None:
-        snapshot, waiting = self.books.snapshot, self._seed()
+        snapshot, waiting = self.cache.snapshot, self._seed()
         self._policies.learn(snapshot)
         self._say("complete", nodes=len(snapshot.nodes), pods=len(snapshot.pods), waiting=waiting)
         self._complete()
 
     def _learn(self) -> None:
         while not self._stop.wait(LEARN_S):
-            if self.books.complete and self._policies.learn(self.books.snapshot):
+            if self.cache.complete and self._policies.learn(self.cache.snapshot):
                 self._say("learned", shapes=len(self._policies.mix.wants), pods=self._policies.mix.pods)
 
     def _settle_doubts(self) -> None:
         while not self._stop.wait(TICK_S):
-            for uid in self.books.in_doubt():
+            for uid in self.cache.uncertain():
                 self.binder.settle(uid)
 
     def _taken_back(self, seat: Seat, node: str) -> None:
@@ -287,7 +287,7 @@ class Extender:
     def _pages(self) -> Pages:
         totals = Totals(lambda: self._policies.gauge)
         sources = Sources(
-            snapshot=lambda: self.books.snapshot,
+            snapshot=lambda: self.cache.snapshot,
             totals=totals,
             waiting=self._waiting_by_standing,
             silent_s=self._silent_s,
@@ -297,7 +297,9 @@ class Extender:
             leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
         )
         return Pages(
-            Clusters(sources.snapshot, totals, Counting(self._policies), lambda: len(self.waker.waiting())),
+            Clusters(
+                sources.snapshot, totals, Counting(self._policies), lambda: len(self.requeuer.waiting())
+            ),
             WaitingPods(sources.snapshot, self._decisions, self.standings),
             Metrics(sources),
             lambda: FOLLOWS if self.sends_away() else "",
@@ -305,11 +307,11 @@ class Extender:
 
     def _waiting_by_standing(self) -> Counter[str]:
         standings = self.standings()
-        return Counter(standings.of(each.pod.namespace).word for each in self.waker.waiting())
+        return Counter(standings.of(each.pod.namespace).word for each in self.requeuer.waiting())
 
 
 def leadership(
-    settings: Settings, api: Api, books: Books, say: log.Log, led: Callable[[], object]
+    settings: Settings, api: Api, cache: ClusterCache, say: log.Log, led: Callable[[], object]
 ) -> Leadership:
     """How this replica comes to lead, by its settings."""
     wanted = settings.election
@@ -320,4 +322,4 @@ def leadership(
         seconds = wanted.duration_ms // 1000
         election = OwnLease(api, Place(*wanted.lease), wanted.identity, seconds, time.monotonic, say)
     mark = None if wanted.form == "none" else marker(api, *wanted.pod, say)
-    return Leadership(election, books, mark, toucher(api, books, settings.most_grace_ms, say), say, led)
+    return Leadership(election, cache, mark, toucher(api, cache, settings.most_grace_ms, say), say, led)

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from scheduler_ext.binding.locks import Locks
 from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, written_for
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
@@ -41,7 +41,7 @@ UNSETTLED = "?"  # the version of a Binding that an earlier call sent
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BindingArgs:
     """What kube-scheduler asks: this pod to this node."""
 
     namespace: str
@@ -64,7 +64,7 @@ class Seen:
 class Sending:
     """A Binding under way: by which term of leading, and until which monotonic second."""
 
-    order: Order
+    order: BindingArgs
     written: Written
     term: int
     until: float
@@ -96,7 +96,7 @@ class Binder:
     def __init__(
         self,
         api: Api,
-        books: Books,
+        cache: ClusterCache,
         policy: Callable[[Pod], Policy],
         log: Log,
         *,
@@ -106,12 +106,12 @@ class Binder:
         turn: Turn,
         taken_back: Callable[[Seat, str], None] = lambda _seat, _node: None,
     ) -> None:
-        self._api, self._books, self._policy, self._log = api, books, policy, log
+        self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
         self._turn, self._taken_back = turn, taken_back
         self._pods, self._nodes = Locks(), Locks()
 
-    def bind(self, order: Order) -> str:
+    def bind(self, order: BindingArgs) -> str:
         """Why the pod is not bound to the node; "" where it is."""
         until = time.monotonic() + self._timeout_s
         with self._pods.hold(order.uid):
@@ -128,15 +128,15 @@ class Binder:
         with self._pods.hold(uid):
             self._settle(uid, SETTLE_S)
 
-    def _bind(self, order: Order, until: float) -> str:
+    def _bind(self, order: BindingArgs, until: float) -> str:
         term = self._turn.opens(lambda: until - time.monotonic())
         if not term:
             return FOLLOWS
-        snapshot = self._books.snapshot
+        snapshot = self._cache.snapshot
         seat, where = snapshot.seat(order.uid), snapshot.seated.get(order.uid)
         if seat is not None and seat.held == "assumed" and where != order.node:
             self._settle(order.uid, until - time.monotonic())
-            seat, where = self._books.snapshot.seat(order.uid), self._books.snapshot.seated.get(order.uid)
+            seat, where = self._cache.snapshot.seat(order.uid), self._cache.snapshot.seated.get(order.uid)
         if seat is not None and seat.held == "reserved":
             seat = None  # it is not there yet, wherever cards are held for it
         if seat is not None and (seat.held != "assumed" or where != order.node):
@@ -165,7 +165,7 @@ class Binder:
         written = written_for(seen.pod, seen.pod.request, placement, order.node, time.time_ns())
         return self._send(Sending(order, written, term, until), seen.version, lost)
 
-    def _late(self, order: Order, until: float) -> str:
+    def _late(self, order: BindingArgs, until: float) -> str:
         """What is to be said of a pod that was bound, or went, after we had seen it waiting."""
         seen = self._look(order, until)
         if isinstance(seen, str):
@@ -178,11 +178,11 @@ class Binder:
         """Fit again, on the node as it is now, and book; None where the pod waits no more."""
         with self._nodes.hold(name):
             while True:
-                node = self._books.snapshot.node(name)
+                node = self._cache.snapshot.node(name)
                 placement = fit(request, without_seat(node, pod.uid), self._policy(pod))
-                if self._books.came_late(pod.uid):
+                if self._cache.is_superseded(pod.uid):
                     return None
-                if isinstance(placement, Refusal) or self._books.assume(pod, node, placement):
+                if isinstance(placement, Refusal) or self._cache.assume(pod, node, placement):
                     return placement
 
     def _send(self, sending: Sending, version: str, lost: set[str]) -> str:
@@ -201,7 +201,7 @@ class Binder:
             if isinstance(seen, str) and seen != GONE:
                 break
             if isinstance(seen, str) or seen.uid != order.uid:
-                (self._books.vanish if lost else self._books.forget)(order.uid)
+                (self._cache.vanish if lost else self._cache.forget)(order.uid)
                 return GONE
             if seen.node:
                 return self._found(seen, order)
@@ -231,26 +231,26 @@ class Binder:
             known = snapshot.pods.get(seen.uid)
             return known is not None and known.version != before
 
-        self._books.wait_for(shown, until - time.monotonic())
-        known = self._books.snapshot.pods.get(seen.uid)
+        self._cache.wait_for(shown, until - time.monotonic())
+        known = self._cache.snapshot.pods.get(seen.uid)
         return "" if known is None or known.version == before else known.version
 
-    def _refused(self, order: Order, lost: set[str], reply: Reply) -> str:
+    def _refused(self, order: BindingArgs, lost: set[str], reply: Reply) -> str:
         """The last Binding did nothing, or may have; the cards are free only where no other may yet."""
         if lost:
-            self._books.doubt(order.uid)
+            self._cache.mark_uncertain(order.uid)
         else:
-            self._books.forget(order.uid)
+            self._cache.forget(order.uid)
         return reply.message if isinstance(reply, Answered) else reply.why
 
-    def _found(self, seen: Seen, order: Order) -> str:
+    def _found(self, seen: Seen, order: BindingArgs) -> str:
         if seen.pod is not None:
-            self._books.pod_read(seen.pod)
+            self._cache.pod_read(seen.pod)
         return _bound_to(seen.node, order.node)
 
-    def _seen(self, order: Order, until: float) -> Seen | str:
+    def _seen(self, order: BindingArgs, until: float) -> Seen | str:
         """The pod as the watch tells, else as a read does."""
-        pod = self._books.snapshot.pods.get(order.uid)
+        pod = self._cache.snapshot.pods.get(order.uid)
         if pod is not None:
             return Seen(pod.uid, pod.version, pod.node, pod)
         seen = self._look(order, until)
@@ -261,7 +261,7 @@ class Binder:
         version = self._shown(seen, "", until)
         return replace(seen, version=version) if seen.node or version else UNSHOWN
 
-    def _look(self, order: Order, until: float) -> Seen | str:
+    def _look(self, order: BindingArgs, until: float) -> Seen | str:
         """The pod of this name as the API server has it now; `GONE`, or why it could not be read."""
         reply = self._call("GET", pod_path(order.namespace, order.name), None, until)
         if isinstance(reply, Answered) and reply.status == 200:
@@ -280,7 +280,7 @@ class Binder:
         )
 
     def _settle(self, uid: str, timeout_s: float) -> None:
-        seat = self._books.snapshot.seat(uid)
+        seat = self._cache.snapshot.seat(uid)
         if seat is None or seat.held != "assumed":
             return
         namespace, name = seat.full_name.split("/", 1)
@@ -292,22 +292,22 @@ class Binder:
         if isinstance(reply, Answered) and reply.status == 200:
             seen = self._read(reply.body)
             if seen.pod is not None:
-                self._books.pod_read(seen.pod)
+                self._cache.pod_read(seen.pod)
             if not seen.node:
-                where = self._books.snapshot.seated.get(uid) or ""
-                self._books.forget(uid)
+                where = self._cache.snapshot.seated.get(uid) or ""
+                self._cache.forget(uid)
                 self._taken_back(seat, where)
             self._log("settled", pod=seat.full_name, uid=uid, node=seen.node or "none")
             return
         why = reply.message if isinstance(reply, Answered) else reply.why
         # Others say 409 too: a webhook that denies, or writers that were faster. Only a read tells of an end.
         told = isinstance(reply, Answered) and reply.status in (404, 409)
-        there = self._look(Order(namespace, name, uid, ""), until) if told else why
+        there = self._look(BindingArgs(namespace, name, uid, ""), until) if told else why
         if there == GONE or (isinstance(there, Seen) and there.uid != uid):
-            self._books.vanish(uid)
+            self._cache.vanish(uid)
             self._log("settled", pod=seat.full_name, uid=uid, gone=why)
             return
-        self._books.postpone(uid)
+        self._cache.postpone(uid)
         self._log("unsettled", pod=seat.full_name, uid=uid, error=why)
 
     def _call(

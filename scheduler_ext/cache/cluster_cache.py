@@ -19,7 +19,7 @@ SETTLE_AFTER_MS = 10_000  # a binding that nobody has seen by then is asked afte
 MOST_GONE = 10_000
 
 
-class Books:
+class ClusterCache:
     """What is known now. ``now_ms`` is the clock by which vanished pods let go, ``most_grace_ms`` the longest
     grace period."""
 
@@ -52,7 +52,7 @@ class Books:
         there = [pod for pod in listed if isinstance(pod, Pod)]
         others = [pod for pod in listed if isinstance(pod, Other)]
         uids = {pod.uid for pod in there}
-        self._bury(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
+        self._remember_deleted(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
         self._change(lambda s: at_moment.others_listed(s, others))
         self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
@@ -88,7 +88,7 @@ class Books:
         if isinstance(pod, Other):
             self._change(lambda s: at_moment.other_gone(s, pod.uid))
             return
-        self._bury([pod.uid])
+        self._remember_deleted([pod.uid])
         self._change(lambda s: at_moment.pod_gone(s, pod, self._now_ms()))
 
     def node_seen(self, facts: Facts) -> None:
@@ -101,21 +101,21 @@ class Books:
 
     def assume(self, pod: Pod, node: Node, placement: Placement) -> bool:
         """Take the cards of a placement that was found on this very node; False where it has changed since,
-        so that the placement must be found anew, and where `came_late` holds."""
+        so that the placement must be found anew, and where `is_superseded` holds."""
         with self._lock:
-            if self._snapshot.nodes.get(node.name) is not node or self._came_late(pod.uid):
+            if self._snapshot.nodes.get(node.name) is not node or self._is_superseded(pod.uid):
                 return False
             ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
             self._snapshot = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
             return True
 
-    def came_late(self, uid: str) -> bool:
+    def is_superseded(self, uid: str) -> bool:
         """True where the pod is bound or gone by now: nothing may be assumed for it, for that would displace
         the cards that it holds, or hold some that nothing would free."""
         with self._lock:
-            return self._came_late(uid)
+            return self._is_superseded(uid)
 
-    def _came_late(self, uid: str) -> bool:
+    def _is_superseded(self, uid: str) -> bool:
         pod, seat = self._snapshot.pods.get(uid), self._snapshot.seat(uid)
         bound = pod is not None and pod.node != ""
         return bound or uid in self._gone or (seat is not None and seat.held in ("bound", "vanished"))
@@ -124,7 +124,7 @@ class Books:
         """The pod was definitely not bound."""
         self._change(lambda s: at_moment.forget(s, uid, self._now_ms()))
 
-    def doubt(self, uid: str) -> None:
+    def mark_uncertain(self, uid: str) -> None:
         """Nobody knows whether the pod was bound: it is to be asked after now."""
         self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms()))
 
@@ -146,13 +146,13 @@ class Books:
         with self._changed:
             return self._changed.wait_for(lambda: true(self._snapshot), timeout_s)
 
-    def in_doubt(self) -> list[str]:
+    def uncertain(self) -> list[str]:
         """The UIDs of assumed pods that are to be asked after now."""
         snapshot, now_ms = self._snapshot, self._now_ms()
         seats = [snapshot.seat(uid) for uid in snapshot.unsure]
         return [s.uid for s in seats if s is not None and s.held == "assumed" and s.until_ms <= now_ms]
 
-    def _bury(self, uids: Iterable[str]) -> None:
+    def _remember_deleted(self, uids: Iterable[str]) -> None:
         with self._lock:
             self._gone.update(dict.fromkeys(uids))
             while len(self._gone) > MOST_GONE:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import Mark, read_mark
 from scheduler_ext.model.node import Facts, read_node
@@ -41,7 +41,7 @@ class Hearing(Protocol):
 
 
 def kinds(
-    books: Books, most_grace_ms: int, hearing: Hearing, namespace: str
+    cache: ClusterCache, most_grace_ms: int, hearing: Hearing, namespace: str
 ) -> tuple[Kind[Pod | Other | Mark], Kind[Facts]]:
     """Pods and nodes. ``namespace``: where the pods of the replicas are."""
 
@@ -51,16 +51,16 @@ def kinds(
 
     def listed(values: list[Pod | Other | Mark]) -> None:
         marks = [each for each in values if isinstance(each, Mark)]
-        hearing.listing(marks, lambda: books.pods_listed(map(_pod, values)))
+        hearing.listing(marks, lambda: cache.pods_listed(map(_pod, values)))
 
     def seen(value: Pod | Other | Mark) -> None:
-        books.pod_seen(_pod(value))
+        cache.pod_seen(_pod(value))
         if isinstance(value, Mark):
             hearing.heard(value)
 
-    pods: Kind[Pod | Other | Mark] = Kind(PODS, read, listed, seen, lambda value: books.pod_gone(_pod(value)))
+    pods: Kind[Pod | Other | Mark] = Kind(PODS, read, listed, seen, lambda value: cache.pod_gone(_pod(value)))
     nodes: Kind[Facts] = Kind(
-        NODES, read_node, books.nodes_listed, books.node_seen, lambda facts: books.node_gone(facts.name)
+        NODES, read_node, cache.nodes_listed, cache.node_seen, lambda facts: cache.node_gone(facts.name)
     )
     return pods, nodes
 

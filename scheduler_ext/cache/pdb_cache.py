@@ -10,7 +10,7 @@ from scheduler_ext.snapshot.immutable_map import Map
 PATH = "/apis/policy/v1/poddisruptionbudgets"
 
 
-class DisruptionBooks:
+class PDBCache:
     """Before the first list there are none in it; whoever evicts hears of them from the API server all the
     same."""
 
@@ -46,9 +46,9 @@ class DisruptionBooks:
         self._now = Disruptions({namespace: tuple(each) for namespace, each in grouped.items()})
 
 
-def kind(books: DisruptionBooks) -> Kind[Disruption]:
+def kind(cache: PDBCache) -> Kind[Disruption]:
     """How they are followed."""
-    return Kind(PATH, read_budget, books.listed, books.seen, books.gone)
+    return Kind(PATH, read_budget, cache.listed, cache.seen, cache.gone)
 
 
 def _key(budget: Disruption) -> str:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go
 from scheduler_ext.log import Log
 from scheduler_ext.model.pdb import Disruptions
@@ -61,7 +61,7 @@ class World:
     they were offered; ``freed`` hears of nodes that have room; ``leads``: whether this replica may act;
     ``seconds``: a monotonic clock; ``breathe`` lets other threads run for so many seconds."""
 
-    books: Books
+    cache: ClusterCache
     waiters: Callable[[], list[Waiter]]
     policy: Callable[[Pod], Policy]
     standings: Callable[[], Standings]
@@ -89,14 +89,14 @@ class Preemptor:
     def run(self, stop: threading.Event) -> None:
         """Acts until ``stop``, while this replica leads."""
         while not stop.wait(TICK_S):
-            if self._world.books.complete and self._world.leads():
+            if self._world.cache.complete and self._world.leads():
                 self.step()
             else:
                 self._courses, self._queue = Courses(), Queue(self._terms)
 
     def step(self) -> None:
         """One look at everything: what has been begun goes on, and one more pod may begin."""
-        snapshot = self._world.books.snapshot
+        snapshot = self._world.cache.snapshot
         self._queue.follow(snapshot, self._world.seconds())
         moment = Moment(
             snapshot.pods,

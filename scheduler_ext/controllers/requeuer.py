@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from scheduler_ext.cache.cluster_cache import Books, roomier_nodes
+from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
@@ -70,19 +70,19 @@ class _Candidates:
         return self.awaited_anywhere[uid] == its and (its or uid not in self.woken)
 
 
-class Waker:
+class Requeuer:
     """``scheduler``: the schedulerName of the pods that are woken. `freed`, `refused`, `tried` and `kept` may
     be called from any thread; `run` does the work in one."""
 
     def __init__(
         self,
         api: Api,
-        books: Books,
+        cache: ClusterCache,
         scheduler: str,
         log: Log,
         standings: Callable[[], Standings] = lambda: UNHEARD,
     ) -> None:
-        self._api, self._books, self._scheduler, self._log = api, books, scheduler, log
+        self._api, self._cache, self._scheduler, self._log = api, cache, scheduler, log
         self._standings = standings
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -102,7 +102,7 @@ class Waker:
         with self._lock:
             self._enlist(waiting)
             self._was_tried(waiting.pod.uid)
-        now = self._books.snapshot
+        now = self._cache.snapshot
         roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
         if roomier:
             self.freed(roomier)
@@ -191,7 +191,7 @@ class Waker:
         self._wake(chosen.pod, name)
 
     def _choose(self, name: str, candidates: _Candidates, kept: Iterable[Waiter]) -> Waiter | None:
-        node, standings = self._books.snapshot.node(name), self._standings()
+        node, standings = self._cache.snapshot.node(name), self._standings()
         if time.monotonic() >= candidates.current.keeps_until:
             may = [each for each in self._as_now(kept) if self._is_candidate(each, candidates)]
             chosen = next_to_wake(node, may, standings)
@@ -213,7 +213,7 @@ class Waker:
     ) -> list[str]:
         """The nodes where somebody fits whose turn there comes before this pod's. Without the lock: to find
         that out takes a while."""
-        snapshot, looks = self._books.snapshot, iter(range(MOST_LOOKS))
+        snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
 
         def before(name: str, candidates: _Candidates) -> Iterator[Waiter]:
             own = turn(mine.pod, name, standings)
@@ -257,7 +257,7 @@ class Waker:
 
     def _as_now(self, waiters: Iterable[Waiter]) -> list[Waiter]:
         """Those of them who still wait, as the snapshot has them; the others are forgotten."""
-        snapshot, there, changed, over = self._books.snapshot, [], [], []
+        snapshot, there, changed, over = self._cache.snapshot, [], [], []
         for each in waiters:
             pod = snapshot.pods.get(each.pod.uid)
             if pod is None or not _waits(snapshot, pod.uid):
@@ -269,7 +269,7 @@ class Waker:
             there.append(each)
         if changed or over:
             with self._lock:
-                self._turns.discard(uid for uid in over if not _waits(self._books.snapshot, uid))
+                self._turns.discard(uid for uid in over if not _waits(self._cache.snapshot, uid))
                 for each in changed:
                     if each.pod.uid in self._turns:
                         self._turns.put(each)

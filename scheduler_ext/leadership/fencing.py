@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
@@ -31,7 +31,7 @@ def may_be_bound(pod: Pod) -> bool:
     return not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.request is None)
 
 
-def toucher(api: Api, books: Books, most_grace_ms: int, log: Log, each: Each | None = None) -> Touch:
+def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: Each | None = None) -> Touch:
     """The function that touches pods, ``AT_ONCE`` at a time, with a word that is new with each taking over: a
     patch that changed nothing would leave the version as it was. What the answers tell of a Binding that came
     before the touch is booked. It gives back the pods whose touch is not certain; those that are gone are
@@ -51,9 +51,9 @@ def toucher(api: Api, books: Books, most_grace_ms: int, log: Log, each: Each | N
             return reply.message if isinstance(reply, Answered) else reply.why
         read = read_pod(reply.body, most_grace_ms)
         if read is not None:
-            books.pod_read(read)
+            cache.pod_read(read)
             if not read.node:
-                books.forget(pod.uid)  # what an earlier term of ours assumed cannot come true any more
+                cache.forget(pod.uid)  # what an earlier term of ours assumed cannot come true any more
         return ""
 
     def touch(pods: Sequence[Pod], word: str) -> list[Pod]:

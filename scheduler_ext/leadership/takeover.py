@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.leadership.election import Election
 from scheduler_ext.leadership.fencing import AT_ONCE, Touch, may_be_bound
 from scheduler_ext.log import Log
@@ -47,7 +47,7 @@ class Leadership:
     def __init__(
         self,
         election: Election,
-        books: Books,
+        cache: ClusterCache,
         mark: Callable[[str], bool] | None,
         touch: Touch,
         log: Log,
@@ -55,7 +55,7 @@ class Leadership:
         patience_s: float = 10.0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._election, self._books, self._mark, self._touch, self._log = election, books, mark, touch, log
+        self._election, self._cache, self._mark, self._touch, self._log = election, cache, mark, touch, log
         self._led, self._patience_s, self._now_s = led, patience_s, now_s
         self._changed = threading.Condition()
         self._asked = threading.Event()
@@ -134,7 +134,7 @@ class Leadership:
     def step(self) -> float:
         """One look at the election, and the next part of what follows from it; the seconds until there is
         more to do unless somebody asks."""
-        if not self._books.complete:
+        if not self._cache.complete:
             return SOON_S
         self._look()
         if self._wanted is False:
@@ -197,7 +197,7 @@ class Leadership:
             self._asked.set()
 
     def _begin_touching(self) -> None:
-        self._left = [pod for pod in self._books.snapshot.pods.values() if may_be_bound(pod)]
+        self._left = [pod for pod in self._cache.snapshot.pods.values() if may_be_bound(pod)]
         self._enter("fences")
         self._log("fences", pods=len(self._left))
 
@@ -205,7 +205,7 @@ class Leadership:
         """Touch those that are left, until it is time to look at the Lease; the watch may have shown the end
         or the Binding of some. None is touched twice under one mark, unless its touch was not certain."""
         until_s = self._now_s() + min(TOUCH_S, self._election.every_s)
-        now, claim = self._books.snapshot.pods, self._marks.claim
+        now, claim = self._cache.snapshot.pods, self._marks.claim
         left = [pod for pod in self._left if (known := now.get(pod.uid)) is not None and may_be_bound(known)]
         tried, undone = 0, list[Pod]()
         while tried < len(left) and self._state == "fences" and (not tried or self._now_s() < until_s):

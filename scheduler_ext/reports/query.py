@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.typical_pods import Mix, Want
-from scheduler_ext.verbs.protocol import MalformedError
+from scheduler_ext.verbs.protocol import MalformedArgsError
 from timekeeper.core import names
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.values import WHOLE_MILLI
@@ -55,7 +55,7 @@ def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
     _known(given, ("node", "after", "limit", "request"))
     asked = given.get("request", ())
     if len(asked) > MOST_SIZES:
-        raise MalformedError(f"request: at most {MOST_SIZES} of them, not {len(asked)}")
+        raise MalformedArgsError(f"request: at most {MOST_SIZES} of them, not {len(asked)}")
     return ClusterQuery(
         node=_one(given, "node"),
         after=_one(given, "after"),
@@ -87,16 +87,16 @@ def size(text: str) -> Size:
             or not ("/" in name or name in _BARE)
             or (name == "cpu" and thousandths(amount) is None)
         ):
-            raise MalformedError(f"request {text!r}: {part!r} is no resource:amount, {_SIZE}")
+            raise MalformedArgsError(f"request {text!r}: {part!r} is no resource:amount, {_SIZE}")
         if name == "model":
             annotations[names.MODELS] = amount.replace("|", ",")
         else:
             limits[_SHORT.get(name, name)] = amount
     pod = pod_of(limits, annotations)
     if pod is None:
-        raise MalformedError(f"request {text!r} asks for no GPU; {_SIZE}")
+        raise MalformedArgsError(f"request {text!r} asks for no GPU; {_SIZE}")
     if pod.request is None:
-        raise MalformedError(f"request {text!r}: {pod.malformed}")
+        raise MalformedArgsError(f"request {text!r}: {pod.malformed}")
     return Size(text, pod)
 
 
@@ -134,13 +134,13 @@ def pod_of(limits: Mapping[str, str], annotations: Mapping[str, str]) -> Pod | N
 def _known(given: Mapping[str, Sequence[str]], names_: Collection[str]) -> None:
     for name in given:
         if name not in names_:
-            raise MalformedError(f"{name!r} is no parameter; there are {', '.join(names_)}")
+            raise MalformedArgsError(f"{name!r} is no parameter; there are {', '.join(names_)}")
 
 
 def _one(given: Mapping[str, Sequence[str]], name: str) -> str:
     values = given.get(name, ())
     if len(values) > 1:
-        raise MalformedError(f"{name}: at most one, not {len(values)}")
+        raise MalformedArgsError(f"{name}: at most one, not {len(values)}")
     return values[0] if values else ""
 
 
@@ -149,5 +149,5 @@ def _limit(given: Mapping[str, Sequence[str]], usual: int, most: int) -> int:
     if not text:
         return usual
     if not text.isascii() or not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= most:
-        raise MalformedError(f"limit: {text!r} is no whole number from 1 to {most}")
+        raise MalformedArgsError(f"limit: {text!r} is no whole number from 1 to {most}")
     return int(text)

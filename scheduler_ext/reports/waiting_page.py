@@ -8,7 +8,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import Standings
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.last_decisions import Decision, Decisions, kind_of
+from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions, kind_of
 
 
 class ReasonView(TypedDict):
@@ -83,7 +83,7 @@ class WaitingPods:
     def __init__(
         self,
         snapshot: Callable[[], Snapshot],
-        decisions: Decisions,
+        decisions: LastDecisions,
         standings: Callable[[], Standings],
     ) -> None:
         self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
@@ -125,7 +125,7 @@ def _is_wanted(pod: Pod, asked: WaitingQuery) -> bool:
     return asked.namespace in ("", pod.namespace) and asked.name in ("", pod.name)
 
 
-def _state(pod: Pod, snapshot: Snapshot, decision: Decision | None) -> str:
+def _state(pod: Pod, snapshot: Snapshot, decision: LastDecision | None) -> str:
     if pod.gated:
         return "gated"
     seat = snapshot.seat(pod.uid)
@@ -146,7 +146,7 @@ def _asks(pod: Pod) -> list[AskView]:
     ]
 
 
-def _decision(decision: Decision) -> DecisionView:
+def _decision(decision: LastDecision) -> DecisionView:
     return DecisionView(
         first=_moment(decision.first_ms),
         last=_moment(decision.at_ms),

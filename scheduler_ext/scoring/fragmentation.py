@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scheduler_ext.model.cpu import bounded
 from scheduler_ext.scoring.fragmentation_batch import Nodes, scale_of
 from scheduler_ext.scoring.fragmentation_model import Gauge, Spot, Sum, exchanged
-from scheduler_ext.scoring.policy import BINPACK, Around, Order, Policy, Score
+from scheduler_ext.scoring.policy import BINPACK, Around, BindingArgs, Policy, Score
 from scheduler_ext.snapshot.free import Room
 from timekeeper.core.values import Ask
 
@@ -73,9 +73,9 @@ class _Here:
         models = seen.models * len(rooms) if len(seen.models) == 1 else seen.models
         self._spots = list(zip(rooms, models, strict=True))
         self._sum = self._gauge.sum_of([*self._spots, *seen.besides])
-        self._known: dict[tuple[Room, Room, str], Order] = {}
+        self._known: dict[tuple[Room, Room, str], BindingArgs] = {}
 
-    def order(self, before: Room, after: Room, at: int) -> Order:
+    def order(self, before: Room, after: Room, at: int) -> BindingArgs:
         """By the score that the node would have."""
         model = self._spots[at][1]
         known = self._known.get((before, after, model))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_ext.scoring.policy import SPREAD, Around, Order, Policy, Score
+from scheduler_ext.scoring.policy import SPREAD, Around, BindingArgs, Policy, Score
 from scheduler_ext.snapshot.free import Room
 
 Figures = Mapping[str, int]
@@ -52,7 +52,7 @@ class Kept:
 class _Here:
     busy: tuple[int, ...]
 
-    def order(self, before: Room, after: Room, at: int) -> Order:
+    def order(self, before: Room, after: Room, at: int) -> BindingArgs:
         """The least busy card, of equally busy ones the emptiest."""
         return (self.busy[at], *SPREAD.order(before, after, at))
 

@@ -13,7 +13,7 @@ from timekeeper.core.values import Ask
 
 Score = int  # the greater the better
 NO_FIT: Score = -(2**62)  # in a row of scores: the pod does not fit
-Order = tuple[int, ...]  # the least first
+BindingArgs = tuple[int, ...]  # the least first
 
 _FIRST = 1_000_000  # what is looked at first outweighs what is looked at then
 
@@ -66,12 +66,12 @@ class Policy:
     each node, where they are not the same for all."""
 
     name: str
-    order: Callable[[Room, Room, int], Order]
+    order: Callable[[Room, Room, int], BindingArgs]
     score: Callable[[Sequence[Room], Sequence[int]], Score]
     weighing: Weighing | None = None
 
 
-def _tightest(_before: Room, after: Room, _at: int) -> Order:
+def _tightest(_before: Room, after: Room, _at: int) -> BindingArgs:
     return after.left_milli, after.card_mib
 
 
@@ -81,7 +81,7 @@ def _fullest(rooms: Sequence[Room], used: Sequence[int]) -> Score:
     return tightness * _FIRST - sum(room.left_milli for room in rooms)
 
 
-def _emptiest(before: Room, _after: Room, _at: int) -> Order:
+def _emptiest(before: Room, _after: Room, _at: int) -> BindingArgs:
     return -before.left_milli, -before.card_mib
 
 

@@ -10,7 +10,7 @@ from scheduler_ext.reports.cluster_page import Clusters, UnknownNodeError
 from scheduler_ext.reports.metrics import Metrics
 from scheduler_ext.reports.query import cluster_query, waiting_query
 from scheduler_ext.reports.waiting_page import WaitingPods
-from scheduler_ext.verbs.protocol import MalformedError
+from scheduler_ext.verbs.protocol import MalformedArgsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
             return said(503, why)
         try:
             return Response(orjson.dumps(answer()), mimetype="application/json")
-        except MalformedError as error:
+        except MalformedArgsError as error:
             return said(400, str(error))
         except UnknownNodeError as error:
             return said(404, str(error))

@@ -12,7 +12,7 @@ from scheduler_ext.reports.metrics import Metrics
 from scheduler_ext.serving.connection import Calls, Said
 from scheduler_ext.serving.read_routes import Pages, register, said
 from scheduler_ext.verbs import protocol as wire
-from scheduler_ext.verbs.last_decisions import Decisions
+from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core.request.request import mapping
 
@@ -21,7 +21,7 @@ Answer = tuple[
 ]  # body, result for the metrics, fields for the log (none: no line)
 
 
-def create_app(verbs: Verbs, decisions: Decisions, pages: Pages, log: Log) -> Flask:
+def create_app(verbs: Verbs, decisions: LastDecisions, pages: Pages, log: Log) -> Flask:
     """The WSGI application: POST /filter, /dryrun, /prioritize, /preempt, /bind, and the routes of ``pages``.
 
     A verb that can say no says it with 200: of any other answer kube-scheduler hides the text.
@@ -60,7 +60,7 @@ def _answered(verb: str, answer: Callable[[bytes], Answer], body: bytes, metrics
     started = time.perf_counter()
     try:
         text, result, fields = answer(body)
-    except wire.MalformedError as error:
+    except wire.MalformedArgsError as error:
         metrics.answered(verb, "malformed", time.perf_counter() - started)
         log("malformed", verb=verb, reason=error)
         return Said(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
@@ -71,8 +71,8 @@ def _answered(verb: str, answer: Callable[[bytes], Answer], body: bytes, metrics
     return Said(HTTPStatus.OK, "application/json", text)
 
 
-def _filter(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
-    asked = wire.read_asked(body)
+def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> Answer:
+    asked = wire.read_extender_args(body)
     found = verbs.filter(asked)
     fields = _named(asked) | {"nodes": len(asked.names)}
     if isinstance(found, str):
@@ -85,7 +85,7 @@ def _filter(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
 
 
 def _dry_run(verbs: Verbs, body: bytes) -> Answer:
-    asked = wire.read_asked(body)
+    asked = wire.read_extender_args(body)
     found = verbs.dry_run(asked)
     if isinstance(found, str):
         return wire.filter_error(found), "error", {}
@@ -94,20 +94,20 @@ def _dry_run(verbs: Verbs, body: bytes) -> Answer:
 
 
 def _prioritize(verbs: Verbs, body: bytes) -> Answer:
-    asked = wire.read_asked(body)
+    asked = wire.read_extender_args(body)
     return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 
 def _preempt(verbs: Verbs, body: bytes) -> Answer:
-    offer = wire.read_offer(body)
+    offer = wire.read_preemption_args(body)
     found = verbs.preempt(offer)
     added = sum(len(each.uids) - len(offer.nodes[name].uids) for name, each in found.items())
     fields = _named(offer) | {"nodes": len(offer.nodes), "left": len(found), "added": added}
     return wire.preempt_answer(found), "fit" if found else "none", fields
 
 
-def _bind(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
-    order = wire.read_order(body)
+def _bind(verbs: Verbs, decisions: LastDecisions, body: bytes) -> Answer:
+    order = wire.read_binding_args(body)
     error = verbs.bind(order)
     if error:
         decisions.bind_failed(order.uid, error)
@@ -125,6 +125,6 @@ def _bind(verbs: Verbs, decisions: Decisions, body: bytes) -> Answer:
     )
 
 
-def _named(asked: wire.Asked | wire.Offer) -> dict[str, object]:
+def _named(asked: wire.ExtenderArgs | wire.PreemptionArgs) -> dict[str, object]:
     metadata = mapping(asked.pod.get("metadata"))
     return {"pod": f"{metadata.get('namespace')}/{metadata.get('name')}", "uid": metadata.get("uid")}

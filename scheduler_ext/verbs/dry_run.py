@@ -12,8 +12,8 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Node, node_of, without_seat
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.fit_cache import Answers, Question, Sorted
-from scheduler_ext.verbs.protocol import Asked
+from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey
+from scheduler_ext.verbs.protocol import ExtenderArgs
 from timekeeper.core import names
 from timekeeper.core.dialects import native, nvidia, tencent
 from timekeeper.core.quantity import integral
@@ -34,11 +34,11 @@ class DryRun:
     """The nodes as filter would sort them; ``assumed``: what had to be assumed of a template's cards, by
     node."""
 
-    sorted_nodes: Sorted
+    sorted_nodes: FilterResult
     assumed: Mapping[str, str]
 
 
-def dry_run(asked: Asked, about: Question, uid: str, snapshot: Snapshot) -> DryRun:
+def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) -> DryRun:
     """What these nodes answer to the pod with this UID, which does not stand in its own way."""
     nodes: dict[str, Node] = {}
     assumed: dict[str, str] = {}
@@ -51,7 +51,7 @@ def dry_run(asked: Asked, about: Question, uid: str, snapshot: Snapshot) -> DryR
             nodes[name] = node_of(name, read_node(template), {})
             if sentence:
                 assumed[name] = sentence
-    return DryRun(Answers().sort(about, Map(nodes), asked.names), assumed)
+    return DryRun(FitCache().sort(about, Map(nodes), asked.names), assumed)
 
 
 def _complete(raw: Json) -> tuple[Json, str]:

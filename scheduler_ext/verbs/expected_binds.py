@@ -27,27 +27,27 @@ MOST_OF_A_NODE = 16  # of these the first are reckoned with: what a call may hav
 
 
 @dataclass(frozen=True, slots=True)
-class _Intent:
+class _ExpectedBind:
     pod: Pod
     policy: Policy
     node: str
     until_s: float
 
 
-class Intents:
+class ExpectedBinds:
     """The pods on their way; may be used from any thread."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._by_uid: OrderedDict[str, _Intent] = OrderedDict()
-        self._filled: dict[str, tuple[Node, tuple[_Intent, ...], Node]] = {}
+        self._by_uid: OrderedDict[str, _ExpectedBind] = OrderedDict()
+        self._filled: dict[str, tuple[Node, tuple[_ExpectedBind, ...], Node]] = {}
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
         """The pod was told that this node is the best."""
         with self._lock:
             self._by_uid.pop(pod.uid, None)
-            self._by_uid[pod.uid] = _Intent(pod, policy, node, self._now_s() + LASTS_S)
+            self._by_uid[pod.uid] = _ExpectedBind(pod, policy, node, self._now_s() + LASTS_S)
             if len(self._by_uid) > MOST:
                 self._by_uid.popitem(last=False)
 
@@ -68,19 +68,19 @@ class Intents:
                     nodes = nodes.set(name, self._fill(node, tuple(intents)))
             return nodes
 
-    def _live(self, snapshot: Snapshot, uid: str) -> dict[str, list[_Intent]]:
+    def _live(self, snapshot: Snapshot, uid: str) -> dict[str, list[_ExpectedBind]]:
         now_s = self._now_s()
         for at in [
             at for at, each in self._by_uid.items() if each.until_s <= now_s or _settled(at, snapshot)
         ]:
             del self._by_uid[at]
-        by_node: dict[str, list[_Intent]] = {}
+        by_node: dict[str, list[_ExpectedBind]] = {}
         for at, each in self._by_uid.items():
             if at != uid:
                 by_node.setdefault(each.node, []).append(each)
         return {name: intents[:MOST_OF_A_NODE] for name, intents in by_node.items()}
 
-    def _fill(self, node: Node, intents: tuple[_Intent, ...]) -> Node:
+    def _fill(self, node: Node, intents: tuple[_ExpectedBind, ...]) -> Node:
         known = self._filled.get(node.name)
         full, begun = node, 0
         if known is not None and known[0] is node and known[1] == intents[: len(known[1])]:
@@ -96,7 +96,7 @@ def _settled(uid: str, snapshot: Snapshot) -> bool:
     return uid in snapshot.seated or uid not in snapshot.pods
 
 
-def _with(node: Node, intent: _Intent) -> Node:
+def _with(node: Node, intent: _ExpectedBind) -> Node:
     request = intent.pod.request
     placement = None if request is None else fit(request, node, intent.policy)
     if placement is None or isinstance(placement, Refusal):

@@ -37,7 +37,7 @@ _FITS, _UNKNOWN = 0, 1  # reasons
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FitKey:
     """What is asked of every node: the request without its containers' names, by which policy, and what
     kube-scheduler itself counts of the pod. A pod without a request is only scored."""
 
@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class FilterResult:
     """The nodes asked about: those that fit; those refused for want of room that kube-scheduler finds short
     as well, so that its own preemption may help; and those refused for good. With the reasons."""
 
@@ -56,35 +56,35 @@ class Sorted:
     refused: dict[str, str]
 
 
-def question(request: GPURequest, policy: Policy, amounts: Amounts) -> Question:
+def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
     """The question that pods of the same shape share."""
     asks = tuple(replace(each, container=str(at)) for at, each in enumerate(request.asks))
     same = tuple(str(at) for at, each in enumerate(request.asks) if each.container in request.same_gpu)
-    return Question(replace(request, asks=asks, same_gpu=same, policy=""), policy, amounts)
+    return FitKey(replace(request, asks=asks, same_gpu=same, policy=""), policy, amounts)
 
 
-class Answers:
+class FitCache:
     """A bounded memory of answers. It changes no outcome: a node's answer is that of `fit`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._boards: OrderedDict[Question, _Board] = OrderedDict()
+        self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = _Rows()
         self._known: dict[Hashable, Score | Refusal] = {}
         self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
-    def sort(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> Sorted:
+    def sort(self, asked: FitKey, nodes: Map[Node], names: Sequence[str]) -> FilterResult:
         """What each of these nodes answers."""
         with self._lock:
-            board, rows = self._board(asked, nodes), self._rows_of(names)
+            board, rows = self._column(asked, nodes), self._rows_of(names)
             found = board.sort(names, rows)
             self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
             return found
 
-    def scores(self, asked: Question, nodes: Map[Node], names: Sequence[str]) -> NDArray[np.int64]:
+    def scores(self, asked: FitKey, nodes: Map[Node], names: Sequence[str]) -> NDArray[np.int64]:
         """How good each of these nodes is, NO_FIT where the pod does not fit."""
         with self._lock:
-            board, rows = self._board(asked, nodes), self._rows_of(names)
+            board, rows = self._column(asked, nodes), self._rows_of(names)
             return board.scores[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
@@ -94,18 +94,18 @@ class Answers:
                 return rows
         return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
 
-    def _board(self, asked: Question, nodes: Map[Node]) -> "_Board":
+    def _column(self, asked: FitKey, nodes: Map[Node]) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly of nodes that are gone
             self._rows = _Rows()
-            self._boards.clear()
+            self._columns.clear()
             self._fitting.clear()
         self._rows.follow(nodes)
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
-        board = self._boards.pop(asked, None) or _Board(asked, self._rows, self._known)
-        self._boards[asked] = board
-        if len(self._boards) > MOST_QUESTIONS:
-            self._boards.popitem(last=False)
+        board = self._columns.pop(asked, None) or _Column(asked, self._rows, self._known)
+        self._columns[asked] = board
+        if len(self._columns) > MOST_QUESTIONS:
+            self._columns.popitem(last=False)
         board.follow()
         return board
 
@@ -141,13 +141,13 @@ class _Rows:
         return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
 
 
-class _Board:
+class _Column:
     """One question's answers by row, as of a moment of the rows.
 
     ``rows`` are shared by all boards, as ``known`` is: the answers by question and shape.
     """
 
-    def __init__(self, asked: Question, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
+    def __init__(self, asked: FitKey, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
         self.asked, self.rows, self.known = asked, rows, known
         self.moment = 0
         self.scores = np.zeros(0, np.int64)
@@ -166,14 +166,14 @@ class _Board:
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names})
 
-    def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> Sorted:
+    def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> FilterResult:
         reasons = self.reasons[rows]
         refused = reasons != _FITS
         if not refused.any():
-            return Sorted(list(names), {}, {})
+            return FilterResult(list(names), {}, {})
         sentences = list(self.sentences)
         short = self.short[rows]
-        return Sorted(
+        return FilterResult(
             fits=list(compress(names, (~refused).tolist())),
             short=_told(names, refused & short, reasons, sentences),
             refused=_told(names, refused & ~short, reasons, sentences),

@@ -38,7 +38,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LastDecision:
     """What a pod was last told. ``first_ms`` and ``at_ms``: when it was refused by every node offered for the
     first and the last time; ``times``: how often; ``offered``: how many nodes kube-scheduler asked about the
     last time, those left out that its own checks had refused. ``bind_error``: what the last bind came to."""
@@ -51,13 +51,13 @@ class Decision:
     bind_error: str = ""
 
 
-class Decisions:
+class LastDecisions:
     """A bounded memory, by pod UID; whoever was asked about longest ago is forgotten first."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._last: OrderedDict[str, Decision] = OrderedDict()
+        self._last: OrderedDict[str, LastDecision] = OrderedDict()
         self._refused = Counter[str](dict.fromkeys([*KINDS, OTHER], 0))
 
     def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, str]]) -> None:
@@ -69,13 +69,13 @@ class Decisions:
                 self._refused[kind_of(each.sentence)] += each.nodes
             was = self._last.get(uid)
             first, times, error = (was.first_ms, was.times, was.bind_error) if was else (now_ms, 0, "")
-            self._keep(uid, Decision(first, now_ms, times + 1, offered, reasons, error))
+            self._keep(uid, LastDecision(first, now_ms, times + 1, offered, reasons, error))
 
     def bind_failed(self, uid: str, error: str) -> None:
         """A node was found for the pod, and then it was not bound."""
         now_ms = self._now_ms()
         with self._lock:
-            was = self._last.get(uid) or Decision(now_ms, now_ms, 0, 0, ())
+            was = self._last.get(uid) or LastDecision(now_ms, now_ms, 0, 0, ())
             self._keep(uid, replace(was, at_ms=now_ms, bind_error=error))
 
     def bound(self, uid: str) -> None:
@@ -84,7 +84,7 @@ class Decisions:
             with self._lock:
                 self._last.pop(uid, None)
 
-    def of(self, uid: str) -> Decision | None:
+    def of(self, uid: str) -> LastDecision | None:
         """The last decision about the pod; None where it was never refused, or too long ago."""
         return self._last.get(uid)
 
@@ -93,7 +93,7 @@ class Decisions:
         with self._lock:
             return dict(self._refused)
 
-    def _keep(self, uid: str, decision: Decision) -> None:
+    def _keep(self, uid: str, decision: LastDecision) -> None:
         self._last[uid] = decision
         self._last.move_to_end(uid)
         if len(self._last) > MOST_PODS:

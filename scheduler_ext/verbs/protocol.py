@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from scheduler_ext.binding.binder import Order
+from scheduler_ext.binding.binder import BindingArgs
 from scheduler_ext.scoring.rank import MOST
-from scheduler_ext.verbs.fit_cache import Sorted
+from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.preempt_verb import Leaving
 from timekeeper.core.request.request import Json, mapping
 
@@ -25,12 +25,12 @@ _SCORED = [f'","Score":{rank}}}{_NEXT_HOST}' for rank in range(MOST + 1)]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
 
 
-class MalformedError(ValueError):
+class MalformedArgsError(ValueError):
     """A body that is not what the protocol says; the text tells what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExtenderArgs:
     """A pod and the nodes it may have. ``nodes``: the Node objects by name, where kube-scheduler sent these
     instead of names alone."""
 
@@ -40,51 +40,51 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PreemptionArgs:
     """A pod, and for each node that it could have who would leave it."""
 
     pod: Json
     nodes: Mapping[str, Leaving]
 
 
-def read_asked(body: bytes) -> Asked:
+def read_extender_args(body: bytes) -> ExtenderArgs:
     """The body of filter and prioritize. Raises MalformedError."""
     keys = _keys(body)
     pod = keys.get("pod")
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
-        raise MalformedError("Pod must be an object with metadata")
+        raise MalformedArgsError("Pod must be an object with metadata")
     names, nodes = keys.get("nodenames"), keys.get("nodes")
     if names in (None, []) and nodes is not None:
         by_name = _by_name(nodes)
-        return Asked(pod, list(by_name), by_name)
+        return ExtenderArgs(pod, list(by_name), by_name)
     names = [] if names is None else names
     if not isinstance(names, list) or not set(map(type, names)) <= {str}:
-        raise MalformedError("NodeNames must be an array of texts")
-    return Asked(pod, names, None)
+        raise MalformedArgsError("NodeNames must be an array of texts")
+    return ExtenderArgs(pod, names, None)
 
 
-def read_order(body: bytes) -> Order:
+def read_binding_args(body: bytes) -> BindingArgs:
     """The body of bind. Raises MalformedError."""
     keys = _keys(body)
     texts = {key: keys.get(key.lower()) for key in ("PodNamespace", "PodName", "PodUID", "Node")}
     for key, value in texts.items():
         if not isinstance(value, str) or not _NAME.fullmatch(value):
-            raise MalformedError(f"{key} must be a Kubernetes name")
-    return Order(*(str(value) for value in texts.values()))
+            raise MalformedArgsError(f"{key} must be a Kubernetes name")
+    return BindingArgs(*(str(value) for value in texts.values()))
 
 
-def read_offer(body: bytes) -> Offer:
+def read_preemption_args(body: bytes) -> PreemptionArgs:
     """The body of preempt, with the victims' UIDs or with the victims themselves. Raises MalformedError."""
     keys = _keys(body)
     pod = keys.get("pod")
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
-        raise MalformedError("Pod must be an object with metadata")
+        raise MalformedArgsError("Pod must be an object with metadata")
     named, whole = keys.get("nodenametometavictims"), keys.get("nodenametovictims")
     if not isinstance(named, dict | None) or not isinstance(whole, dict | None):
-        raise MalformedError("NodeNameToVictims and NodeNameToMetaVictims must be objects")
+        raise MalformedArgsError("NodeNameToVictims and NodeNameToMetaVictims must be objects")
     if named:
-        return Offer(pod, {name: _leaving(each, _uid_of_meta) for name, each in named.items()})
-    return Offer(pod, {name: _leaving(each, _uid_of_pod) for name, each in (whole or {}).items()})
+        return PreemptionArgs(pod, {name: _leaving(each, _uid_of_meta) for name, each in named.items()})
+    return PreemptionArgs(pod, {name: _leaving(each, _uid_of_pod) for name, each in (whole or {}).items()})
 
 
 def preempt_answer(leaving: Mapping[str, Leaving]) -> bytes:
@@ -96,7 +96,7 @@ def preempt_answer(leaving: Mapping[str, Leaving]) -> bytes:
     return orjson.dumps({"NodeNameToMetaVictims": nodes})
 
 
-def filter_answer(asked: Asked, sorted_nodes: Sorted, **more: object) -> bytes:
+def filter_answer(asked: ExtenderArgs, sorted_nodes: FilterResult, **more: object) -> bytes:
     """Nodes that fit, and the others with their reasons; what is more than the protocol has is passed over by
     those that know only that."""
     answer: dict[str, Any] = {
@@ -136,9 +136,9 @@ def _keys(body: bytes) -> dict[str, Any]:
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise MalformedError(f"not JSON: {error}") from error
+        raise MalformedArgsError(f"not JSON: {error}") from error
     if not isinstance(whole, dict):
-        raise MalformedError("the body must be an object")
+        raise MalformedArgsError("the body must be an object")
     return {key.lower(): value for key, value in whole.items()}
 
 
@@ -146,12 +146,12 @@ def _by_name(nodes: object) -> dict[str, Json]:
     lower = {key.lower(): value for key, value in mapping(nodes).items()}
     items = lower.get("items")
     if not isinstance(nodes, dict) or not isinstance(items, list | None):
-        raise MalformedError("Nodes must be a list of Node objects")
+        raise MalformedArgsError("Nodes must be a list of Node objects")
     found = {}
     for each in items or []:
         name = mapping(mapping(each).get("metadata")).get("name")
         if not isinstance(name, str):
-            raise MalformedError("Nodes.items must be Node objects with names")
+            raise MalformedArgsError("Nodes.items must be Node objects with names")
         found[name] = each
     return found
 
@@ -159,15 +159,15 @@ def _by_name(nodes: object) -> dict[str, Json]:
 def _leaving(raw: object, uid_of: Callable[[Json], object]) -> Leaving:
     """Null is nobody, as everywhere in Go."""
     if not isinstance(raw, dict | None):
-        raise MalformedError("victims must be an object with Pods and NumPDBViolations")
+        raise MalformedArgsError("victims must be an object with Pods and NumPDBViolations")
     keys = _lower(mapping(raw))
     pods, violations = keys.get("pods"), keys.get("numpdbviolations", 0)
     pods = [] if pods is None else pods
     if not isinstance(pods, list) or not isinstance(violations, int) or isinstance(violations, bool):
-        raise MalformedError("Pods must be an array and NumPDBViolations a number")
+        raise MalformedArgsError("Pods must be an array and NumPDBViolations a number")
     uids = tuple(uid_of(mapping(each)) for each in pods)
     if not all(isinstance(uid, str) and uid for uid in uids):
-        raise MalformedError("each of Pods must have a UID")
+        raise MalformedArgsError("each of Pods must have a UID")
     return Leaving(tuple(map(str, uids)), violations)
 
 

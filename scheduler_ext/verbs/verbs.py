@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from scheduler_ext.binding.binder import Binder, Order
-from scheduler_ext.cache.cluster_cache import Books
-from scheduler_ext.controllers.requeuer import Waker
+from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -20,10 +20,10 @@ from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.node_info import without_seat
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
-from scheduler_ext.verbs.expected_binds import Intents
-from scheduler_ext.verbs.fit_cache import Answers, Question, Sorted, question
+from scheduler_ext.verbs.expected_binds import ExpectedBinds
+from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
 from scheduler_ext.verbs.preempt_verb import Leaving, with_cards
-from scheduler_ext.verbs.protocol import Asked, Offer
+from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
 from scheduler_ext.waiting.order import waiter
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.values import GPURequest
@@ -39,76 +39,76 @@ class Verbs:
 
     def __init__(
         self,
-        books: Books,
+        cache: ClusterCache,
         policies: Policies,
-        waker: Waker,
+        requeuer: Requeuer,
         binder: Binder,
         moment: Callable[[Snapshot], Moment],
         patience: Callable[[], object],
         most_offered: int = 0,
     ) -> None:
-        self._books, self._policies, self._waker, self._binder = books, policies, waker, binder
+        self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._moment, self._patience, self._most_offered = moment, patience, most_offered
-        self._answers = Answers()
-        self._intents = Intents()
+        self._fit_cache = FitCache()
+        self._expected_binds = ExpectedBinds()
 
     @property
     def complete(self) -> bool:
         """False until both first lists are in."""
-        return self._books.complete
+        return self._cache.complete
 
-    def filter(self, asked: Asked) -> Sorted | str:
+    def filter(self, asked: ExtenderArgs) -> FilterResult | str:
         """The nodes sorted into those that fit and the others; an error's text before the books are
         complete."""
         if not self.complete:
             return INCOMPLETE
-        pod = _pod(asked, self._books.snapshot)
+        pod = _pod(asked, self._cache.snapshot)
         if pod is None:
-            return Sorted(asked.names, {}, {})
+            return FilterResult(asked.names, {}, {})
         if pod.request is None:
             why = refusal.malformed(pod.malformed).sentence
-            return Sorted([], {}, dict.fromkeys(asked.names, why))
+            return FilterResult([], {}, dict.fromkeys(asked.names, why))
         self._patience()
-        snapshot = self._books.snapshot
+        snapshot = self._cache.snapshot
         policy = self._policies(pod)
-        about = question(pod.request, for_fits(policy), pod.amounts)
-        found = self._answers.sort(about, snapshot.nodes, asked.names)
+        about = fit_key(pod.request, for_fits(policy), pod.amounts)
+        found = self._fit_cache.sort(about, snapshot.nodes, asked.names)
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
-        kept = self._waker.kept(lambda: waiter(pod, policy, asked.names), found.fits)
+        kept = self._requeuer.kept(lambda: waiter(pod, policy, asked.names), found.fits)
         if kept:
             found = _without(found, kept, refusal.no_room(pod.request).sentence)
         if not found.fits and asked.names:
-            self._waker.refused(waiter(pod, policy, asked.names), snapshot)
+            self._requeuer.refused(waiter(pod, policy, asked.names), snapshot)
         return self._offered(found, pod, policy, snapshot)
 
-    def _offered(self, found: Sorted, pod: Pod, policy: Policy, snapshot: Snapshot) -> Sorted:
+    def _offered(self, found: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
         """The best of the nodes that fit, where they are more than are to be told. A pod for which a certain
         node was made free is told all of them."""
         fits = found.fits
         is_expected = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.seated
         if pod.request is None or is_expected or not 0 < self._most_offered < len(fits):
             return found
-        about = question(pod.request, policy, pod.amounts)
-        scores = self._answers.scores(about, self._intents.over(snapshot, pod.uid), fits)
+        about = fit_key(pod.request, policy, pod.amounts)
+        scores = self._fit_cache.scores(about, self._expected_binds.over(snapshot, pod.uid), fits)
         best = foremost(policy, pod.uid, scores, fits, self._most_offered)
         return replace(found, fits=best)
 
-    def dry_run(self, asked: Asked) -> DryRun | str:
+    def dry_run(self, asked: ExtenderArgs) -> DryRun | str:
         """What filter would answer; nobody remembers that it was asked. The nodes may be templates that the
         books do not know (`dryrun`)."""
         if not self.complete:
             return INCOMPLETE
-        snapshot = self._books.snapshot
+        snapshot = self._cache.snapshot
         pod = _pod(asked, snapshot)
         if pod is None:
-            return DryRun(Sorted(asked.names, {}, {}), {})
+            return DryRun(FilterResult(asked.names, {}, {}), {})
         if pod.request is None:
             why = refusal.malformed(pod.malformed).sentence
-            return DryRun(Sorted([], {}, dict.fromkeys(asked.names, why)), {})
-        about = question(pod.request, self._policies(pod), pod.amounts)
+            return DryRun(FilterResult([], {}, dict.fromkeys(asked.names, why)), {})
+        about = fit_key(pod.request, self._policies(pod), pod.amounts)
         return dry_run(asked, about, pod.uid, snapshot)
 
-    def prioritize(self, asked: Asked) -> list[int]:
+    def prioritize(self, asked: ExtenderArgs) -> list[int]:
         """A rank for each node, 10 for the best; 0 for one that the pod does not fit on.
 
         A pod that asks for no GPU, where kube-scheduler sends such, is kept from taking the CPU that free
@@ -116,30 +116,30 @@ class Verbs:
         """
         if not self.complete:
             return [0] * len(asked.names)
-        snapshot = self._books.snapshot
+        snapshot = self._cache.snapshot
         pod = _pod(asked, snapshot)
         if pod is None:
             about = _without_gpu(asked.pod, self._policies)
         elif pod.request is not None:
-            about = question(pod.request, self._policies(pod), pod.amounts)
+            about = fit_key(pod.request, self._policies(pod), pod.amounts)
         else:
             about = None
         if about is None:
             return [0] * len(asked.names)
         uid = pod.uid if pod is not None else ""
-        scores = self._answers.scores(about, self._intents.over(snapshot, uid), asked.names)
+        scores = self._fit_cache.scores(about, self._expected_binds.over(snapshot, uid), asked.names)
         ranks = ranked(about.policy, uid, scores, asked.names)
         if pod is not None and uid in snapshot.pods and MOST in ranks:
-            self._intents.note(pod, about.policy, asked.names[ranks.index(MOST)])
+            self._expected_binds.note(pod, about.policy, asked.names[ranks.index(MOST)])
         return ranks
 
-    def preempt(self, offer: Offer) -> Mapping[str, Leaving]:
+    def preempt(self, offer: PreemptionArgs) -> Mapping[str, Leaving]:
         """Of the nodes where kube-scheduler would make room for the pod those where it then has its cards,
         with all who must leave (`preempt`). Of very many nodes only as many as can be looked at in time: it
         needs one."""
         if not self.complete:
             return {}
-        snapshot = self._books.snapshot
+        snapshot = self._cache.snapshot
         pod = _pod(offer, snapshot)
         if pod is None:
             return offer.nodes
@@ -155,22 +155,22 @@ class Verbs:
                 break
         return found
 
-    def bind(self, order: Order) -> str:
+    def bind(self, order: BindingArgs) -> str:
         """Why the pod is not bound, "" where it is."""
         if not self.complete:
             return INCOMPLETE
         error = self._binder.bind(order)
-        self._intents.drop(order.uid)
+        self._expected_binds.drop(order.uid)
         return error
 
 
-def _without_gpu(raw: Json, policies: Policies) -> Question | None:
+def _without_gpu(raw: Json, policies: Policies) -> FitKey | None:
     namespace = str(mapping(raw.get("metadata")).get("namespace", ""))
     policy = policies.beside(namespace, requested_milli(raw))
-    return Question(None, policy, ()) if policy.weighing is not None and policy.weighing.together else None
+    return FitKey(None, policy, ()) if policy.weighing is not None and policy.weighing.together else None
 
 
-def _pod(asked: Asked | Offer, snapshot: Snapshot) -> Pod | None:
+def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None:
     """The pod as the watch has read it already, where that is the very one; else read from the call."""
     metadata = mapping(asked.pod.get("metadata"))
     known = snapshot.pods.get(str(metadata.get("uid", "")))
@@ -179,9 +179,9 @@ def _pod(asked: Asked | Offer, snapshot: Snapshot) -> Pod | None:
     return read_pod(asked.pod)
 
 
-def _without(found: Sorted, kept: set[str], sentence: str) -> Sorted:
+def _without(found: FilterResult, kept: set[str], sentence: str) -> FilterResult:
     """Without the nodes that are kept for another pod, and so have no room for this one."""
-    return Sorted(
+    return FilterResult(
         [name for name in found.fits if name not in kept],
         found.short,
         {**found.refused, **dict.fromkeys(kept, sentence)},
@@ -189,8 +189,8 @@ def _without(found: Sorted, kept: set[str], sentence: str) -> Sorted:
 
 
 def _beside_itself(
-    found: Sorted, pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot
-) -> Sorted:
+    found: FilterResult, pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot
+) -> FilterResult:
     """A pod for which cards are assumed already does not stand in its own way on that node: a bind that was
     not answered in time is asked again."""
     name = snapshot.seated.get(pod.uid)
@@ -198,7 +198,7 @@ def _beside_itself(
         return found
     if isinstance(fit(request, without_seat(snapshot.node(name), pod.uid), policy), Refusal):
         return found
-    return Sorted(
+    return FilterResult(
         [*found.fits, name],
         {node: why for node, why in found.short.items() if node != name},
         {node: why for node, why in found.refused.items() if node != name},

@@ -409,8 +409,8 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     from timekeeper.runtime.api_server import Api
 
     running = Extender(settings.read([], {}), Api(folder / "kubeconfig"), lambda event, **fields: None)
-    running.books.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))
-    running.books.nodes_listed(read_node(node(name, cards)) for name in names)
+    running.cache.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))
+    running.cache.nodes_listed(read_node(node(name, cards)) for name in names)
     gc.collect()
     gc.freeze()  # as the extender does when its books are complete
     more = iter(list(bound_pods(nodes, cards, calls + WARM_UP, random.Random(2))))
@@ -418,7 +418,7 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     for number in range(-WARM_UP, calls):
         changed = next(more)
         changed["metadata"]["uid"] = f"uid-more-{number}"
-        running.books.pod_seen(read_any(changed))
+        running.cache.pod_seen(read_any(changed))
         body = json.dumps({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names}).encode()
         for verb, each in times.items():
             took = _wsgi(running.app.wsgi_app, f"/{verb}", body)

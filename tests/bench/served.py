@@ -18,7 +18,7 @@ from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.scoring.typical_pods import Mix, Want, mix_of
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Node, node_of, seat_of, with_others, with_seat
-from scheduler_ext.verbs.fit_cache import Answers, Question, question
+from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
 
@@ -70,8 +70,8 @@ class Served:
         self._at = {name: at for at, name in enumerate(self._names)}
         self._cpu_milli = [row.cpu_milli for row in experiment.nodes]
         self._memory_mib = [row.memory_mib for row in experiment.nodes]
-        self._answers = Answers()
-        self._asked: dict[PodRow, tuple[Pod | None, Question]] = {}
+        self._fit_cache = FitCache()
+        self._asked: dict[PodRow, tuple[Pod | None, FitKey]] = {}
         self._arrived = 0
 
     def place(self, row: PodRow) -> bool:
@@ -81,7 +81,7 @@ class Served:
             self._asked[row] = self._question(row)
         pod, asked = self._asked[row]
         offered = self._offered(row)
-        fits = self._answers.sort(asked, self._nodes, offered).fits
+        fits = self._fit_cache.sort(asked, self._nodes, offered).fits
         if not fits:
             return False
         self._take(fits[0] if len(fits) == 1 else self._best(asked, fits), row, pod, asked.policy)
@@ -102,21 +102,21 @@ class Served:
             found.append((node.cpu_left if node is not None else 0, tuple(cards)))
         return found
 
-    def _question(self, row: PodRow) -> tuple[Pod | None, Question]:
+    def _question(self, row: PodRow) -> tuple[Pod | None, FitKey]:
         request = request_of(row)
         policy = self._policy(row)
         if request is None:
-            return None, Question(None, policy, ())
+            return None, FitKey(None, policy, ())
         pod = pod_of(row, request)
-        return pod, question(request, policy, pod.amounts)
+        return pod, fit_key(request, policy, pod.amounts)
 
     def _policy(self, row: PodRow) -> Policy:
         if self._word == FRAGMENTATION.name:
             return fragmentation(self._gauge, row.cpu_milli)
         return policy_named(self._word)
 
-    def _best(self, asked: Question, names: list[str]) -> str:
-        scores = self._answers.scores(asked, self._nodes, names)
+    def _best(self, asked: FitKey, names: list[str]) -> str:
+        scores = self._fit_cache.scores(asked, self._nodes, names)
         ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, names)
         return names[ranks.index(max(ranks))]
 

@@ -139,7 +139,7 @@ class Bench:
             process = subprocess.Popen(commands[way], cwd=ROOT, stderr=log, start_new_session=True)
         url = f"http://127.0.0.1:{port}"
         try:
-            until(lambda: _answers(f"{url}/readyz") or process.poll() is not None)
+            until(lambda: _fit_cache(f"{url}/readyz") or process.poll() is not None)
             until(lambda: way == "noop" or _leads(url) or process.poll() is not None)
             if process.poll() is not None:
                 raise SystemExit((self.cp.folder / f"{way}.log").read_text())
@@ -220,7 +220,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def _answers(url: str) -> bool:
+def _fit_cache(url: str) -> bool:
     """Any answer but a 503 will do: the one that does nothing has no such route."""
     try:
         urllib.request.urlopen(url, timeout=5).close()

@@ -62,7 +62,7 @@ class Running:
 
     def free(self, node: str) -> list[int]:
         """What is free of each card, in thousandths."""
-        rooms = self.extender.books.snapshot.node(node).rooms
+        rooms = self.extender.cache.snapshot.node(node).rooms
         return [room.share_milli for room in rooms if room is not None]
 
     def put_pod(self, raw: Json) -> Json:
@@ -76,7 +76,7 @@ class Running:
         uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
 
         def heard() -> bool:
-            pod = self.extender.books.snapshot.pods.get(uid)
+            pod = self.extender.cache.snapshot.pods.get(uid)
             return pod is not None and pod.version == version
 
         eventually(heard)
@@ -87,7 +87,7 @@ class Running:
 
         self.api.put("nodes", raw)
         facts = read_node(raw)
-        eventually(lambda: self.extender.books.snapshot.node(facts.name).facts == facts)
+        eventually(lambda: self.extender.cache.snapshot.node(facts.name).facts == facts)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_ext.binding.binder import Binder, Order
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import book, events, kinds
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
@@ -179,13 +179,13 @@ class Api:
             raise self.broken[kind].pop(0)
 
 
-class SteppedBooks(Books):
+class SteppedBooks(ClusterCache):
     """Books that wait by letting their watch deliver."""
 
     deliver: Callable[[], None]
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
-        """As `Books.wait_for`, without a clock."""
+        """As `ClusterCache.wait_for`, without a clock."""
         if not true(self.snapshot):
             self.deliver()
         return true(self.snapshot)
@@ -213,20 +213,20 @@ class Replica:
     def __init__(self, cluster: Cluster, name: str, word: str) -> None:
         self.cluster, self.name, self.word = cluster, name, word
         self.api, self.belief = Api(cluster, word), Belief()
-        self.books = SteppedBooks(lambda: cluster.now_ms, lambda _names: None)
-        self.books.deliver = self.deliver
+        self.cache = SteppedBooks(lambda: cluster.now_ms, lambda _names: None)
+        self.cache.deliver = self.deliver
         api: Any = self.api
         self.leadership = Leadership(
             self.belief,
-            self.books,
+            self.cache,
             marker(api, HOME, name, mute),
-            toucher(api, self.books, GRACE_MS, mute, map),
+            toucher(api, self.cache, GRACE_MS, mute, map),
             mute,
             patience_s=0.0,
         )
         self.binder = Binder(
             api,
-            self.books,
+            self.cache,
             lambda _request: policy_named("binpack"),
             mute,
             timeout_s=600.0,
@@ -235,7 +235,7 @@ class Replica:
             turn=self.leadership,
         )
         self.kinds: dict[str, Any] = dict(
-            zip(("pods", "nodes"), kinds(self.books, GRACE_MS, self.leadership, HOME), strict=True)
+            zip(("pods", "nodes"), kinds(self.cache, GRACE_MS, self.leadership, HOME), strict=True)
         )
         self.streams: dict[str, Iterator[Event]] = {
             word: events(api, kind, lambda _ms: None) for word, kind in self.kinds.items()
@@ -264,7 +264,7 @@ class Replica:
     def bind(self, raw: Json, node: str) -> str | None:
         """kube-scheduler asks it to bind; None where this very pod is being bound by it already."""
         metadata = raw["metadata"]
-        order = Order(metadata["namespace"], metadata["name"], metadata["uid"], node)
+        order = BindingArgs(metadata["namespace"], metadata["name"], metadata["uid"], node)
         if order.uid in self.busy:
             return None
         said: list[str] = []
@@ -273,7 +273,7 @@ class Replica:
 
     def settle(self) -> None:
         """It asks after those that are in doubt."""
-        for uid in self.books.in_doubt():
+        for uid in self.cache.uncertain():
             if uid not in self.busy:
                 self._within(uid, lambda uid=uid: self.binder.settle(uid))  # type: ignore[misc]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.preemptor import Preemptor, World
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pdb import NONE, Disruptions, read_budget
@@ -68,21 +68,21 @@ class Stage:
         self.told: list[tuple[str, str]] = []
         self.lines: list[str] = []
         self.freed: list[str] = []
-        self.books = Books(lambda: self.now_ms, self.freed.extend)
+        self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
         self._client, self._most, self._heeds = Api(config), most, heeds
         self.preemptor = self._new()
         self.sees()
 
     def restarts(self) -> None:
         """Another replica takes over: it knows what the objects tell, and nothing else."""
-        self.books = Books(lambda: self.now_ms, self.freed.extend)
+        self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
         self.preemptor = self._new()
         self.sees()
 
     def sees(self) -> None:
         """The watch catches up."""
-        self.books.pods_listed(pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None)
-        self.books.nodes_listed(map(read_node, self.api.nodes()))
+        self.cache.pods_listed(pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None)
+        self.cache.nodes_listed(map(read_node, self.api.nodes()))
 
     def step(self, after_s: float = 0.1, times: int = 1) -> None:
         """Time passes, the watch catches up, and the preemptor acts; so many times."""
@@ -90,7 +90,7 @@ class Stage:
             self.now_ms += int(after_s * 1000)
             self.api.leaves_at = stamp(self.now_ms + 30_000)
             self.sees()
-            self.books.expire()
+            self.cache.expire()
             if self.leads:
                 self.preemptor.step()
         self.sees()
@@ -125,7 +125,7 @@ class Stage:
 
     def _new(self) -> Preemptor:
         world = World(
-            books=self.books,
+            cache=self.cache,
             waiters=self._waiters,
             policy=self._policy,
             standings=self._standings,
@@ -152,8 +152,8 @@ class Stage:
         return BINPACK
 
     def _waiters(self) -> list[Waiter]:
-        known = ((self.books.snapshot.pods.get(f"uid-{name}"), nodes) for name, nodes in self.offered.items())
-        unasked = (self.books.snapshot.pods.get(f"uid-{name}") for name in self.unasked)
+        known = ((self.cache.snapshot.pods.get(f"uid-{name}"), nodes) for name, nodes in self.offered.items())
+        unasked = (self.cache.snapshot.pods.get(f"uid-{name}") for name in self.unasked)
         told = [Waiter(pod, BINPACK, None, asked=False) for pod in unasked if pod is not None]
         offered = [waiter(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node]
         return [*told, *offered]

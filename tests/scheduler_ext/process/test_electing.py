@@ -140,7 +140,7 @@ def test_only_the_leader_is_ready_and_binds_and_another_follows_it_once_it_ends(
     first.put_node(node("a"))
     second = start(*flags("y"), wait=False)
     raw = first.put_pod(percent(50))
-    eventually(lambda: second.extender.books.complete)
+    eventually(lambda: second.extender.cache.complete)
     second.hears(api.pod("p"))
 
     assert (first.client.get("/readyz").status_code, second.client.get("/readyz").status_code) == (200, 503)

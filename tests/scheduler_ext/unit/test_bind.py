@@ -84,7 +84,7 @@ def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: 
     assert running.bind(raw, "v") == ""
 
     assert running.api.pod("p")["metadata"]["annotations"].keys() == {"bursar.dev/devices"}
-    there = running.extender.books.snapshot.node("v")
+    there = running.extender.cache.snapshot.node("v")
     assert (running.free("v"), there.unnamed) == ([1000, 1000], 1)
 
 
@@ -250,7 +250,7 @@ def test_a_binding_without_an_answer_in_time_keeps_the_cards_until_it_is_settled
 
     eventually(lambda: any("unsettled" in line for line in world.lines))
     assert world.free("a") == [0, 1000]
-    world.extender.books.doubt("uid-p")
+    world.extender.cache.mark_uncertain("uid-p")
     eventually(lambda: any(line.startswith("settled") for line in world.lines))
     assert world.free("a") == ([0, 1000] if obeyed else [1000, 1000])
 
@@ -262,7 +262,7 @@ def test_the_watch_settles_it_too(world: Running) -> None:
     assert "did not answer" in world.bind(raw, "a")
 
     world.hears(world.api.pod("p"))
-    seat = world.extender.books.snapshot.seat("uid-p")
+    seat = world.extender.cache.snapshot.seat("uid-p")
     assert seat is not None
     assert seat.held == "bound"
 
@@ -378,10 +378,10 @@ def test_a_settling_that_is_refused_while_the_pod_is_there_frees_nothing(world: 
     assert "did not answer" in world.bind(raw, "a")
     eventually(lambda: any("settled" in line for line in world.lines))
 
-    seat = world.extender.books.snapshot.seat("uid-p")
+    seat = world.extender.cache.snapshot.seat("uid-p")
     assert seat is not None
     assert seat.held == "assumed"
-    world.extender.books.doubt("uid-p")
+    world.extender.cache.mark_uncertain("uid-p")
     eventually(lambda: any(line.startswith("settled") for line in world.lines))
     assert world.free("a") == [0, 1000]
 
@@ -438,32 +438,32 @@ def test_a_read_that_is_older_than_the_pods_end_does_not_bring_it_back(world: Ru
     raw = world.put_pod(on(percent(50), "a", "a-GPU-0"))
     world.api.put("pods", {**raw, "status": {"phase": "Succeeded"}})
     world.api.delete("pods", "p", "team-a")
-    eventually(lambda: world.extender.books.snapshot.pods.get("uid-p") is None)
+    eventually(lambda: world.extender.cache.snapshot.pods.get("uid-p") is None)
 
-    world.extender.books.pod_read(read(raw))
+    world.extender.cache.pod_read(read(raw))
 
     assert world.free("a") == [1000, 1000]
-    assert world.extender.books.snapshot.pods.get("uid-p") is None
+    assert world.extender.cache.snapshot.pods.get("uid-p") is None
 
 
 def test_a_read_that_is_older_than_the_list_without_the_pod_does_not_bring_it_back(world: Running) -> None:
     raw = world.put_pod(percent(50))
 
-    world.extender.books.pods_listed([])
-    world.extender.books.pod_read(read(on(raw, "a", "a-GPU-0")))
+    world.extender.cache.pods_listed([])
+    world.extender.cache.pod_read(read(on(raw, "a", "a-GPU-0")))
 
     assert world.free("a") == [1000, 1000]
 
 
 def test_a_placement_found_on_a_node_that_has_changed_since_is_not_booked(world: Running) -> None:
-    books = world.extender.books
+    cache = world.extender.cache
     first, second = (read(world.put_pod(percent(60, name))) for name in ("x", "y"))
-    node_before = books.snapshot.node("a")
+    node_before = cache.snapshot.node("a")
     placement = fit(first.request or pytest.fail("malformed"), node_before)
     assert isinstance(placement, Placement)
 
-    assert books.assume(first, node_before, placement)
-    assert not books.assume(second, node_before, placement)
+    assert cache.assume(first, node_before, placement)
+    assert not cache.assume(second, node_before, placement)
 
     assert world.free("a") == [400, 1000]
 
@@ -492,7 +492,7 @@ def test_a_pod_that_went_after_a_lost_answer_is_found_gone(world: Running) -> No
     world.api.faults += [Fault("bind", status=500), Fault("get", status=404)]
 
     assert world.bind(raw, "a") == "the pod is gone"
-    seat = world.extender.books.snapshot.seat("uid-p")
+    seat = world.extender.cache.snapshot.seat("uid-p")
     assert seat is not None
     assert seat.held == "vanished"
 

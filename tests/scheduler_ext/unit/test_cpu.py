@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.cpu import MOST_MILLI, requested_milli
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Other, Pod, read_any, read_other
@@ -125,7 +125,7 @@ def test_pods_that_ask_for_more_cpu_than_there_is_stop_nobody_else(running: Runn
         each["resources"]["requests"] = {"cpu": "9P"}
     for at in range(20):
         running.put_pod(asking(*huge, name=f"huge{at}"))
-    running.extender._policies.learn(running.extender.books.snapshot)
+    running.extender._policies.learn(running.extender.cache.snapshot)
 
     assert running.filter(running.put_pod(percent(20, "p")), *names)["NodeNames"] == names
     assert running.filter(running.put_pod(asking(*huge, name="its")), *names)["Error"] == ""
@@ -212,15 +212,15 @@ def test_pods_on_a_node_that_is_not_known_yet_count_once_it_is() -> None:
 
 def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
     freed: list[list[str]] = []
-    books = Books(lambda: 0, freed.append)
-    books.pods_listed([read_any(on(percent(40), "n", "GPU-0")), read_any(plain("web", "2"))])
-    books.nodes_listed([read_node(of_cpu("n", "4"))])
+    cache = ClusterCache(lambda: 0, freed.append)
+    cache.pods_listed([read_any(on(percent(40), "n", "GPU-0")), read_any(plain("web", "2"))])
+    cache.nodes_listed([read_node(of_cpu("n", "4"))])
     freed.clear()
-    before = books.snapshot.node("n")
+    before = cache.snapshot.node("n")
 
-    books.pod_gone(read_any(plain("web", "2")))
+    cache.pod_gone(read_any(plain("web", "2")))
 
-    after = books.snapshot.node("n")
+    after = cache.snapshot.node("n")
     assert (before.cpu_left, after.cpu_left) == (2_000, 4_000)
     assert after.rooms is before.rooms
     assert after.shape is before.shape
@@ -231,21 +231,21 @@ def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
 def test_the_running_sum_is_that_of_a_rebuild_from_objects(seed: int) -> None:
     rng = random.Random(seed)
     objects: dict[str, Json] = {}
-    books = Books(lambda: 0, lambda names: None)
+    cache = ClusterCache(lambda: 0, lambda names: None)
     nodes = [of_cpu(name, "64") for name in ("n", "m")]
-    books.pods_listed([])
-    books.nodes_listed(map(read_node, nodes))
+    cache.pods_listed([])
+    cache.nodes_listed(map(read_node, nodes))
     for _ in range(200):
         name = f"p{rng.randrange(12)}"
         match rng.randrange(4):
             case 0 if name in objects:
-                books.pod_gone(read_any(objects.pop(name)))
+                cache.pod_gone(read_any(objects.pop(name)))
             case 1:
-                books.pods_listed(map(read_any, objects.values()))
+                cache.pods_listed(map(read_any, objects.values()))
             case _:
                 where = objects[name]["spec"].get("nodeName", "") if name in objects else ""
                 where = where or rng.choice(["", "n", "m"])
                 phase = rng.choice(["Pending", "Running", "Succeeded"])
                 objects[name] = plain(name, f"{rng.randrange(3000)}m", where, phase)
-                books.pod_seen(read_any(objects[name]))
-    assert books.snapshot == snapshot_of(nodes, list(objects.values()))
+                cache.pod_seen(read_any(objects[name]))
+    assert cache.snapshot == snapshot_of(nodes, list(objects.values()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_ext.cache.pdb_cache import DisruptionBooks
+from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.model.labels import by_key, labels_of, read_selector
 from scheduler_ext.model.pdb import read_budget
 from tests.scheduler_ext.conftest import Running, eventually
@@ -82,19 +82,19 @@ def test_labels_of_replicas_are_kept_once() -> None:
 
 
 def test_the_books_follow_lists_changes_and_ends() -> None:
-    books = DisruptionBooks()
+    cache = PDBCache()
     pod = read(of(percent(50, "p"), "other"))
     first = read_budget(budget("other", 0, {}))
 
-    books.listed([first])
-    assert books.now().violations([pod]) == 1
-    books.seen(read_budget(budget("other", 1, {})))
-    assert books.now().violations([pod]) == 0
-    books.gone(first)
-    assert books.now().over(pod) == ()
-    books.listed([first])
-    books.listed([])
-    assert books.now().over(pod) == ()
+    cache.listed([first])
+    assert cache.now().violations([pod]) == 1
+    cache.seen(read_budget(budget("other", 1, {})))
+    assert cache.now().violations([pod]) == 0
+    cache.gone(first)
+    assert cache.now().over(pod) == ()
+    cache.listed([first])
+    cache.listed([])
+    assert cache.now().over(pod) == ()
 
 
 def test_the_running_extender_follows_the_api_servers_budgets(running: Running) -> None:

@@ -161,13 +161,13 @@ def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
 def test_a_dry_run_is_remembered_by_nobody(running: Running) -> None:
     running.put_node(node("a"))
     waiting = running.put_pod(percent(300, "waiter"))
-    before, made = running.extender.books.snapshot, running.api.calls.copy()
+    before, made = running.extender.cache.snapshot, running.api.calls.copy()
 
     for _ in range(3):
         assert dry(running, waiting, node("template"), names=None)["NodeNames"] == []
         assert dry(running, waiting, names=["a"])["NodeNames"] == []
 
-    assert running.extender.books.snapshot is before
+    assert running.extender.cache.snapshot is before
     assert running.client.get("/v1/cluster").get_json()["waiting"] == 0
     assert running.api.calls == made
 

@@ -121,7 +121,7 @@ class Faults(RuleBasedStateMachine):
         elif what == "step":
             replica.step()
         else:
-            replica.books.expire()
+            replica.cache.expire()
 
     def _obeyed(self, replica: str, uid: str) -> None:
         """A Binding was obeyed: on its cards what vanished and may still run counts, where the replica could
@@ -183,7 +183,7 @@ class Faults(RuleBasedStateMachine):
         """For all alike."""
         self.cluster.now_ms += ms
         for each in self.replicas:
-            each.books.expire()
+            each.cache.expire()
 
     @rule(at=REPLICAS, kind=KINDS, count=st.integers(1, 8))
     def watch_delivers(self, at: int, kind: str, count: int) -> None:
@@ -280,7 +280,7 @@ class Faults(RuleBasedStateMachine):
         self._goes_on(survivor)
 
     def _has_lost_nothing(self, replica: Replica) -> None:
-        snapshot = replica.books.snapshot
+        snapshot = replica.cache.snapshot
         assert not snapshot.unsure
         for raw in self.cluster.nodes():
             name, cards = raw["metadata"]["name"], readback.inventory(raw)
@@ -311,7 +311,7 @@ class Faults(RuleBasedStateMachine):
         replica.deliver()
         self._leads(replica)
         said = replica.bind(raw, name) if name else None
-        snapshot = replica.books.snapshot.node(name)
+        snapshot = replica.cache.snapshot.node(name)
         if (
             snapshot.facts is not None
             and not snapshot.closed

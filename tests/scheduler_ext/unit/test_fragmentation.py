@@ -23,7 +23,7 @@ from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
 from scheduler_ext.snapshot.free import Room
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Node, node_of, with_others
-from scheduler_ext.verbs.fit_cache import MANY, Answers, Question, question
+from scheduler_ext.verbs.fit_cache import MANY, FitCache, FitKey, fit_key
 from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt
 from tests.worlds import card, container
 
@@ -191,9 +191,9 @@ def scores(gauge: Gauge, raw: dict[str, object], cpu_milli: int, nodes: list[Nod
     """What prioritize would rank by."""
     pod = read(raw)
     assert pod.request is not None
-    asked = question(pod.request, fragmentation(gauge, cpu_milli), pod.amounts)
+    asked = fit_key(pod.request, fragmentation(gauge, cpu_milli), pod.amounts)
     listed: list[int] = (
-        Answers().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes]).tolist()
+        FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes]).tolist()
     )
     return listed
 
@@ -259,9 +259,9 @@ def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
     mix, cluster = [some_wants(rng) for _ in range(rng.randint(1, 6))], some_cluster(rng)
     cpu = rng.randint(0, 9_000)
     nodes = {f"n{at}": cluster_node(f"n{at}", *each) for at, each in enumerate(cluster)}
-    asked = Question(None, fragmentation(Gauge(as_mix(mix)), cpu), ())
+    asked = FitKey(None, fragmentation(Gauge(as_mix(mix)), cpu), ())
 
-    found = Answers().scores(asked, Map(nodes), list(nodes)).tolist()
+    found = FitCache().scores(asked, Map(nodes), list(nodes)).tolist()
 
     assert found == [worth(free, free, model, left, cpu, mix) for free, left, model in cluster]
 
@@ -290,9 +290,9 @@ def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> Non
 
 def test_more_cpu_than_matters_is_no_other_question() -> None:
     by = fragmentation(Gauge(BUILT_IN), 4_000)
-    answers, raw = Answers(), read(percent(50))
+    answers, raw = FitCache(), read(percent(50))
     assert raw.request is not None
-    asked = question(raw.request, by, raw.amounts)
+    asked = fit_key(raw.request, by, raw.amounts)
     roomy = cluster_node("a", [1000, 500], 900_000)
 
     answers.scores(asked, Map({"a": roomy}), ["a"])
@@ -325,5 +325,5 @@ def test_no_amount_of_cpu_is_too_much_and_both_ways_of_counting_agree_on_it(
     together = scores(gauge, percent(20), cpu, nodes)
 
     assert together == [scores(gauge, percent(20), cpu, [each])[0] for each in nodes]
-    asked = Question(None, fragmentation(gauge, cpu), ())
-    assert len(Answers().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])) == MANY
+    asked = FitKey(None, fragmentation(gauge, cpu), ())
+    assert len(FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])) == MANY

@@ -365,7 +365,7 @@ def test_the_running_extender_follows_the_agent(running: Running) -> None:
     running.put_node(told(THERE))
     running.put_pod(P)
     running.api.delete("pods", "p", "team-a")
-    eventually(lambda: running.extender.books.snapshot.unsure == {"uid-p"})
+    eventually(lambda: running.extender.cache.snapshot.unsure == {"uid-p"})
     assert running.free("n") == [600]
 
     running.put_node(told(NOT_THERE))

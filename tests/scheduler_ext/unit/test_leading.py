@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.controllers.requeuer import Waker
+from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.model.leader_mark import Mark, Marks, claimed, heard, listed
 from scheduler_ext.model.pod import Other
@@ -16,8 +16,8 @@ from scheduler_ext.preemption.victims import Moment
 from scheduler_ext.scoring.policy import Policy, policy_named
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.fit_cache import Sorted
-from scheduler_ext.verbs.protocol import Asked
+from scheduler_ext.verbs.fit_cache import FilterResult
+from scheduler_ext.verbs.protocol import ExtenderArgs
 from scheduler_ext.verbs.verbs import Verbs
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
@@ -160,7 +160,7 @@ def test_a_version_that_was_only_read_is_not_bound(pair: Pair) -> None:
     pair.second.take_over()
     new = pair.pod("new")
     assert pair.second.bind(pair.q, "a") == ""
-    vars(pair.first.books)["deliver"] = lambda: None
+    vars(pair.first.cache)["deliver"] = lambda: None
 
     assert pair.first.bind(new, "a") == "the watch has not shown the pod as it is yet"
     assert pair.first.bind(pair.p, "a") == "the watch has not shown the pod as it is yet"
@@ -174,7 +174,7 @@ def test_a_version_that_settling_has_read_is_not_bound_either(pair: Pair) -> Non
     pair.first.bind(pair.p, "a")
     pair.second.take_over()
     assert pair.second.bind(pair.q, "a") == ""
-    vars(pair.first.books)["deliver"] = lambda: None
+    vars(pair.first.cache)["deliver"] = lambda: None
     pair.first.settle()
 
     pair.first.bind(pair.p, "a")
@@ -207,7 +207,7 @@ def test_what_was_assumed_in_an_earlier_term_is_free_in_the_next(pair: Pair) -> 
     pair.cluster.put("pods", {**pair.cluster.pod("q"), "status": {"phase": "Succeeded"}})
     pair.first.take_over()
 
-    assert pair.first.books.snapshot.seat("uid-p") is None
+    assert pair.first.cache.snapshot.seat("uid-p") is None
     assert pair.first.bind(pair.pod("r"), "a") == ""
 
 
@@ -259,7 +259,7 @@ def test_a_touch_changes_the_pod_whatever_the_clocks_say(pair: Pair) -> None:
     api: Any = pair.first.api
     pair.first.deliver()
     pod = read(pair.p)
-    touch = toucher(api, pair.first.books, 1_000, machine.mute, map)
+    touch = toucher(api, pair.first.cache, 1_000, machine.mute, map)
     sent: list[str] = []
 
     def patched(_namespace: str, _name: str, body: Json) -> tuple[int, Json]:
@@ -343,9 +343,9 @@ def test_a_placement_found_for_a_pod_that_is_shown_bound_meanwhile_displaces_not
 
     assert pair.first.bind(pair.p, "a") == "the pod is already bound to node b"
 
-    seat = pair.first.books.snapshot.seat("uid-p")
+    seat = pair.first.cache.snapshot.seat("uid-p")
     assert seat is not None
-    assert (seat.held, pair.first.books.snapshot.seated.get("uid-p")) == ("bound", "b")
+    assert (seat.held, pair.first.cache.snapshot.seated.get("uid-p")) == ("bound", "b")
     assert pair.first.bind(pair.q, "b") == "no card has 60% free"
 
 
@@ -404,14 +404,14 @@ def test_a_pod_that_asks_for_cards_is_answered_by_what_was_heard_while_filter_wa
     pair.first.deliver()
     pair.first.step()
     assert pair.first.leadership.state == "claims"
-    found: list[Sorted | str] = []
+    found: list[FilterResult | str] = []
 
-    waiting = begun(lambda: found.append(verbs.filter(Asked(pair.p, ["a"], None))))
+    waiting = begun(lambda: found.append(verbs.filter(ExtenderArgs(pair.p, ["a"], None))))
     pair.cluster.put("pods", on(pair.q, "a", "a-GPU-0"))
     pair.first.take_over()
     waiting.join()
 
-    assert found == [Sorted([], {"a": "no card has 60% free"}, {})]
+    assert found == [FilterResult([], {"a": "no card has 60% free"}, {})]
 
 
 def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:
@@ -419,7 +419,7 @@ def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:
     pair.first.deliver()
     plain = {"metadata": {"name": "web", "namespace": "team-a", "uid": "uid-web"}, "spec": {"containers": []}}
 
-    assert verbs.filter(Asked(plain, ["a"], None)) == Sorted(["a"], {}, {})
+    assert verbs.filter(ExtenderArgs(plain, ["a"], None)) == FilterResult(["a"], {}, {})
 
 
 BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)
@@ -430,9 +430,9 @@ def verbs_of(
 ) -> Verbs:
     """What kube-scheduler asks of this replica."""
     api: Any = replica.api
-    waker = Waker(api, replica.books, "bursar-scheduler", machine.mute)
+    requeuer = Requeuer(api, replica.cache, "bursar-scheduler", machine.mute)
     patience = waits or replica.leadership.wait_while_taking_over
-    return Verbs(replica.books, policies, waker, replica.binder, nobody_leaves, patience)
+    return Verbs(replica.cache, policies, requeuer, replica.binder, nobody_leaves, patience)
 
 
 def nobody_leaves(_snapshot: Snapshot) -> Moment:

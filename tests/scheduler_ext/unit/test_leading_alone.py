@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.leadership.fencing import Touch, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
@@ -36,10 +36,10 @@ class Looked:
 
 def alone(election: Looked, touch: Touch, pods: int, mark: Callable[[str], bool] | None = None) -> Leadership:
     """The leadership of a process that knows of these many pods."""
-    books = Books(lambda: 0, lambda _names: None)
-    books.nodes_listed([])
-    books.pods_listed([read(percent(50, f"p{number}")) for number in range(pods)])
-    return Leadership(election, books, mark, touch, machine.mute, now_s=lambda: election.now_s)
+    cache = ClusterCache(lambda: 0, lambda _names: None)
+    cache.nodes_listed([])
+    cache.pods_listed([read(percent(50, f"p{number}")) for number in range(pods)])
+    return Leadership(election, cache, mark, touch, machine.mute, now_s=lambda: election.now_s)
 
 
 def test_the_lease_is_looked_at_between_touches_however_slow_they_are() -> None:
@@ -94,9 +94,9 @@ class Full:
 def test_the_pods_that_are_too_large_to_be_touched_are_named() -> None:
     lines, api = list[tuple[str, object]](), Full()
     wire: Any = api
-    books = Books(lambda: 0, lambda _names: None)
+    cache = ClusterCache(lambda: 0, lambda _names: None)
     pods = [read(percent(50, name)) for name in ("p", "q")]
-    touch = toucher(wire, books, 1_000, lambda event, **fields: lines.append((event, fields.get("pod"))), map)
+    touch = toucher(wire, cache, 1_000, lambda event, **fields: lines.append((event, fields.get("pod"))), map)
 
     assert touch(pods, "word") == pods
 

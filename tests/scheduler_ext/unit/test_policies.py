@@ -29,8 +29,8 @@ from scheduler_ext.scoring.typical_pods import (
     want_of,
 )
 from scheduler_ext.snapshot.snapshot import Snapshot, other_seen
-from scheduler_ext.verbs.fit_cache import Answers, Sorted, question
-from scheduler_ext.verbs.protocol import Asked
+from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, fit_key
+from scheduler_ext.verbs.protocol import ExtenderArgs
 from tests.scheduler_ext.machine import Cluster, Replica
 from tests.scheduler_ext.unit.test_cpu import plain, with_cpu
 from tests.scheduler_ext.unit.test_leading import verbs_of
@@ -106,7 +106,7 @@ def scored(policy: Policy, raw: Json, snapshot: Snapshot, names: list[str]) -> l
     pod = read(raw)
     assert pod.request is not None
     found: list[int] = (
-        Answers().scores(question(pod.request, policy, pod.amounts), snapshot.nodes, names).tolist()
+        FitCache().scores(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names).tolist()
     )
     return found
 
@@ -144,9 +144,9 @@ def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is
     replica = Replica(cluster, "x", "x")
     replica.deliver()
     verbs = verbs_of(replica, waits=list, policies=Policies("load", Standings, lambda: figures, pytest.fail))
-    asked = Asked(pod, ["a", "b"], None)
+    asked = ExtenderArgs(pod, ["a", "b"], None)
 
-    assert (verbs.filter(asked), figures.read) == (Sorted(["a", "b"], {}, {}), [])
+    assert (verbs.filter(asked), figures.read) == (FilterResult(["a", "b"], {}, {}), [])
     assert (verbs.prioritize(asked), sorted(figures.read)) == ([10, 9], ["a-GPU-0", "b-GPU-0"])
 
 

@@ -113,7 +113,7 @@ def test_disruption_budgets_are_counted_for_the_added_ones_after_the_chosen_ones
         world.put_pod(of(on(percent(share, name), "n", uuid), "other", labels=labels))
     world.put_pod(of(on(percent(80, "c", priority=1), "n", "GPU-1"), "other"))
     world.api.put("poddisruptionbudgets", budget("other", 1, {"matchLabels": labels}))
-    pod = world.extender.books.snapshot.pods.get("uid-a")
+    pod = world.extender.cache.snapshot.pods.get("uid-a")
     assert pod is not None
     eventually(lambda: world.extender.disruptions.now().over(pod))
 
@@ -201,7 +201,7 @@ def test_a_pod_without_a_gpu_is_answered_what_was_asked_and_a_malformed_one_noth
 
 
 def test_before_the_books_are_complete_there_are_no_nodes(world: Running) -> None:
-    world.extender.books._listed.clear()
+    world.extender.cache._listed.clear()
 
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("c")) == {}
 
@@ -232,11 +232,11 @@ def test_a_malformed_body_is_told_what_is_wrong(world: Running, body: Json, said
 
 
 def test_it_changes_nothing_and_is_logged_and_counted(world: Running) -> None:
-    before = world.extender.books.snapshot
+    before = world.extender.cache.snapshot
 
     ask(world, percent(70, "waiting", **WAITING), n=meta("a"))
 
-    assert world.extender.books.snapshot is before
+    assert world.extender.cache.snapshot is before
     assert "preempt result=fit pod=team-a/waiting uid=uid-waiting nodes=1 left=1 added=1" in world.lines[-1]
     counted = world.client.get("/metrics").text
     assert 'bursar_extender_verbs_total{result="fit",verb="preempt"} 1.0' in counted

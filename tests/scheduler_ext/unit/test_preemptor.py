@@ -505,7 +505,7 @@ def test_a_reservation_that_cannot_be_taken_back_at_once_ends_all_the_same(tmp_p
         world.api.faults.append(Fault("patch", status=409))
         world.step(after_s=1, times=211)
 
-        seat = world.books.snapshot.seat("uid-high")
+        seat = world.cache.snapshot.seat("uid-high")
         assert seat is None
         world.step(after_s=1, times=10)
         assert reservation(world, "high") == ""
@@ -783,7 +783,7 @@ def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: P
         world.settles()
         world.step(times=60)
 
-        held_for = [pod for pod in world.books.snapshot.pods.values() if pod.reserved is not None]
+        held_for = [pod for pod in world.cache.snapshot.pods.values() if pod.reserved is not None]
         assert "c" in {pod.name for pod in held_for}
 
 
@@ -842,7 +842,7 @@ def lives(world: Stage, made: list[int]) -> None:
     world.sees()
     for raw in sorted(world.api.pods(), key=lambda each: "CardsHeld" not in str(each["status"])):
         if not raw["spec"].get("nodeName"):
-            there = without_seat(world.books.snapshot.node("n"), raw["metadata"]["uid"])
+            there = without_seat(world.cache.snapshot.node("n"), raw["metadata"]["uid"])
             answer = fit(request_of(raw), there)
             if not isinstance(answer, Refusal):
                 placed = bound(raw, "n", encode_placement(answer))

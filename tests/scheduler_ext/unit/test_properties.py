@@ -16,7 +16,7 @@ from scheduler_ext.scoring.fragmentation import fragmentation
 from scheduler_ext.scoring.fragmentation_model import Gauge
 from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN
-from scheduler_ext.verbs.fit_cache import Answers, question
+from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import oracle
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.oracle import Card, Container, World
@@ -237,7 +237,7 @@ def test_filter_offers_a_node_exactly_when_bind_could_place_the_pod_there(
         return
     snapshot = rebuilt([node_of(world)], users_of(world))
 
-    found = Answers().sort(question(pod.request, policy, pod.amounts), snapshot.nodes, ["n"])
+    found = FitCache().sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, ["n"])
 
     at_bind = fit(pod.request, snapshot.node("n"), policy)
     if isinstance(at_bind, Placement):
@@ -297,7 +297,7 @@ def test_over_http_bind_does_as_filter_said_and_the_objects_alone_tell_the_same(
         if not error and rng.random() < 0.3:
             running.put_pod({**running.api.pod(f"p{number}"), "status": {"phase": "Succeeded"}})
 
-    eventually(lambda: running.extender.books.snapshot == rebuilt(running.api.nodes(), running.api.pods()))
+    eventually(lambda: running.extender.cache.snapshot == rebuilt(running.api.nodes(), running.api.pods()))
     used = used_by_objects(running.api.pods())
     assert [uuid for uuid, (share, memory) in used.items() if share > 1000 or memory > 16000] == []
 

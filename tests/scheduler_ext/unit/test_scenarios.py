@@ -13,7 +13,7 @@ from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy, policy_named
 from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.snapshot.free import Room
 from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_seen, pod_gone, pod_seen
-from scheduler_ext.verbs.fit_cache import Answers, question
+from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import scenarios
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
@@ -107,8 +107,8 @@ def test_policies_prefer_one_node_to_another(policy: Policy, one: list[int], oth
     pod = read(percent(10))
     assert pod.request is not None
 
-    scores = Answers().scores(
-        question(pod.request, policy, pod.amounts), with_used(one=one, other=other).nodes, ["one", "other"]
+    scores = FitCache().scores(
+        fit_key(pod.request, policy, pod.amounts), with_used(one=one, other=other).nodes, ["one", "other"]
     )
 
     first, second = ranked(policy, pod.uid, scores, ["one", "other"])
@@ -226,7 +226,7 @@ def test_a_cordoned_card_keeps_who_is_on_it_and_takes_nobody_until_the_cordon_is
     waiting = running.put_pod(percent(30, "waiting"))
     every = "every healthy GPU card here is cordoned"
     assert running.filter(waiting, "n")["FailedAndUnresolvableNodes"] == {"n": every}
-    assert running.extender.books.snapshot.seat("uid-holder") is not None
+    assert running.extender.cache.snapshot.seat("uid-holder") is not None
     assert running.client.get("/v1/cluster").get_json()["nodes"][0]["cards"][0]["cordoned"] is True
     running.put_node(equal(2, annotations={"bursar.dev/cordoned-cards": "GPU-1"}))
     assert running.bind(waiting, "n") == ""
@@ -328,7 +328,7 @@ def test_and_so_does_one_that_the_watch_reports(running: Running) -> None:
     running.api.delete("pods", "p", "team-a")
 
     def held() -> str:
-        seat = running.extender.books.snapshot.seat("uid-p")
+        seat = running.extender.cache.snapshot.seat("uid-p")
         return seat.held if seat else ""
 
     eventually(lambda: held() == "vanished")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.controllers.requeuer import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Waker
+from scheduler_ext.controllers.requeuer import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Requeuer
 from scheduler_ext.model.standing import UNHEARD, Standing, Standings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -23,12 +23,12 @@ def waits(name: str, priority: int = 0, namespace: str = "team-a", share: int = 
     return Waiter(read(raw), BINPACK, None)
 
 
-def world(waiting: list[Waiter], names: list[str], raws: list[Json]) -> tuple[Waker, Snapshot]:
+def world(waiting: list[Waiter], names: list[str], raws: list[Json]) -> tuple[Requeuer, Snapshot]:
     """A waker over free nodes that have all just freed, with these pods and of them these waiters."""
     snapshot = rebuilt([node(name) for name in names], raws)
-    books: Any = SimpleNamespace(snapshot=snapshot)
+    cache: Any = SimpleNamespace(snapshot=snapshot)
     api: Any = None
-    made = Waker(api, books, "bursar-scheduler", lambda event, **fields: None)
+    made = Requeuer(api, cache, "bursar-scheduler", lambda event, **fields: None)
     made.seed(waiting)
     made.freed(names)
     return made, snapshot

@@ -129,12 +129,12 @@ def test_a_reason_stays_the_same_while_what_is_free_moves(world: Running) -> Non
 
 def test_filter_writes_nothing(world: Running) -> None:
     waiting = world.put_pod(percent(60, "waiting"))
-    snapshot, calls = world.extender.books.snapshot, world.api.calls.copy()
+    snapshot, calls = world.extender.cache.snapshot, world.api.calls.copy()
 
     for names in (["a"], ["b"], ["a", "b"], ["unknown"]):
         world.filter(waiting, *names)
 
-    assert world.extender.books.snapshot is snapshot
+    assert world.extender.cache.snapshot is snapshot
     assert world.api.calls == calls
 
 
@@ -357,7 +357,7 @@ def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_
 
     eventually(lambda: world.free("b") == [700])
     assert world.free("a") == [500]
-    seat = world.extender.books.snapshot.seat("uid-user")
+    seat = world.extender.cache.snapshot.seat("uid-user")
     assert seat is not None
     assert seat.held == "vanished"
 
@@ -374,7 +374,7 @@ def test_a_thread_that_dies_takes_the_process_with_it(api: ApiServer, tmp_path: 
     extender.start()
 
     eventually(lambda: died == [1, 1, 1])  # pods, nodes and PodDisruptionBudgets
-    assert not extender.books.complete
+    assert not extender.cache.complete
     extender.stop()
 
 

@@ -38,7 +38,7 @@ class Held(NamedTuple):
     started_s: int
 
 
-class Asked(NamedTuple):
+class ExtenderArgs(NamedTuple):
     """A container's wish: so many cards, and of each so much; whole cards untouched."""
 
     devices: int
@@ -52,7 +52,7 @@ class World(NamedTuple):
     cards: int
     held: tuple[Held, ...]
     allowed: tuple[int, int]
-    asked: tuple[Asked, ...]
+    asked: tuple[ExtenderArgs, ...]
     priority: int
 
 
@@ -80,7 +80,7 @@ def has_room(world: World, leaving: set[int]) -> bool:
     return can_lay_out(list(world.asked), free)
 
 
-def can_lay_out(asked: list[Asked], free: list[list[int]]) -> bool:
+def can_lay_out(asked: list[ExtenderArgs], free: list[list[int]]) -> bool:
     if not asked:
         return True
     first, rest = asked[0], asked[1:]
@@ -155,7 +155,7 @@ def worlds(draw: st.DrawFn) -> World:
         count,
         tuple(held),
         (draw(st.integers(0, 2)), draw(st.integers(0, 2))),
-        tuple(Asked(draw(st.integers(1, min(2, count))), *each) for each in asked),
+        tuple(ExtenderArgs(draw(st.integers(1, min(2, count))), *each) for each in asked),
         draw(st.integers(0, 4)),
     )
 
@@ -209,7 +209,7 @@ def one_namespace_to_a_group(world: World) -> World:
 
 
 @given(worlds().map(one_namespace_to_a_group))
-@example(World(1, (), (0, 0), (Asked(1, 1000, 16_000),), 0))
+@example(World(1, (), (0, 0), (ExtenderArgs(1, 1000, 16_000),), 0))
 def test_exactly_the_set_is_chosen_that_an_exhaustive_search_finds_least(world: World) -> None:
     expected = oracle(world)
 

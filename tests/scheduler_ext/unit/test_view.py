@@ -16,11 +16,11 @@ from scheduler_ext.reports.headroom import MOST_ON_A_NODE, Counting, Headroom
 from scheduler_ext.reports.query import cluster_query, size, typical_sizes, waiting_query
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.scoring.fragmentation_model import Gauge
-from scheduler_ext.scoring.policy import BINPACK, Order, policy_named
+from scheduler_ext.scoring.policy import BINPACK, BindingArgs, policy_named
 from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
 from scheduler_ext.snapshot.free import Room
 from scheduler_ext.snapshot.snapshot import Snapshot, node_gone, node_seen, pod_gone, pod_seen
-from scheduler_ext.verbs.protocol import MalformedError
+from scheduler_ext.verbs.protocol import MalformedArgsError
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, place, rebuilt
@@ -168,7 +168,7 @@ def test_a_mistake_in_the_query_for_waiting_pods_is_told(world: Running, query: 
 def test_no_text_in_a_query_is_more_than_a_mistake(name: str, value: str) -> None:
     for read in (cluster_query, waiting_query):
         for key in (name, "request", "limit", "node"):
-            with suppress(MalformedError):
+            with suppress(MalformedArgsError):
                 read({key: [value]})
 
 
@@ -283,7 +283,7 @@ def test_of_tiny_pods_no_more_are_counted_than_a_kubelet_could_take() -> None:
     (only,) = rebuilt([node("n", card(0, 81_920))], []).nodes.values()
     looks: list[int] = []
 
-    def order(before: Room, after: Room, at: int) -> Order:
+    def order(before: Room, after: Room, at: int) -> BindingArgs:
         looks.append(at)
         return BINPACK.order(before, after, at)
 

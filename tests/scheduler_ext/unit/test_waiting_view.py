@@ -11,7 +11,7 @@ from scheduler_ext.verbs.last_decisions import (
     MOST_EXAMPLES,
     MOST_PODS,
     OTHER,
-    Decisions,
+    LastDecisions,
     Reason,
     kind_of,
 )
@@ -206,11 +206,11 @@ def test_every_refusal_has_a_kind(way: str) -> None:
 
 def test_the_kinds_are_few_whatever_is_said() -> None:
     assert kind_of("something new") == OTHER
-    assert {*KINDS, OTHER} == Decisions(lambda: 0).nodes_refused().keys()
+    assert {*KINDS, OTHER} == LastDecisions(lambda: 0).nodes_refused().keys()
 
 
 def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
-    decisions = Decisions(lambda: 5)
+    decisions = LastDecisions(lambda: 5)
     many = {f"n{at:03}": "no card has 50% free" for at in range(30)}
 
     decisions.refused("u", 31, ({"m": "no GPU cards here"}, many))
@@ -228,7 +228,7 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
 
 
 def test_the_memory_is_bounded_and_forgets_who_was_asked_about_longest_ago() -> None:
-    decisions = Decisions(lambda: 0)
+    decisions = LastDecisions(lambda: 0)
     for at in range(MOST_PODS):
         decisions.refused(f"u{at}", 1, ({"n": "no GPU cards here"},))
     decisions.refused("u0", 1, ({"n": "no GPU cards here"},))

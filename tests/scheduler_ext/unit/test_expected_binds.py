@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from scheduler_ext.model.node import read_node
-from scheduler_ext.scoring.policy import BINPACK, Order
+from scheduler_ext.scoring.policy import BINPACK, BindingArgs
 from scheduler_ext.snapshot.free import Room
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
-from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, Intents
+from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent, read
 from tests.worlds import card
@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, *names: str, share: int = 60) -> None:
         self.clock = Clock()
-        self.intents = Intents(self.clock)
+        self.intents = ExpectedBinds(self.clock)
         self.pods = {name: read(percent(share, name)) for name in names}
         snapshot = node_seen(EMPTY, read_node(node("a", card(0))))
         for pod in self.pods.values():
@@ -96,7 +96,7 @@ def test_a_further_pod_is_fitted_upon_those_that_are_known_and_these_are_not_fit
     world = World("p", "q", "r", "s", share=10)
     fitted: list[int] = []
 
-    def order(before: Room, after: Room, at: int) -> Order:
+    def order(before: Room, after: Room, at: int) -> BindingArgs:
         fitted.append(at)
         return BINPACK.order(before, after, at)
 

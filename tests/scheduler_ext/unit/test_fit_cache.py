@@ -29,7 +29,7 @@ from scheduler_ext.snapshot.snapshot import (
     pod_seen,
     unseat,
 )
-from scheduler_ext.verbs.fit_cache import CALL_STEPS, Answers, question
+from scheduler_ext.verbs.fit_cache import CALL_STEPS, FitCache, fit_key
 from tests.scheduler_ext.worlds import (
     Json,
     asking,
@@ -58,21 +58,23 @@ SHAPES = [
 
 
 def asked_of(
-    answers: Answers, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]
+    answers: FitCache, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]
 ) -> dict[str, str]:
     """Node -> its refusal, "" where the pod fits."""
     pod = read(raw)
     assert pod.request is not None
-    found = answers.sort(question(pod.request, policy, pod.amounts), snapshot.nodes, names)
+    found = answers.sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names)
     assert found.fits == [name for name in names if name in found.fits]
     return {**found.short, **found.refused, **dict.fromkeys(found.fits, "")}
 
 
-def scores_of(answers: Answers, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]) -> list[int]:
+def scores_of(
+    answers: FitCache, raw: Json, snapshot: Snapshot, policy: Policy, names: list[str]
+) -> list[int]:
     """What the nodes are ranked by."""
     pod = read(raw)
     assert pod.request is not None
-    asked = question(pod.request, policy, pod.amounts)
+    asked = fit_key(pod.request, policy, pod.amounts)
     found: list[int] = answers.scores(asked, snapshot.nodes, names).tolist()
     return found
 
@@ -91,7 +93,7 @@ POLICIES = {
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([*POLICIES]))
 def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, word: str) -> None:
-    rng, answers, snapshot, policy = random.Random(seed), Answers(), EMPTY, POLICIES[word]
+    rng, answers, snapshot, policy = random.Random(seed), FitCache(), EMPTY, POLICIES[word]
     names = [f"n{at}" for at in range(4)]
     for step in range(40):
         name = rng.choice(names)
@@ -117,7 +119,7 @@ def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, wor
                     snapshot = pod_seen(snapshot, read(taken))
         raw = rng.choice(SHAPES)
         said = asked_of(answers, raw, snapshot, policy, names)
-        alone = [scores_of(Answers(), raw, snapshot, policy, [each]) for each in names]
+        alone = [scores_of(FitCache(), raw, snapshot, policy, [each]) for each in names]
         assert scores_of(answers, raw, snapshot, policy, names) == [score for (score,) in alone]
         for each in names:
             answer = fit(read(raw).request or pytest.fail("malformed"), snapshot.node(each), policy)
@@ -132,13 +134,13 @@ def test_pods_of_one_shape_share_one_question_whatever_their_containers_are_call
     assert one.request is not None
     assert other.request is not None
 
-    assert question(one.request, BINPACK, one.amounts) == question(other.request, BINPACK, other.amounts)
-    assert question(one.request, SPREAD, one.amounts) != question(one.request, BINPACK, one.amounts)
+    assert fit_key(one.request, BINPACK, one.amounts) == fit_key(other.request, BINPACK, other.amounts)
+    assert fit_key(one.request, SPREAD, one.amounts) != fit_key(one.request, BINPACK, one.amounts)
 
 
 def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
     answers, snapshot = (
-        Answers(),
+        FitCache(),
         rebuilt([node("n", card(0, 100_000))], [on(mib(50_000, "u"), "n", "GPU-0")]),
     )
 
@@ -148,10 +150,10 @@ def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
 
 
 def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answered() -> None:
-    answers, snapshot = Answers(), with_used(a=[100], b=[50])
+    answers, snapshot = FitCache(), with_used(a=[100], b=[50])
     pod = read(percent(30))
     assert pod.request is not None
-    asked = question(pod.request, SPREAD, pod.amounts)
+    asked = fit_key(pod.request, SPREAD, pod.amounts)
 
     assert answers.sort(asked, snapshot.nodes, ["a"]).fits == ["a"]
     scores = [answers.scores(asked, snapshot.nodes, [name]).tolist() for name in ("a", "b")]
@@ -160,12 +162,12 @@ def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answ
 
 
 def test_of_the_nodes_only_the_last_version_is_kept_however_long_ago_a_question_was_asked() -> None:
-    answers, snapshot = Answers(), rebuilt([node("kept-once")], [])
+    answers, snapshot = FitCache(), rebuilt([node("kept-once")], [])
 
     for share in (10, 20, 30):
         pod = read(percent(share))
         assert pod.request is not None
-        answers.sort(question(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
+        answers.sort(fit_key(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
         snapshot = other_seen(snapshot, Other("other", "kept-once", share))
     gc.collect()
 
@@ -178,7 +180,7 @@ def test_a_search_over_many_hard_nodes_is_bounded_and_goes_on_in_the_next_call()
     raw = asking(*(container(f"c{at}", gpu_memory=str(10 * size)) for at, size in enumerate(sizes)))
     names = [f"n{at}" for at in range(12)]
     nodes = [node(name, *(card(at, 10_000 + number) for at in range(8))) for number, name in enumerate(names)]
-    answers, snapshot = Answers(), rebuilt(nodes, [])
+    answers, snapshot = FitCache(), rebuilt(nodes, [])
 
     first = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
     second = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
@@ -207,14 +209,14 @@ def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() ->
     assert short(fragmented, percent(90))
     assert not short(full, percent(200))  # more than there will ever be
     assert not short(full, asking(container(gpu_count="1")))  # not counted by kube-scheduler
-    found = Answers().sort(question_of(percent(90)), fragmented.nodes, ["n"])
+    found = FitCache().sort(question_of(percent(90)), fragmented.nodes, ["n"])
     assert (found.fits, found.short, found.refused) == ([], {"n": "no card has 90% free"}, {})
 
 
 def question_of(raw: Json):  # type: ignore[no-untyped-def]
     pod = read(raw)
     assert pod.request is not None
-    return question(pod.request, BINPACK, pod.amounts)
+    return fit_key(pod.request, BINPACK, pod.amounts)
 
 
 def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
@@ -244,7 +246,7 @@ def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
 def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
     snapshot = rebuilt([node("n")], [bound(percent(100, "other"), "n", None)])
 
-    found = Answers().sort(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])
+    found = FitCache().sort(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])
 
     assert found.short == {}
     assert found.refused == {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_ext.cache.cluster_cache import Books
+from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from tests.scheduler_ext.worlds import node, on, percent, read
@@ -10,13 +10,13 @@ from tests.worlds import card
 from timekeeper.core.values import Placement
 
 
-def books() -> Books:
+def cache() -> ClusterCache:
     """Books that nobody hears."""
-    return Books(lambda: 0, lambda _names: None)
+    return ClusterCache(lambda: 0, lambda _names: None)
 
 
 def test_a_read_tells_of_a_binding_that_the_watch_has_not_shown_yet() -> None:
-    known = books()
+    known = cache()
     known.pod_seen(read(percent(50)))
 
     known.pod_read(read(on(percent(50), "n", "GPU-0")))
@@ -28,7 +28,7 @@ def test_a_read_tells_of_a_binding_that_the_watch_has_not_shown_yet() -> None:
 
 def test_a_read_that_is_older_than_the_end_of_the_containers_takes_no_cards_again() -> None:
     """Nothing would tell of that end a second time: the cards were lost."""
-    known, raw = books(), on(percent(50), "n", "GPU-0")
+    known, raw = cache(), on(percent(50), "n", "GPU-0")
     known.pod_seen(read(raw))
     known.pod_seen(read({**raw, "status": {"phase": "Succeeded"}}))
 
@@ -38,7 +38,7 @@ def test_a_read_that_is_older_than_the_end_of_the_containers_takes_no_cards_agai
 
 
 def test_a_read_changes_nothing_of_a_pod_that_waits() -> None:
-    known, raw = books(), percent(50)
+    known, raw = cache(), percent(50)
     known.pod_seen(read(raw))
 
     known.pod_read(read({**raw, "metadata": {**raw["metadata"], "resourceVersion": "9"}}))
@@ -49,7 +49,7 @@ def test_a_read_changes_nothing_of_a_pod_that_waits() -> None:
 
 
 def test_who_waits_for_something_is_told_when_it_is_there_or_time_is_up() -> None:
-    known = books()
+    known = cache()
 
     assert not known.wait_for(lambda snapshot: len(snapshot.pods) > 0, 0.0)
     known.pod_seen(read(percent(50)))
@@ -59,7 +59,7 @@ def test_who_waits_for_something_is_told_when_it_is_there_or_time_is_up() -> Non
 @pytest.mark.parametrize("now", ["bound", "vanished", "ended", "gone"])
 def test_nothing_is_assumed_for_a_pod_that_is_bound_or_gone_by_now(now: str) -> None:
     """It would displace the cards that the pod holds, or take some that nothing frees."""
-    known, raw = books(), percent(50)
+    known, raw = cache(), percent(50)
     known.node_seen(read_node(node("a", card(0))))
     waiting, bound = read(raw), read(on(raw, "b", "b-GPU-0"))
     known.pod_seen(waiting)
@@ -77,14 +77,14 @@ def test_nothing_is_assumed_for_a_pod_that_is_bound_or_gone_by_now(now: str) -> 
 
     assert not known.assume(waiting, a, placement)
 
-    assert known.came_late("uid-p")
+    assert known.is_superseded("uid-p")
     assert known.snapshot.seat("uid-p") == held
     assert known.snapshot.node("a") is a
 
 
 def test_nothing_is_assumed_anew_for_a_pod_that_only_a_read_has_told_to_be_gone() -> None:
     """The watch will show its end; so long its cards are held for its grace period."""
-    known, waiting = books(), read(percent(50))
+    known, waiting = cache(), read(percent(50))
     known.node_seen(read_node(node("a", card(0), card(1))))
     known.pod_seen(waiting)
     placement = fit(waiting.request or pytest.fail("malformed"), known.snapshot.node("a"))

@@ -137,7 +137,7 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Ru
 
     eventually(lambda: len(woken(full)) == 2)
     assert woken(full) == ["uid-first", "uid-second"]
-    rounds = full.extender.waker._rounds
+    rounds = full.extender.requeuer._rounds
     eventually(lambda: not rounds)
     assert len(woken(full)) == 2
 
@@ -151,7 +151,7 @@ def test_nobody_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Ru
 
     frees(full)
 
-    rounds = full.extender.waker._rounds
+    rounds = full.extender.requeuer._rounds
     eventually(lambda: full.free("a") == [700] and not rounds)
     assert woken(full) == []
 
@@ -179,14 +179,14 @@ def test_who_does_not_wait_is_not_woken(full: Running, how: str) -> None:
 
 def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again(full: Running) -> None:
     full.put_pod(waits("p"))
-    before = full.extender.books.snapshot
+    before = full.extender.cache.snapshot
     frees(full)
     eventually(lambda: full.free("a") == [1000])
-    rounds = full.extender.waker._rounds
+    rounds = full.extender.requeuer._rounds
     eventually(lambda: not rounds)
     assert woken(full) == []
 
-    full.extender.waker.refused(waiter(read(full.api.pod("p")), BINPACK, ["a"]), before)
+    full.extender.requeuer.refused(waiter(read(full.api.pod("p")), BINPACK, ["a"]), before)
 
     eventually(lambda: woken(full))
     assert woken(full) == ["uid-p"]
