@@ -3,9 +3,8 @@ Go.
 
 ``python tests/bench/admission.py [--pods N] [--rounds N] [--json FILE]``. In one run, on one control plane:
 the same pod is created with no webhook, with the Go one registered as such a webhook is (mutating alone),
-with the Go one registered as ours is where every pod is checked again (mutating with re-invocation, and
-validating), and with ours: as it is installed, with the match condition that spares the second call, and
-without it; by 1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a
+with the Go one registered as ours is (mutating with re-invocation, and validating), and with ours as it is
+installed; by 1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a
 localhost URL an API server may speak otherwise. The pods wait behind a scheduling gate of the benchmark's
 own. Times are milliseconds of one POST as its client sees it; the rows of all rounds are taken in turn, and
 the median of each is told.
@@ -18,7 +17,6 @@ import sys
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import FIGURES, medians, tell
 from tests.webhook.servers import ROOT, Timekeeper, Tls, wait_until
 from tests.webhook.worlds import standings
-from webhook.controller import checks
 
 Json = dict[str, Any]
 
@@ -65,13 +62,11 @@ RUNS = (("10 KB", 1, 1), ("10 KB", 8, 1), ("10 KB", 32, 1), ("84 KB", 1, 8), ("1
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to create pods: its name in the table, the webhook that is asked, which of its routes, and
-    whether /validate is spared, as the certificate process has it while nobody comes after /mutate."""
+    """A way to create pods: its name in the table, the webhook that is called, and which of its routes."""
 
     name: str
     webhook: str = ""
     routes: tuple[str, ...] = ()
-    is_spared: bool = False
 
 
 WAYS = (
@@ -79,8 +74,7 @@ WAYS = (
     Way("Go, mutating", "Go", ("/mutate",)),
     Way("Go, as ours", "Go", ("/mutate", "/validate")),
     Way("Go, our patch", "Go, our patch", ("/mutate", "/validate")),
-    Way("Bursar", "Bursar", ("/mutate", "/validate"), is_spared=True),
-    Way("Bursar, all checks", "Bursar", ("/mutate", "/validate")),
+    Way("Bursar", "Bursar", ("/mutate", "/validate")),
 )
 
 
@@ -146,8 +140,6 @@ class Cluster:
                 each["clientConfig"]["caBundle"] = base64.b64encode(self.tls.ca.bundle).decode()
                 if len(way.routes) == 1:
                     each["reinvocationPolicy"] = "Never"
-                if way.is_spared and each["name"] == checks.CHECK:
-                    each["matchConditions"].append(checks.condition(datetime.now(UTC) + timedelta(hours=9)))
             if document["webhooks"]:
                 yield document
 

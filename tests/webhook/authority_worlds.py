@@ -34,7 +34,6 @@ def settings(lives: Lives, **changed: Any) -> CertificateSettings:
         once=False,
         issuer="bursar",
         lives=lives,
-        checks="needed",
     )
     return replace(made, **changed)
 

@@ -2,12 +2,9 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import orjson
 import urllib3
@@ -15,14 +12,11 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 
 from timekeeper.core.kube.lease import Lease, read_lease
-from webhook.controller.checks import CHECK, NAME, condition
 from webhook.controller.plan import CA_SECRET, Pair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-POLICIES = "mutatingadmissionpolicies"
-_GROUP = "/apis/admissionregistration.k8s.io"
-_CONFIGURATIONS = f"{_GROUP}/v1"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 _MERGE, _BY_NAMES = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
@@ -92,14 +86,14 @@ class Cluster:
     def bundles(self, kind: str, name: str) -> dict[str, bytes]:
         """The CA bundle of each webhook of a configuration, by the webhook's name; empty where it has none.
         Raises AbsentError where there is no such configuration."""
-        found, _ = self._configured(kind, name)
+        found = self._configured(kind, name)
         return {each["name"]: _decoded(each["clientConfig"].get("caBundle")) for each in found}
 
     def trust(self, kind: str, name: str, bundle: bytes) -> bool:
         """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed.
         Raises AbsentError where there is no such configuration."""
         text = base64.b64encode(bundle).decode()
-        webhooks, _ = self._configured(kind, name)
+        webhooks = self._configured(kind, name)
         stale = [each["name"] for each in webhooks if each["clientConfig"].get("caBundle") != text]
         if not stale:
             return False
@@ -107,61 +101,6 @@ class Cluster:
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
         status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, _BY_NAMES)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
-        return True
-
-    def mutating(self) -> tuple[list[dict[str, Any]], str, datetime]:
-        """Every MutatingWebhookConfiguration, the version of the list, and the time by the API server's own
-        clock."""
-        kind = KINDS[0]
-        status, found, told = self._answered("GET", f"{_CONFIGURATIONS}/{kind}")
-        self._demand(status == 200, f"list {kind}", found)
-        try:
-            now = parsedate_to_datetime(told.get("Date", ""))
-        except ValueError as error:
-            raise UnreachableError("the API server's answer tells no time") from error
-        return list(found.get("items") or []), str(found["metadata"]["resourceVersion"]), now
-
-    def policies(self) -> list[dict[str, Any]]:
-        """Every MutatingAdmissionPolicy; none where the API server knows no such kind."""
-        for version in ("v1", "v1beta1"):
-            path = f"{_GROUP}/{version}/{POLICIES}"
-            status, found = self._call("GET", path)
-            if status != 404:
-                self._demand(status == 200, f"list {POLICIES}", found)
-                return list(found.get("items") or [])
-        return []
-
-    def await_change(self, version: str, for_s: int) -> None:
-        """Waits until a MutatingWebhookConfiguration is changed after this version of the list, or the time
-        is over."""
-        query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": for_s})
-        path = f"{_CONFIGURATIONS}/{KINDS[0]}?{query}"
-        response = self._request("GET", path, None, "application/json", for_s + _TIMEOUT_S, whole=False)
-        try:
-            self._demand(response.status == 200, f"watch {KINDS[0]}", f"status {response.status}")
-            response.read(1)  # whatever it is, all is listed anew
-        except urllib3.exceptions.HTTPError as error:
-            raise UnreachableError(f"the API server does not answer: {error}") from error
-        finally:
-            response.close()
-
-    def checking(self, name: str) -> tuple[dict[str, Any] | None, str]:
-        """The webhook `CHECK` of a configuration, and the configuration's version; None where it has no such
-        webhook. Raises AbsentError where there is no such configuration."""
-        webhooks, version = self._configured(KINDS[1], name)
-        return next((each for each in webhooks if each["name"] == CHECK), None), version
-
-    def spare(self, name: str, until: datetime | None, version: str = "") -> bool:
-        """Has the configuration's webhook `CHECK` spared until then, or with None asked about every pod
-        again; False where the configuration is another version by now."""
-        changed = condition(until) if until is not None else {"name": NAME, "$patch": "delete"}
-        body: dict[str, Any] = {"webhooks": [{"name": CHECK, "matchConditions": [changed]}]}
-        if version:
-            body["metadata"] = {"resourceVersion": version}
-        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{KINDS[1]}/{name}", body, _BY_NAMES)
-        if version and status == 409:
-            return False
-        self._demand(status == 200, f"write into {KINDS[1]}/{name} which pods it is asked about", found)
         return True
 
     def hand_out(self, namespace: str, bundle: bytes) -> bool:
@@ -210,52 +149,37 @@ class Cluster:
         self._demand(status in (200, 201), f"write Lease {name}", found)
         return True
 
-    def _configured(self, kind: str, name: str) -> tuple[list[dict[str, Any]], str]:
+    def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:
         status, found = self._call("GET", f"{_CONFIGURATIONS}/{kind}/{name}")
         if status == 404:
             raise AbsentError(f"there is no {kind}/{name}")
         self._demand(status == 200, f"read {kind}/{name}", found)
-        return list(found.get("webhooks") or []), str(found["metadata"]["resourceVersion"])
+        return list(found.get("webhooks") or [])
 
     def _call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        status, found, _ = self._answered(method, path, body, content_type)
-        return status, found
-
-    def _answered(
-        self, method: str, path: str, body: object = None, content_type: str = "application/json"
-    ) -> tuple[int, Any, Mapping[str, str]]:
-        answer = self._request(method, path, body, content_type, _TIMEOUT_S)
-        try:
-            return answer.status, orjson.loads(answer.data), answer.headers
-        except orjson.JSONDecodeError as error:
-            raise UnreachableError(f"the API server does not answer: {error}") from error
-
-    def _request(
-        self, method: str, path: str, body: object, content_type: str, timeout_s: float, whole: bool = True
-    ) -> Any:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             headers["Authorization"] = token
         try:
-            return self._http.request(
+            answer = self._http.request(
                 method,
                 self._configuration.host + path,
                 body=None if body is None else orjson.dumps(body),
                 headers=headers,
-                timeout=timeout_s,
+                timeout=_TIMEOUT_S,
                 retries=False,
-                preload_content=whole,
             )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return answer.status, orjson.loads(answer.data)
+        except (urllib3.exceptions.HTTPError, OSError, orjson.JSONDecodeError) as error:
             raise UnreachableError(f"the API server does not answer: {error}") from error
 
     def _demand(self, holds: bool, what: str, answer: Any) -> None:
         if not holds:
-            said = answer.get("message") if isinstance(answer, dict) else answer
-            raise UnreachableError(f"cannot {what}: {said}")
+            message = answer.get("message") if isinstance(answer, dict) else answer
+            raise UnreachableError(f"cannot {what}: {message}")
 
 
 def _type(name: str) -> str:

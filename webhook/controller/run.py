@@ -1,5 +1,4 @@
-"""Sets the certificates right, again and again: what is absent, old, unreadable or taken away is put back.
-Beside it `Sparing` looks after which pods /validate is asked about."""
+"""The loop of the certificate process: each look puts back what is absent, old, unreadable or removed."""
 
 import secrets
 import signal
@@ -19,7 +18,6 @@ from webhook.controller.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, U
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, Leaf, Pair, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
-from webhook.controller.sparing import Sparing
 from webhook.lives import Lives
 from webhook.settings.settings import CertificateSettings
 
@@ -36,8 +34,8 @@ class CannotRunError(Exception):
 
 
 def run(settings: CertificateSettings) -> int:
-    """Runs until SIGTERM or SIGINT and returns 0; with ``once`` returns 1 where something could not be set
-    right, and leaves alone which pods are checked, for nobody would look after it. Raises CannotRunError."""
+    """Runs until SIGTERM or SIGINT and returns 0; with ``once`` looks once, without the Lease, and returns 1
+    where something could not be set right. Raises CannotRunError."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -45,25 +43,17 @@ def run(settings: CertificateSettings) -> int:
         cluster = Cluster(settings.kubeconfig, settings.namespace)
     except UnreachableError as error:
         raise CannotRunError(str(error)) from error
-    if settings.once:  # whoever leads: a write that another was faster with is not done
+    if settings.once:  # safe beside a leader: each write is tied to the version that was read
         return 0 if look(cluster, settings, _now) else 1
     election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
-    sparing = Sparing(cluster, settings, lambda: election.leading)
-    thread = threading.Thread(target=sparing.keep, args=(ended,), name="sparing", daemon=True)
-    leads = election.leads()  # before the thread's first look
-    thread.start()
-    while thread.is_alive():
-        if leads:
+    while True:
+        if election.leads():
             look(cluster, settings, _now)
         elif settings.folder is not None:
             follow(cluster, settings)
         if ended.wait(settings.every_s):
             election.give_back()
             return 0
-        leads = election.leads()
-    election.give_back()
-    log.to_stderr("ended", why="the thread that looks after the checks has failed")
-    return 1
 
 
 class Election:
@@ -74,11 +64,6 @@ class Election:
         self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._seen: Watched | None = None
         self._leads: bool | None = None  # not known before the first look
-
-    @property
-    def leading(self) -> bool:
-        """Whether it did at the last look. For any thread."""
-        return self._leads is True
 
     def leads(self) -> bool:
         """Takes or renews the Lease where it can be; False too where the API server cannot be asked."""

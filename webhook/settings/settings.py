@@ -57,7 +57,7 @@ class Settings:
 class CertificateSettings:
     """What `certificates` runs with. ``agents_namespace`` empty: there are no agents to hand the CAs to;
     ``folder`` None writes no files; ``issuer``: `bursar` makes certificates, `cert-manager` only has those of
-    another trusted; ``checks``: `needed` or `all`."""
+    another trusted."""
 
     kubeconfig: Path | None
     namespace: str
@@ -69,7 +69,6 @@ class CertificateSettings:
     once: bool
     issuer: str
     lives: Lives
-    checks: str
 
 
 class Parser(argparse.ArgumentParser):
@@ -137,7 +136,6 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         once=given.once,
         issuer=given.issuer,
         lives=lives,
-        checks=given.checks,
     )
 
 
@@ -328,14 +326,6 @@ def _registered(flags: _Flags) -> None:
         str,
         CONFIGURATION,
         "name of both webhook configurations; mutating webhooks are called in the order of these names",
-    )
-    flags.add(
-        "--checks",
-        str,
-        "needed",
-        "which new pods /validate is asked about: all, or those that another webhook may have changed after "
-        "/mutate, or that /mutate has not governed",
-        ("needed", "all"),
     )
 
 

@@ -49,13 +49,6 @@ NEEDED: dict[str, Reasons] = {
             for verb in ("get", "patch")
             for kind in _CONFIGURATIONS
         },
-        "to see who changes pods after our webhook": {
-            Right("list", "mutatingadmissionpolicies", "admissionregistration.k8s.io"),
-            *(
-                Right(verb, "mutatingwebhookconfigurations", "admissionregistration.k8s.io")
-                for verb in ("list", "watch")
-            ),
-        },
     },
     "bursar-timekeeper": {
         "sessions": followed("pods"),
