@@ -15,11 +15,11 @@ from sidecar.value import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.event_loop import Inbox
+    from sidecar.event_loop import EventLoop
 
 
-def errand(
-    inbox: Inbox,
+def run_in_background(
+    loop: EventLoop,
     work: Callable[[], object],
     otherwise: object,
     start: Callable[[Callable[[], None], tuple[()]], int] = _thread.start_new_thread,
@@ -34,9 +34,9 @@ def errand(
             # The text stays out of the log: it might quote a header with the token.
             say("fault", where="errand", kind=type(error).__name__)
             done = otherwise
-        inbox.put(done)
+        loop.put(done)
 
     try:
         start(run, ())
     except RuntimeError:
-        inbox.put(otherwise)  # as many threads as the machine allows
+        loop.put(otherwise)  # as many threads as the machine allows

@@ -17,7 +17,7 @@ MOST_BACKOFF_MS = 60_000
 
 
 @value
-class Answer:
+class HeartbeatReply:
     """What the timekeeper answered to a heartbeat; None stands for what it left out or wrote unreadably.
     ``over``: it has seen every other container of the pod end for good."""
 
@@ -39,7 +39,7 @@ def backoff_ms(failures: int, fraction: float) -> int:
     return most // 2 + int(most * fraction / 2)
 
 
-def answer(body: bytes) -> Answer | None:
+def answer(body: bytes) -> HeartbeatReply | None:
     """The answer in a response's body, or None where it is no JSON object, hence not the timekeeper's."""
     try:
         read = json.loads(body)
@@ -48,7 +48,7 @@ def answer(body: bytes) -> Answer | None:
     if not isinstance(read, dict):
         return None
     in_budget, ca = read.get("in_budget"), read.get("ca")
-    return Answer(
+    return HeartbeatReply(
         _interval_ms(read.get("interval_ms")),
         in_budget if isinstance(in_budget, bool) else None,
         ca if isinstance(ca, str) else None,

@@ -13,7 +13,7 @@ FOLLOWED = "followed-ca.json"
 MOST_BYTES = 8 << 20
 
 
-class Disk:
+class SpoolFolder:
     """A folder that may turn out full, read-only or gone: then the beats are kept in memory alone, and one
     line says so."""
 

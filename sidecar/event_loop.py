@@ -21,7 +21,7 @@ class End:
     signal: int
 
 
-class Inbox:
+class EventLoop:
     """Events in the order they came. From its making on, SIGTERM and SIGINT are events; made by the main
     thread.
 

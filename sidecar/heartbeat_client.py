@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sidecar.settings import Settings
+    from sidecar.settings import SidecarSettings
 
 PATH = "/v1/heartbeats"
 TIMEOUT_S = 10
@@ -33,29 +33,29 @@ MOST_REASON = 200
 class Delivered:
     """The timekeeper acknowledged the post."""
 
-    answer: beats.Answer
+    answer: beats.HeartbeatReply
 
 
 @value
-class Failed:
+class NotDelivered:
     """The post is not acknowledged; ``reason`` is for people and holds no token."""
 
     reason: str
 
 
-NOT_KNOWN = Failed("the timekeeper does not know this pod yet")
+NOT_KNOWN = NotDelivered("the timekeeper does not know this pod yet")
 
 
-class Unready(Exception):
+class CannotSend(Exception):
     """The post could not be tried; the text says why, without what a file holds."""
 
 
-class Courier:
+class HeartbeatClient:
     """One connection's worth of state; used by one thread at a time."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SidecarSettings,
         clock: Callable[[], int],
         remembered: tuple[str, str] | None,
         remember: Callable[[str, str], None],
@@ -75,17 +75,17 @@ class Courier:
         self._trust: trust.Trust | None = None
         self._socket: ssl.SSLSocket | None = None
 
-    def deliver(self, post: Any) -> Delivered | Failed:
+    def deliver(self, post: Any) -> Delivered | NotDelivered:
         """Send the post, once; every failure is a sentence, none is raised."""
         try:
             return self._judge(self._exchange(post))
-        except (OSError, http1.NotHTTP, Unready) as error:
+        except (OSError, http1.NotHTTP, CannotSend) as error:
             self.close()
-            return Failed(_reason(error, self._timeout_s))
+            return NotDelivered(_reason(error, self._timeout_s))
         except Exception as error:
             # A fault of our own: the caller says it once and goes on. Its text might quote the token.
             self.close()
-            return Failed(f"the sender has a fault: {type(error).__name__}")
+            return NotDelivered(f"the sender has a fault: {type(error).__name__}")
 
     def close(self) -> None:
         """Let the connection go; the next post opens another."""
@@ -93,7 +93,7 @@ class Courier:
             self._socket.close()
         self._socket = None
 
-    def _exchange(self, post: Any) -> http1.Response:
+    def _exchange(self, post: Any) -> http1.HttpResponse:
         token = _token(self._settings.token_file)
         if self._socket:
             try:
@@ -106,25 +106,25 @@ class Courier:
         self._socket = self._connect()
         return self._talk(self._socket, post, token)
 
-    def _talk(self, connection: ssl.SSLSocket, post: Any, token: str) -> http1.Response:
+    def _talk(self, connection: ssl.SSLSocket, post: Any, token: str) -> http1.HttpResponse:
         body = json.dumps(self._document(post, self._clock()), separators=(",", ":")).encode()
         connection.settimeout(self._timeout_s)
         connection.sendall(http1.request(self._settings.authority, self._path, token, body))
-        with io.BufferedReader(_Answering(connection, time.monotonic() + self._timeout_s)) as stream:
+        with io.BufferedReader(_DeadlineStream(connection, time.monotonic() + self._timeout_s)) as stream:
             response = http1.response(stream)
         if not response.keep:
             self.close()
         return response
 
-    def _judge(self, response: http1.Response) -> Delivered | Failed:
+    def _judge(self, response: http1.HttpResponse) -> Delivered | NotDelivered:
         if response.status == 404 and beats.is_of_a_pod_not_known(response.body):
             return NOT_KNOWN
         if response.status != 200:
             said = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
-            return Failed(f"it answered {response.status} {said}".rstrip())
+            return NotDelivered(f"it answered {response.status} {said}".rstrip())
         answer = beats.answer(response.body)
         if answer is None:
-            return Failed("it answered 200 with something that is no heartbeat answer")
+            return NotDelivered("it answered 200 with something that is no heartbeat answer")
         self._follow(answer.ca)
         return Delivered(answer)
 
@@ -145,7 +145,7 @@ class Courier:
         for bundle in offered:
             try:
                 return self._verified(bundle)
-            except (ssl.SSLCertVerificationError, Unready):
+            except (ssl.SSLCertVerificationError, CannotSend):
                 # Not (yet) the one that the timekeeper's certificate is signed by: the established one
                 # counts.
                 continue
@@ -159,7 +159,7 @@ class Courier:
         return connection
 
 
-class _Answering(io.RawIOBase):
+class _DeadlineStream(io.RawIOBase):
     """What a server sends until a moment of the monotonic clock. A time-out for each read alone would let one
     that sends a byte now and then keep us for days."""
 
@@ -186,7 +186,7 @@ def _tls(server: tuple[str, int], bundle: str, timeout_s: float) -> ssl.SSLSocke
         # Remarks between the certificates may be in any language, certificates are ASCII.
         context.load_verify_locations(cadata=bundle.encode("ascii", "ignore").decode("ascii"))
     except (ssl.SSLError, ValueError):
-        raise Unready("the CA bundle holds no readable certificate") from None
+        raise CannotSend("the CA bundle holds no readable certificate") from None
     # As bytes: a str is encoded by the idna codec, whose tables take 0.4 MiB; settings let only ASCII pass.
     name = server[0].encode("ascii")
     raw = socket.create_connection((name, server[1]), timeout_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
@@ -204,7 +204,7 @@ def _bundle(ca: str) -> str:
         with open(ca, encoding="utf-8", errors="replace") as file:
             return file.read(MOST_BUNDLE)
     except (OSError, ValueError) as error:
-        raise Unready(f"the CA file {ca} cannot be read ({_cause(error)})") from None
+        raise CannotSend(f"the CA file {ca} cannot be read ({_cause(error)})") from None
 
 
 def _token(path: str) -> str:
@@ -212,9 +212,9 @@ def _token(path: str) -> str:
         with open(path, encoding="ascii") as file:
             token = file.read(MOST_TOKEN).strip()
     except (OSError, ValueError) as error:
-        raise Unready(f"the token file {path} cannot be read ({_cause(error)})") from None
+        raise CannotSend(f"the token file {path} cannot be read ({_cause(error)})") from None
     if not token or not all("!" <= letter <= "~" for letter in token):
-        raise Unready(f"the token file {path} holds no token")
+        raise CannotSend(f"the token file {path} holds no token")
     return token
 
 

@@ -20,12 +20,12 @@ class NotHTTP(ValueError):
     """The other side does not speak HTTP as we read it; the text says what was odd."""
 
 
-class Gone(ConnectionError):
+class ConnectionClosed(ConnectionError):
     """The other side closed the connection before it answered."""
 
 
 @value
-class Response:
+class HttpResponse:
     """``keep`` tells whether the connection may carry another exchange."""
 
     status: int
@@ -42,21 +42,21 @@ def request(authority: str, path: str, token: str, body: bytes) -> bytes:
     return head.encode("ascii") + body
 
 
-def response(stream: BinaryIO) -> Response:
-    """The next final response; ``Gone`` where there is none, ``NotHTTP`` where it cannot be read."""
+def response(stream: BinaryIO) -> HttpResponse:
+    """Reads the next final response. Raises `ConnectionClosed` or `NotHTTP`."""
     status = 100
     while 100 <= status < 200:
         version, status = _status(_line(stream))
         headers = _headers(stream)
     body, framed = _body(stream, status, headers)
     keep = framed and version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
-    return Response(status, body, keep)
+    return HttpResponse(status, body, keep)
 
 
 def _line(stream: BinaryIO) -> str:
     line = stream.readline(MOST_LINE)
     if not line:
-        raise Gone("the connection was closed without an answer")
+        raise ConnectionClosed("the connection was closed without an answer")
     if not line.endswith(b"\n"):
         raise NotHTTP("a line of the answer is cut off or too long")
     return line.decode("latin-1").rstrip("\r\n")

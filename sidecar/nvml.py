@@ -29,7 +29,7 @@ MOST_PERCENT = 100
 MOST_MIB = 1 << 24
 
 
-class Gauge:
+class PodCardReader:
     """Reads the cards; used by one thread at a time."""
 
     def __init__(

@@ -1,14 +1,15 @@
 """What the sidecar does next: beats on time whatever happens, one post under way at most, a last beat at the
 end.
 
-Everything outside comes in as ``Ports`` and every moment as an argument (milliseconds of the boot clock), so
-that an outage of a day is a loop in a test. Nothing here waits.
+All effects go through `ReporterPorts` and every moment is an argument (milliseconds of the boot clock), so a
+test can
+simulate a day's outage in a loop. Nothing here waits.
 """
 
 from __future__ import annotations
 
 from sidecar import beats, spool
-from sidecar.heartbeat_client import NOT_KNOWN, Delivered, Failed
+from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -41,18 +42,18 @@ NEVER = 1 << 62
 
 
 @value
-class Ports:
+class ReporterPorts:
     """The edges. ``post`` and ``gauge`` only start something, whose end is told to ``posted`` and
     ``gauged``."""
 
-    post: Callable[[spool.Post], None]
+    post: Callable[[spool.HeartbeatPost], None]
     gauge: Callable[[], None] | None
     keep: Callable[[spool.Spool], None]
     fraction: Callable[[], float]
     say: Say
 
 
-class Heart:
+class Reporter:
     """The sidecar's state. Call ``tick`` after each event and at ``due_ms``.
 
     ``ends_when_over``: nobody else ends it when the pod's other containers have ended (a plain container, not
@@ -60,7 +61,9 @@ class Heart:
     ``MOST_SILENCE_MS``.
     """
 
-    def __init__(self, ports: Ports, spooled: spool.Spool, now_ms: int, ends_when_over: bool = False) -> None:
+    def __init__(
+        self, ports: ReporterPorts, spooled: spool.Spool, now_ms: int, ends_when_over: bool = False
+    ) -> None:
         self._ports = ports
         self._ends_when_over = ends_when_over
         self._silent_until = now_ms + MOST_SILENCE_MS if ends_when_over else NEVER
@@ -109,7 +112,7 @@ class Heart:
         if self._gather_until is not None:
             self._beat(now_ms, devices)
 
-    def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
+    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
         """The post under way came to its end."""
         self._posting = False
         if isinstance(outcome, Delivered):
@@ -158,7 +161,7 @@ class Heart:
     def _beat(self, now_ms: int, devices: tuple[BeatDevice, ...]) -> None:
         self._gather_until = None
         before = len(self._spool.waiting)
-        self._spool = spool.add(self._spool, spool.Beat(now_ms, devices))
+        self._spool = spool.add(self._spool, spool.SpooledBeat(now_ms, devices))
         if len(self._spool.waiting) <= before and not self._folding:
             self._folding = True
             self._ports.say(
@@ -178,7 +181,7 @@ class Heart:
             self._last_try = self._end_at is not None
             self._ports.post(self._spool.post)
 
-    def _delivered(self, answer: beats.Answer, now_ms: int) -> None:
+    def _delivered(self, answer: beats.HeartbeatReply, now_ms: int) -> None:
         self._spool = spool.delivered(self._spool)
         self._folding = False
         if self._failures:

@@ -5,49 +5,51 @@ from __future__ import annotations
 import os
 import time
 
-from sidecar.background import errand
-from sidecar.disk import Disk, node_boot
-from sidecar.event_loop import End, Inbox
-from sidecar.heartbeat_client import Courier, Delivered, Failed
+from sidecar.background import run_in_background
+from sidecar.disk import SpoolFolder, node_boot
+from sidecar.event_loop import End, EventLoop
+from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
 from sidecar.log import say
-from sidecar.nvml import Gauge
-from sidecar.reporter import Heart, Ports
+from sidecar.nvml import PodCardReader
+from sidecar.reporter import Reporter, ReporterPorts
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
-    from sidecar.settings import Settings
+    from sidecar.settings import SidecarSettings
     from timekeeper.core.wire import BeatDevice
 
 AFTER_A_FAULT_MS = 5_000
 
 
 @value
-class Posted:
+class PostDone:
     """The courier came back."""
 
-    outcome: Delivered | Failed
+    outcome: Delivered | NotDelivered
 
 
 @value
-class Gauged:
+class CardsRead:
     """NVML was read."""
 
     devices: tuple[BeatDevice, ...]
 
 
-UNTRIED = Posted(Failed("no thread could be started, or the sidecar has a fault"))
-UNREAD = Gauged(())
+UNTRIED = PostDone(NotDelivered("no thread could be started, or the sidecar has a fault"))
+UNREAD = CardsRead(())
 
 
-def until_the_end(settings: Settings, inbox: Inbox) -> bool:
+def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
     """Beat until SIGTERM is in the inbox, or the pod is over where that ends the sidecar, and the last beat
     was tried; whether a thread did not come back."""
-    disk = Disk(settings.spool, node_boot())
-    courier = Courier(settings, boot_ms, disk.followed(), disk.follow)
-    gauge = Gauge(settings.cards, boot_ms, exclusive=settings.exclusive)
-    ports = Ports(
-        post=lambda post: errand(inbox, lambda: Posted(courier.deliver(post)), UNTRIED),
-        gauge=(lambda: errand(inbox, lambda: Gauged(gauge.read()), UNREAD)) if settings.cards else None,
+    disk = SpoolFolder(settings.spool, node_boot())
+    client = HeartbeatClient(settings, boot_ms, disk.followed(), disk.follow)
+    gauge = PodCardReader(settings.cards, boot_ms, exclusive=settings.exclusive)
+    ports = ReporterPorts(
+        post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
+        gauge=(lambda: run_in_background(loop, lambda: CardsRead(gauge.read()), UNREAD))
+        if settings.cards
+        else None,
         keep=disk.keep,
         fraction=fraction,
         say=say,
@@ -56,23 +58,23 @@ def until_the_end(settings: Settings, inbox: Inbox) -> bool:
     if not settings.cards:
         say("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: beats carry no figures")
     held = disk.load(os.urandom(8).hex(), boot_ms())
-    heart = Heart(ports, held, boot_ms(), settings.ends_when_over)
-    beat_on(heart, inbox)
+    heart = Reporter(ports, held, boot_ms(), settings.ends_when_over)
+    beat_on(heart, loop)
     if left := heart.unacknowledged():
         say("unacknowledged", beats=left, reason="the timekeeper may have missed them")
     if heart.waits_for_a_thread():
         return True
-    courier.close()
+    client.close()
     return False
 
 
-def beat_on(heart: Heart, inbox: Inbox, after_a_fault_ms: int = AFTER_A_FAULT_MS) -> None:
+def beat_on(heart: Reporter, loop: EventLoop, after_a_fault_ms: int = AFTER_A_FAULT_MS) -> None:
     """Wait for what comes first, take it in, do what is due; until the heart has ended."""
     faults: set[str] = set()
     wait_ms = 0
     while not heart.ended(boot_ms()):
         try:
-            _take(heart, inbox.wait(wait_ms))
+            _take(heart, loop.wait(wait_ms))
             heart.tick(boot_ms())
             wait_ms = max(0, heart.due_ms() - boot_ms())
         except Exception as error:
@@ -91,12 +93,12 @@ def fraction() -> float:
     return int.from_bytes(os.urandom(2), "big") / 65_535
 
 
-def _take(heart: Heart, event: object) -> None:
+def _take(heart: Reporter, event: object) -> None:
     if isinstance(event, End):
         heart.end(boot_ms())
-    elif isinstance(event, Posted):
+    elif isinstance(event, PostDone):
         heart.posted(event.outcome, boot_ms())
-    elif isinstance(event, Gauged):
+    elif isinstance(event, CardsRead):
         heart.gauged(event.devices, boot_ms())
 
 

@@ -39,12 +39,12 @@ _URL = re.compile(
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,90}")
 
 
-class Wrong(ValueError):
+class SettingError(ValueError):
     """A setting is missing or cannot be; the text is one sentence for whoever runs the sidecar."""
 
 
 @value
-class Settings:
+class SidecarSettings:
     """``authority`` is host and port as the URL wrote them; ``prefix`` the URL's path without a last slash;
     ``ends_when_over``: the sidecar ends by itself once the pod's other containers have ended; ``exclusive``:
     nobody else is on the pod's cards."""
@@ -61,17 +61,17 @@ class Settings:
     exclusive: bool
 
 
-def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """The settings; ``Wrong`` says what is amiss, ``SystemExit`` comes from ``--help`` and unknown flags."""
+def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSettings:
+    """The settings. Raises `SettingError` for a bad one, `SystemExit` for ``--help`` and unknown flags."""
     given = {name: environ.get(name, "") for name, _ in VARIABLES}
     if arguments:
         given |= _flags(arguments)
     missing = [name for name, _ in VARIABLES if not given[name].strip()]
     if missing:
         flags = ", ".join(map(_flag, missing))
-        raise Wrong(f"not set: {', '.join(missing)} (as flags: {flags}).")
+        raise SettingError(f"not set: {', '.join(missing)} (as flags: {flags}).")
     authority, host, port, prefix = _url(given["BURSAR_TIMEKEEPER_URL"].strip())
-    return Settings(
+    return SidecarSettings(
         authority,
         host,
         port,
@@ -86,10 +86,10 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 
 def ends_when_over(environ: Mapping[str, str]) -> bool:
-    """Whether the sidecar shall end by itself; ``Wrong`` where the variable is neither ``over`` nor empty."""
+    """Whether the sidecar ends by itself. Raises `SettingError` unless the variable is ``over`` or empty."""
     told = environ.get(ENDS, "").strip()
     if told not in ("", WHEN_OVER):
-        raise Wrong(f"{ENDS} is {told!r}, but must be {WHEN_OVER} or not set.")
+        raise SettingError(f"{ENDS} is {told!r}, but must be {WHEN_OVER} or not set.")
     return bool(told)
 
 
@@ -133,7 +133,7 @@ def _url(text: str) -> tuple[str, str, int, str]:
     match = _URL.fullmatch(text)
     port = int(match[2] or 443) if match else 0
     if not match or not 1 <= port <= 65535:
-        raise Wrong(
+        raise SettingError(
             f"BURSAR_TIMEKEEPER_URL is {text!r}, but must be an https URL such as https://timekeeper.example:8444."
         )
     authority = match[1] if match[2] is None else f"{match[1]}:{port}"
@@ -142,5 +142,5 @@ def _url(text: str) -> tuple[str, str, int, str]:
 
 def _ca(text: str) -> str:
     if trust.PEM not in text and "\n" in text.strip():
-        raise Wrong(f"BURSAR_CA holds several lines, but none of them is {trust.PEM}.")
+        raise SettingError(f"BURSAR_CA holds several lines, but none of them is {trust.PEM}.")
     return text

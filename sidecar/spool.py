@@ -38,7 +38,7 @@ _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 @value
-class Beat:
+class SpooledBeat:
     """The pod ran at ``at_ms``; ``devices`` is what NVML said of its cards then, if anything."""
 
     at_ms: int
@@ -46,12 +46,12 @@ class Beat:
 
 
 @value
-class Post:
+class HeartbeatPost:
     """Beats as they were first sent together, under the run and the count of then."""
 
     boot: str
     sequence: int
-    beats: tuple[Beat, ...]
+    beats: tuple[SpooledBeat, ...]
 
 
 @value
@@ -60,10 +60,10 @@ class Spool:
 
     boot: str
     sequence: int
-    post: Post | None
-    waiting: tuple[Beat, ...]
+    post: HeartbeatPost | None
+    waiting: tuple[SpooledBeat, ...]
 
-    def beats(self) -> tuple[Beat, ...]:
+    def beats(self) -> tuple[SpooledBeat, ...]:
         """Every beat not acknowledged, in the order of time."""
         return (self.post.beats if self.post else ()) + self.waiting
 
@@ -73,12 +73,12 @@ def empty(boot: str) -> Spool:
     return Spool(boot, 1, None, ())
 
 
-def add(spool: Spool, beat: Beat) -> Spool:
+def add(spool: Spool, beat: SpooledBeat) -> Spool:
     """The spool with one beat more, folded where it was full."""
     return Spool(spool.boot, spool.sequence, spool.post, _folded((*spool.waiting, beat)))
 
 
-def fold(beats: tuple[Beat, ...], most: int) -> tuple[Beat, ...]:
+def fold(beats: tuple[SpooledBeat, ...], most: int) -> tuple[SpooledBeat, ...]:
     """At most ``most`` (two or more) of the beats, first and last among them, with gaps as even as may be."""
     while len(beats) > most:
         gaps = ((beats[i + 1].at_ms - beats[i - 1].at_ms, i) for i in range(1, len(beats) - 1))
@@ -92,7 +92,7 @@ def sending(spool: Spool) -> Spool:
     if spool.post or not spool.waiting:
         return spool
     most = min(MOST_IN_A_POST, MOST_FIGURES_IN_A_POST // _most_figures(spool.waiting))
-    post = Post(spool.boot, spool.sequence, spool.waiting[:most])
+    post = HeartbeatPost(spool.boot, spool.sequence, spool.waiting[:most])
     return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[most:])
 
 
@@ -101,7 +101,7 @@ def delivered(spool: Spool) -> Spool:
     return Spool(spool.boot, spool.sequence, None, spool.waiting)
 
 
-def document(post: Post, now_ms: int) -> Heartbeats:
+def document(post: HeartbeatPost, now_ms: int) -> Heartbeats:
     """The body of ``POST /v1/heartbeats``, with ages as of now."""
     return {
         "version": 1,
@@ -146,38 +146,38 @@ def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
     return Spool(boot, 1, sent or None, _folded(waiting))
 
 
-def _folded(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+def _folded(beats: tuple[SpooledBeat, ...]) -> tuple[SpooledBeat, ...]:
     return fold(beats, _room(beats))
 
 
-def _room(beats: tuple[Beat, ...]) -> int:
+def _room(beats: tuple[SpooledBeat, ...]) -> int:
     return min(MOST_WAITING, MOST_FIGURES_WAITING // _most_figures(beats))
 
 
-def _most_figures(beats: tuple[Beat, ...]) -> int:
+def _most_figures(beats: tuple[SpooledBeat, ...]) -> int:
     return max((len(beat.devices) for beat in beats), default=0) or 1
 
 
-def _written(beats: tuple[Beat, ...]) -> list[tuple[int, tuple[BeatDevice, ...]]]:
+def _written(beats: tuple[SpooledBeat, ...]) -> list[tuple[int, tuple[BeatDevice, ...]]]:
     return [(beat.at_ms, beat.devices) for beat in beats]
 
 
-def _post(read: dict[str, object], now_ms: int) -> Post:
+def _post(read: dict[str, object], now_ms: int) -> HeartbeatPost:
     beats = _beats(read["beats"], now_ms)
     if not 1 <= len(beats) <= MOST_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
         raise ValueError
     if len(beats) * _most_figures(beats) > MOST_FIGURES_IN_A_POST:
         raise ValueError
-    return Post(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
+    return HeartbeatPost(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
 
 
-def _beats(read: object, now_ms: int) -> tuple[Beat, ...]:
+def _beats(read: object, now_ms: int) -> tuple[SpooledBeat, ...]:
     return tuple(_beat(each, now_ms) for each in _rows(read, MOST_BEATS))
 
 
-def _beat(read: object, now_ms: int) -> Beat:
+def _beat(read: object, now_ms: int) -> SpooledBeat:
     at, devices = _rows(read, 2)
-    return Beat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MOST_CARDS))))
+    return SpooledBeat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MOST_CARDS))))
 
 
 def _whole(read: object, most: int) -> int:

@@ -20,7 +20,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class AdminApi:
     """The API server at `url`, trusted by the CA in `ca_file`, called with a bearer token."""
 
     url: str

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.local.errors import LocalError
 from deploy.local.golang import GO_WHEEL, Workshop, find_go, install_go, known_failure, last_lines, run_logged
-from deploy.local.tools import TOOLS, Source, Tool, asked_version, cache_folder, cached_path, find
+from deploy.local.tools import TOOLS, GoModule, Tool, asked_version, cache_folder, cached_path, find
 
 Say = Callable[[str], None]
 
@@ -115,7 +115,7 @@ def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path
 class _GoBuild:
     """One `go build` of the tools that come from one module."""
 
-    source: Source
+    source: GoModule
     go: Path
     workshop: Workshop
     environ: Mapping[str, str]
@@ -173,7 +173,7 @@ class _GoBuild:
         return output
 
 
-def go_mod(source: Source, replaces: list[str]) -> str:
+def go_mod(source: GoModule, replaces: list[str]) -> str:
     """The go.mod to build in: this one module at its version, and its staged siblings at theirs; Go settles
     the rest from the module's own.
     """
@@ -194,7 +194,7 @@ def staged_siblings(text: str) -> list[str]:
     return re.findall(r"^\s*(?:replace\s+)?(\S+)\s+=>\s+\./staging/src/\1\s*$", text, re.M)
 
 
-def ldflags(source: Source) -> str:
+def ldflags(source: GoModule) -> str:
     """What the linker is told: no debug tables, and the version that the binaries are to call themselves."""
     return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in source.stamps)])
 

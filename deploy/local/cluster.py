@@ -12,7 +12,7 @@ from types import TracebackType
 import yaml
 
 from deploy.local import commands
-from deploy.local.api import Api
+from deploy.local.api import AdminApi
 from deploy.local.build import Say, binaries
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
@@ -56,7 +56,7 @@ class ControlPlane:
     admin_token: str
     admin_kubeconfig: Path
     kubectl_path: Path
-    api: Api
+    api: AdminApi
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ControlPlane:
         for name, token in tokens.nodes.items():
             self.kubeconfig(token, f"node-{name}")
         (self.folder / "stages.yaml").write_text(yaml.safe_dump_all(stages()))
-        self.api = Api(self.url, self.ca_file, tokens.admin)
+        self.api = AdminApi(self.url, self.ca_file, tokens.admin)
 
     def _start(self, port: int) -> None:
         self._run("etcd", commands.etcd())

@@ -40,10 +40,10 @@ def demo(say: Say) -> None:
     with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack) as sidecars:
         say(f"Bursar is up on Kubernetes at {cp.url} after {time.monotonic() - began:.0f} s")
         lay_out(stack)
-        story = Story(stack, sidecars)
-        story.until("the budgets to be known to every webhook worker", lambda: budgets_are_known(story))
+        run = DemoRun(stack, sidecars)
+        run.until("the budgets to be known to every webhook worker", lambda: budgets_are_known(run))
         for step in STEPS:
-            step(story)
+            step(run)
     print(f"\nAll {len(STEPS)} steps held, in {time.monotonic() - began:.0f} s.")
 
 
@@ -62,10 +62,10 @@ def lay_out(stack: Stack) -> None:
     stack.cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", budgets)
 
 
-def budgets_are_known(story: "Story") -> bool:
+def budgets_are_known(run: "DemoRun") -> bool:
     """Whether both budgets stand in the table of each worker: five dry reviews of each namespace find
     them."""
-    return all(standing_of(story.dry_run(namespace)) == "IN_BUDGET" for namespace in 5 * ("team-a", "team-b"))
+    return all(standing_of(run.dry_run(namespace)) == "IN_BUDGET" for namespace in 5 * ("team-a", "team-b"))
 
 
 def standing_of(pod: Json) -> str:
@@ -73,7 +73,7 @@ def standing_of(pod: Json) -> str:
     return str(pod["metadata"]["annotations"]["bursar.dev/standing"])
 
 
-class Story:
+class DemoRun:
     """The steps' hands and eyes: runs kubectl and shows it, waits, checks."""
 
     def __init__(self, stack: Stack, sidecars: Sidecars) -> None:
@@ -161,11 +161,11 @@ def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: s
     }
 
 
-def a_malformed_pod_is_refused(story: Story) -> None:
+def a_malformed_pod_is_refused(run: DemoRun) -> None:
     """Step 1."""
-    story.title("A malformed request is refused with a sentence that tells how to mend it")
+    run.title("A malformed request is refused with a sentence that tells how to mend it")
     manifest = gpu_pod("typo", "team-a", "big", gpu_percent="150", gpu_memory="8")
-    output = story.shown("apply", "-f", "-", manifest=manifest)
+    output = run.shown("apply", "-f", "-", manifest=manifest)
     check(
         "denied the request" in output and "multiple of 100" in output,
         "refused, with all that is wrong at once",
@@ -173,21 +173,21 @@ def a_malformed_pod_is_refused(story: Story) -> None:
     )
 
 
-def two_half_cards_share_one(story: Story) -> None:
+def two_half_cards_share_one(run: DemoRun) -> None:
     """Step 2."""
-    story.title("Two pods that ask for half a card each are placed on the same card")
-    story.shown("apply", "-f", "-", manifest=gpu_pod("half-1", "team-a", "big", gpu_percent="50"))
-    story.until_running("half-1")
+    run.title("Two pods that ask for half a card each are placed on the same card")
+    run.shown("apply", "-f", "-", manifest=gpu_pod("half-1", "team-a", "big", gpu_percent="50"))
+    run.until_running("half-1")
     second_half = gpu_pod("half-2", "team-a", "big", gpu_percent="50")
-    story.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(second_half))
-    story.until_running("half-2")
+    run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(second_half))
+    run.until_running("half-2")
     columns = (
         "NAME:.metadata.name,NODE:.spec.nodeName,CLASS:.spec.priorityClassName,"
         r"STANDING:.metadata.annotations.bursar\.dev/standing,"
         r"CARD:.metadata.annotations.visible-devices\.bursar\.dev/train"
     )
-    story.shown("get", "pods", "-n", "team-a", "-o", f"custom-columns={columns}")
-    first, second = story.pod("half-1"), story.pod("half-2")
+    run.shown("get", "pods", "-n", "team-a", "-o", f"custom-columns={columns}")
+    first, second = run.pod("half-1"), run.pod("half-2")
     check(card_of(first) == card_of(second) != "", "both are on one card", (card_of(first), card_of(second)))
     written = (standing_of(first), first["spec"]["priorityClassName"])
     check(written == ("IN_BUDGET", "gpu-default-priority"), "the priority follows from the budget", written)
@@ -199,45 +199,45 @@ def card_of(pod: Json) -> str:
     return str(pod["metadata"]["annotations"].get("visible-devices.bursar.dev/train", ""))
 
 
-def a_third_pod_waits_for_a_card(story: Story) -> None:
+def a_third_pod_waits_for_a_card(run: DemoRun) -> None:
     """Step 3: the example of Intel's GPU Aware Scheduling, where the node has room in sum and no card has."""
-    story.title("A node of 2 cards x 8 GB and three pods of 5 GB: 6 GB are free in sum, yet no card has 5")
+    run.title("A node of 2 cards x 8 GB and three pods of 5 GB: 6 GB are free in sum, yet no card has 5")
     for name in ("five-1", "five-2"):
         manifest = gpu_pod(name, "team-a", "small", gpu_memory="5000")
-        story.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(manifest))
-        story.until_running(name)
-    story.shown("apply", "-f", "-", manifest=gpu_pod("five-3", "team-a", "small", gpu_memory="5000"))
+        run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+        run.until_running(name)
+    run.shown("apply", "-f", "-", manifest=gpu_pod("five-3", "team-a", "small", gpu_memory="5000"))
     sentence = "no card has 5000 MiB free"
-    story.until("the refusal to be told", lambda: sentence in _events(story, "five-3"))
-    output = story.shown("describe", "pod", "five-3", "-n", "team-a", from_line="Events:")
+    run.until("the refusal to be told", lambda: sentence in _events(run, "five-3"))
+    output = run.shown("describe", "pod", "five-3", "-n", "team-a", from_line="Events:")
     check(sentence in output, "kubectl describe says why it waits")
-    check(card_of(story.pod("five-1")) != card_of(story.pod("five-2")), "the other two have a card each")
-    story.shown("delete", "pod", "five-1", "-n", "team-a", "--wait=false")
+    check(card_of(run.pod("five-1")) != card_of(run.pod("five-2")), "the other two have a card each")
+    run.shown("delete", "pod", "five-1", "-n", "team-a", "--wait=false")
     gone = "/api/v1/namespaces/team-a/pods/five-1"
-    story.until("the first to be gone", lambda: not story.stack.exists(gone))
+    run.until("the first to be gone", lambda: not run.stack.exists(gone))
     freed = time.monotonic()
-    story.until("the third to be bound", lambda: bool(story.pod("five-3")["spec"].get("nodeName")))
+    run.until("the third to be bound", lambda: bool(run.pod("five-3")["spec"].get("nodeName")))
     took = time.monotonic() - freed
     check(took < 1, f"the third was bound at most {took:.2f} s after the first had gone", took)
 
 
-def _events(story: Story, name: str) -> str:
-    return story.stack.cp.kubectl(
+def _events(run: DemoRun, name: str) -> str:
+    return run.stack.cp.kubectl(
         "get", "events", "-n", "team-a", "--field-selector", f"involvedObject.name={name}"
     ).stdout
 
 
-def a_budget_runs_out(story: Story) -> None:
+def a_budget_runs_out(run: DemoRun) -> None:
     """Step 4."""
-    story.title("team-b has a budget of 4 GPU-seconds, once; a pod on a whole card spends it")
-    story.shown("get", "configmap", "bursar-budgets", "-n", "bursar-system", "-o", r"jsonpath={.data.team-b}")
+    run.title("team-b has a budget of 4 GPU-seconds, once; a pod on a whole card spends it")
+    run.shown("get", "configmap", "bursar-budgets", "-n", "bursar-system", "-o", r"jsonpath={.data.team-b}")
     spender = gpu_pod("spender", "team-b", "single", run_for="8s", gpu_percent="100")
-    story.shown("apply", "-f", "-", manifest=spender)
-    standing = standing_of(story.pod("spender", "team-b"))
+    run.shown("apply", "-f", "-", manifest=spender)
+    standing = standing_of(run.pod("spender", "team-b"))
     check(standing == "IN_BUDGET", "it was admitted in budget", standing)
-    story.until_running("spender", "team-b")
-    story.until("the budget to run out", lambda: _budget(story)["standing"] == "OVER_BUDGET", within_s=20)
-    budget = story.get("/v1/budgets/team-b")
+    run.until_running("spender", "team-b")
+    run.until("the budget to run out", lambda: _budget(run)["standing"] == "OVER_BUDGET", within_s=20)
+    budget = run.get("/v1/budgets/team-b")
     spent = budget["posted"] + budget["pending"]
     check(
         spent >= budget["granted"] == SMALL_BUDGET,
@@ -246,52 +246,50 @@ def a_budget_runs_out(story: Story) -> None:
     )
 
 
-def _budget(story: Story) -> Json:
-    budget: Json = story.stack.get("/v1/budgets/team-b", story.reader)
+def _budget(run: DemoRun) -> Json:
+    budget: Json = run.stack.get("/v1/budgets/team-b", run.reader)
     return budget
 
 
-def the_charge_is_exact(story: Story) -> None:
+def the_charge_is_exact(run: DemoRun) -> None:
     """Step 5."""
-    story.title(
+    run.title(
         "The pod ends by itself; what was charged is wall time x rate, from the kubelet's own timestamps"
     )
-    story.until(
+    run.until(
         "the spender to end",
-        lambda: story.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
+        lambda: run.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
         within_s=20,
     )
-    story.until(
-        "the charge to be posted", lambda: _budget(story)["pending"] == 0 and _budget(story)["posted"] > 0
-    )
-    state = story.pod("spender", "team-b")["status"]["containerStatuses"][0]["state"]["terminated"]
+    run.until("the charge to be posted", lambda: _budget(run)["pending"] == 0 and _budget(run)["posted"] > 0)
+    state = run.pod("spender", "team-b")["status"]["containerStatuses"][0]["state"]["terminated"]
     print(f"   | startedAt {state['startedAt']}  finishedAt {state['finishedAt']}")
     wall_s = _seconds(state["finishedAt"]) - _seconds(state["startedAt"])
-    charged_s = Decimal(_budget(story)["posted"]) / GPU_SECONDS
+    charged_s = Decimal(_budget(run)["posted"]) / GPU_SECONDS
     check(
         abs(charged_s - wall_s) <= 1,
         f"charged {charged_s} GPU-seconds for {wall_s} s on one whole card",
         charged_s,
     )
-    check(_beats(story) > 0, "its sidecar's heartbeats were heard, with its own token")
+    check(_beats(run) > 0, "its sidecar's heartbeats were heard, with its own token")
 
 
 def _seconds(timestamp: str) -> int:
     return int(time.mktime(time.strptime(timestamp, "%Y-%m-%dT%H:%M:%SZ")))
 
 
-def _beats(story: Story) -> int:
-    lines = story.stack.get("/metrics", story.reader).splitlines()
+def _beats(run: DemoRun) -> int:
+    lines = run.stack.get("/metrics", run.reader).splitlines()
     counted = [line for line in lines if line.startswith("bursar_heartbeats_total")]
     return int(sum(float(line.rsplit(" ", 1)[1]) for line in counted))
 
 
-def the_next_pod_is_demoted(story: Story) -> None:
+def the_next_pod_is_demoted(run: DemoRun) -> None:
     """Step 6."""
-    story.title("The next pod of team-b is admitted behind everyone who has budget left")
-    output = story.shown("apply", "-f", "-", manifest=gpu_pod("late", "team-b", "single", gpu_percent="100"))
-    story.until_running("late", "team-b")
-    pod = story.pod("late", "team-b")
+    run.title("The next pod of team-b is admitted behind everyone who has budget left")
+    output = run.shown("apply", "-f", "-", manifest=gpu_pod("late", "team-b", "single", gpu_percent="100"))
+    run.until_running("late", "team-b")
+    pod = run.pod("late", "team-b")
     check("Warning" in output, "the user is told")
     check(
         (pod["spec"]["priorityClassName"], pod["spec"]["priority"]) == ("gpu-lower-priority", -5),
@@ -300,56 +298,56 @@ def the_next_pod_is_demoted(story: Story) -> None:
     )
 
 
-def an_in_budget_pod_takes_its_place(story: Story) -> None:
+def an_in_budget_pod_takes_its_place(run: DemoRun) -> None:
     """Step 7."""
-    story.title("The only card of that node is taken; a pod of team-a, which has budget left, takes it over")
-    story.shown("apply", "-f", "-", manifest=gpu_pod("urgent", "team-a", "single", gpu_percent="100"))
-    story.until_running("urgent")
-    output = story.shown(
+    run.title("The only card of that node is taken; a pod of team-a, which has budget left, takes it over")
+    run.shown("apply", "-f", "-", manifest=gpu_pod("urgent", "team-a", "single", gpu_percent="100"))
+    run.until_running("urgent")
+    output = run.shown(
         "get", "events", "-n", "team-b", "--field-selector", "involvedObject.name=late,reason=Preempted"
     )
     check("Preempted" in output, "the demoted pod was preempted", output)
-    check(not _holds_a_card(story), "and has gone")
+    check(not _holds_a_card(run), "and has gone")
 
 
-def _holds_a_card(story: Story) -> bool:
-    names = story.stack.cp.kubectl(
+def _holds_a_card(run: DemoRun) -> bool:
+    names = run.stack.cp.kubectl(
         "get", "pods", "-n", "team-b", "--field-selector", "status.phase=Running", "-o", "name"
     )
     return "late" in names.stdout
 
 
-def the_report(story: Story) -> None:
+def the_report(run: DemoRun) -> None:
     """Step 8."""
-    story.title("The quota report, over REST: who used how much GPU time")
-    story.until("every charge of team-b to be posted", lambda: _budget(story)["pending"] == 0)
-    table = story.get("/v1/usage?group=namespace&format=csv")
+    run.title("The quota report, over REST: who used how much GPU time")
+    run.until("every charge of team-b to be posted", lambda: _budget(run)["pending"] == 0)
+    table = run.get("/v1/usage?group=namespace&format=csv")
     rows = [line.split(",") for line in table.strip().splitlines()]
     named = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
     amounts = {row["namespace"]: int(row["amount"]) for row in named}
     check(
-        amounts["team-b"] == _budget(story)["posted"],
+        amounts["team-b"] == _budget(run)["posted"],
         "the report agrees with the ledger to the unit",
         amounts,
     )
     check(amounts["team-a"] > 0, "and team-a's pods are in it")
-    print_table(story)
+    print_table(run)
 
 
-def print_table(story: Story) -> None:
+def print_table(run: DemoRun) -> None:
     """The closing table: each namespace's budget as it stands."""
     print(
         f"\n   {'NAMESPACE':<12}{'STANDING':<14}{'GRANTED':>14}{'POSTED':>14}{'PENDING':>14}   (GPU-seconds)"
     )
     for namespace in ("team-a", "team-b"):
-        budget = story.stack.get(f"/v1/budgets/{namespace}", story.reader)
+        budget = run.stack.get(f"/v1/budgets/{namespace}", run.reader)
         figures = "".join(
             f"{Decimal(budget[key] or 0) / GPU_SECONDS:>14.3f}" for key in ("granted", "posted", "pending")
         )
         print(f"   {namespace:<12}{budget['standing']:<14}{figures}")
 
 
-STEPS: tuple[Callable[[Story], None], ...] = (
+STEPS: tuple[Callable[[DemoRun], None], ...] = (
     a_malformed_pod_is_refused,
     two_half_cards_share_one,
     a_third_pod_waits_for_a_card,

@@ -28,7 +28,7 @@ CLUSTER_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class LocalAuthority:
     """A certificate authority that lives as long as the folder of its control plane."""
 
     certificate: x509.Certificate
@@ -60,7 +60,7 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM), private_pem(key)
 
 
-def new_authority(name: str) -> Authority:
+def new_authority(name: str) -> LocalAuthority:
     """A fresh self-signed authority that Python's strict verification accepts too."""
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
@@ -81,7 +81,7 @@ def new_authority(name: str) -> Authority:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Authority(certificate, key)
+    return LocalAuthority(certificate, key)
 
 
 def _builder(

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from deploy.local import cleanup as leftovers
+from deploy.local import cleanup
 from deploy.local.cleanup import BRIDGE, CGROUP, FOLDER, LOCK, NETWORK
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
@@ -39,7 +39,7 @@ def hindrance() -> str | None:
     """Why this machine cannot have a real node, in a few words; None where it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a real node needs root on Linux"
-    if leftovers.has_other_kubelet():
+    if cleanup.has_other_kubelet():
         return "a real node needs a machine that is not one already: a kubelet runs here"
     missing = [tool for tool in ("ip", "cc") if not shutil.which(tool)]
     if missing:
@@ -55,7 +55,7 @@ def _has_seccomp() -> bool:
     return program is not None and subprocess.run([program, "--exists", "libseccomp"]).returncode == 0
 
 
-class Machine:
+class NodeHost:
     """A context manager: this machine made ready for a node, with its bridge up at ``GATEWAY`` and containerd
     running. What an earlier node left is taken away first, and all of this one at exit."""
 
@@ -63,13 +63,13 @@ class Machine:
         self.tools = tools
         self._stack = ExitStack()
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self) -> "NodeHost":
         with ExitStack() as stack:
             # Held by the open file: the kernel frees it however this process ends.
             lock = stack.enter_context(LOCK.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            leftovers.sweep()
-            stack.callback(leftovers.sweep)
+            cleanup.sweep()
+            stack.callback(cleanup.sweep)
             self._lay_out()
             self.processes = stack.enter_context(Processes(FOLDER))
             self.processes.start(
@@ -86,7 +86,7 @@ class Machine:
 
     def _lay_out(self) -> None:
         FOLDER.mkdir(mode=0o755)
-        leftovers.remember()
+        cleanup.remember()
         for folder in (_CONFIGURED / "cni", _LOGS):
             folder.mkdir(parents=True)
         (_CONFIGURED / "containerd.toml").write_text(_containerd_configuration(self.tools))
@@ -97,7 +97,7 @@ class Machine:
             ("link", "set", BRIDGE, "up"),
         ):
             _must(["ip", *command])
-        for group in leftovers.cgroup_folders():
+        for group in cleanup.cgroup_folders():
             _make_cgroup(group)
 
     def _serves(self) -> bool:
@@ -122,7 +122,7 @@ class RealNode:
     (``Options(listen=GATEWAY, nodes=(name,))``).
     """
 
-    def __init__(self, machine: Machine, control_plane: ControlPlane, name: str) -> None:
+    def __init__(self, machine: NodeHost, control_plane: ControlPlane, name: str) -> None:
         self.machine = machine
         self.cp = control_plane
         self.name = name

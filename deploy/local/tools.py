@@ -27,7 +27,7 @@ _K8S_STAMP = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GoModule:
     """A Go module that binaries are built from.
 
     `series` is the major.minor that we test: a binary found on the machine is taken if it is of that series.
@@ -55,19 +55,19 @@ class Tool:
     """One binary: its file name, where its Go `main` package is, and how it tells its version."""
 
     name: str
-    source: Source
+    source: GoModule
     package: str
     version_args: tuple[str, ...] = ("--version",)
 
 
-KUBERNETES = Source("kubernetes", "k8s.io/kubernetes", KUBERNETES_VERSION, _K8S_STAMP, staged=True)
-ETCD = Source("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION)
-KWOK = Source(
+KUBERNETES = GoModule("kubernetes", "k8s.io/kubernetes", KUBERNETES_VERSION, _K8S_STAMP, staged=True)
+ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION)
+KWOK = GoModule(
     "kwok", "sigs.k8s.io/kwok", KWOK_VERSION, (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",)
 )
 
 _CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
-CONTAINERD = Source(
+CONTAINERD = GoModule(
     "containerd",
     _CONTAINERD_MODULE,
     CONTAINERD_VERSION,
@@ -75,9 +75,9 @@ CONTAINERD = Source(
     tags=("no_btrfs", "no_devmapper", "no_zfs"),
 )
 # Without seccomp it would refuse every pod that asks for the runtime's default profile, as ours do.
-RUNC = Source("runc", "github.com/opencontainers/runc", RUNC_VERSION, tags=("seccomp",), cgo=True)
+RUNC = GoModule("runc", "github.com/opencontainers/runc", RUNC_VERSION, tags=("seccomp",), cgo=True)
 _CNI_MODULE = "github.com/containernetworking/plugins"
-CNI = Source(
+CNI = GoModule(
     "cni",
     _CNI_MODULE,
     CNI_VERSION,

@@ -13,7 +13,7 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-node: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from sidecar.event_loop import Inbox
+from sidecar.event_loop import EventLoop
 from sidecar.log import tell
 from sidecar.node import run, settings
 from sidecar.value import TYPE_CHECKING
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM; the exit code is 0 then, 2 for wrong settings, 1 where the port is taken."""
     read = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
     try:
-        run.until_the_end(read, Inbox())
+        run.until_the_end(read, EventLoop())
     except OSError as error:
         tell(f"bursar-node: --listen {read.host}:{read.port}: {error.strerror or error}")
         return 1

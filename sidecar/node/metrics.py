@@ -35,7 +35,7 @@ class Page:
     at_ms: int
 
 
-class Board:
+class MetricsPage:
     """The page that is shown now; the main thread puts up another, those that serve read it."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -98,16 +98,16 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
 
 
 def serve(
-    board: Board, host: str, port: int, request_s: float = REQUEST_S
+    board: MetricsPage, host: str, port: int, request_s: float = REQUEST_S
 ) -> http.server.ThreadingHTTPServer:
     """Listen and answer in threads of its own, a request in ``request_s`` at most; raises OSError where it
     cannot listen."""
-    server = (_OverIPv6 if ":" in host else _Server)((host, port), _handler(board), request_s)
+    server = (_OverIPv6 if ":" in host else _BoundedServer)((host, port), _handler(board), request_s)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _BoundedServer(http.server.ThreadingHTTPServer):
     """Whoever reaches the node may come, so there are few threads, each for a short while. Who comes when all
     are taken has the place of whoever was there longest: the kubelet's probes are quick."""
 
@@ -162,7 +162,7 @@ class _Server(http.server.ThreadingHTTPServer):
         say("scrape-failed", error=type(sys.exception()).__name__)
 
 
-class _OverIPv6(_Server):
+class _OverIPv6(_BoundedServer):
     address_family = socket.AF_INET6
 
 
@@ -171,7 +171,7 @@ def _hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(board: Board) -> type[http.server.BaseHTTPRequestHandler]:
+def _handler(board: MetricsPage) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = REQUEST_S
 

@@ -11,30 +11,28 @@ import os
 import threading
 import time
 
-from sidecar.background import errand
-from sidecar.disk import Disk, node_boot
-from sidecar.event_loop import End, Inbox
-from sidecar.heartbeat_client import Courier, Delivered, Failed
+from sidecar.background import run_in_background
+from sidecar.disk import SpoolFolder, node_boot
+from sidecar.event_loop import End, EventLoop
+from sidecar.heartbeat_client import HeartbeatClient, NotDelivered
 from sidecar.log import say
 from sidecar.node import metrics
-from sidecar.node.agent import Agent, Ports
-from sidecar.node.duties import Duties
+from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube import api
-from sidecar.node.kube.events import Events
+from sidecar.node.kube.events import EventPoster
 from sidecar.node.kube.informer import follow
-from sidecar.node.nvml.cards import Reader
-from sidecar.node.state import api_objects as pods
-from sidecar.node.state import report_spool as kept
-from sidecar.node.state import reports
-from sidecar.node.values import Broke, Look, NodeSeen
-from sidecar.run import boot_ms, fraction
+from sidecar.node.nvml.cards import NvmlReader
+from sidecar.node.state import api_objects, report_spool, reports
+from sidecar.node.usage_tasks import UsageTasks
+from sidecar.node.values import CardFailed, NodeState, NvmlReading
+from sidecar.run import PostDone, boot_ms, fraction
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from sidecar.node.settings import Settings
-    from sidecar.node.state.api_objects import Listed
+    from sidecar.node.settings import AgentSettings
+    from sidecar.node.state.api_objects import NodePods
 
 BREATH_MS = 200  # after an event of the driver, so that a storm of them is no storm of looks
 AFTER_A_FAULT_MS = 5_000
@@ -42,85 +40,78 @@ TICK_MS = 1_000
 
 
 @value
-class Looked:
+class ReadingTaken:
     """NVML was read."""
 
-    look: Look
+    look: NvmlReading
 
 
 @value
-class NodeHeard:
+class NodeChanged:
     """The node as it stands; None: there is none of this name."""
 
-    node: NodeSeen | None
+    node: NodeState | None
 
 
 @value
-class PodsHeard:
+class PodsChanged:
     """All pods of the node that have not ended."""
 
-    pods: Listed
+    pods: NodePods
 
 
 @value
-class PodsLost:
+class PodsUnknown:
     """They cannot be followed now: what was heard last may be old."""
 
 
-@value
-class Posted:
-    """The courier came back."""
-
-    outcome: Delivered | Failed
+UNTRIED = PostDone(NotDelivered("no thread could be started, or the agent has a fault"))
 
 
-UNTRIED = Posted(Failed("no thread could be started, or the agent has a fault"))
-
-
-def until_the_end(settings: Settings, inbox: Inbox) -> None:
+def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Be the node's agent until SIGTERM is in the inbox. Raises OSError where the metrics' port is taken."""
-    server = api.Api(settings.api_url, settings.api_ca, settings.api_token_file)
-    events = Events(server, settings.node_name)
-    board = metrics.Board(boot_ms)
+    server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
+    events = EventPoster(server, settings.node_name)
+    board = metrics.MetricsPage(boot_ms)
     metrics.serve(board, settings.host, settings.port)
     boot = node_boot()
     agent = Agent(_ports(server, events, settings.node_name), boot, settings.look_every_ms, boot_ms())
-    told = _reports(settings, inbox)
-    duties = Duties(settings, agent, told, events, boot)
+    told = _reports(settings, loop)
+    duties = UsageTasks(settings, agent, told, events, boot)
     say("started", node=settings.node_name, api=settings.api_url, reports=bool(told))
     _start(
-        "cards", lambda: watch_cards(Reader(boot_ms, settings.ignored_xids), inbox, settings.look_every_ms)
+        "cards", lambda: watch_cards(NvmlReader(boot_ms, settings.ignored_xids), loop, settings.look_every_ms)
     )
-    _start("node", lambda: _follow_node(server, settings.node_name, inbox))
-    _start("pods", lambda: _follow_pods(server, settings.node_name, inbox))
+    _start("node", lambda: _follow_node(server, settings.node_name, loop))
+    _start("pods", lambda: _follow_pods(server, settings.node_name, loop))
     _start("events", events.run)
-    _loop(inbox, agent, duties, board)
+    _loop(loop, agent, duties, board)
 
 
-def watch_cards(reader: Reader, inbox: Inbox, every_ms: int) -> None:
+def watch_cards(reader: NvmlReader, loop: EventLoop, every_ms: int) -> None:
     """For ever: look, then wait for an event of the driver, or for the next look."""
     while True:
-        inbox.put(Looked(reader.look()))
+        loop.put(ReadingTaken(reader.look()))
         until = boot_ms() + every_ms
         while (left := until - boot_ms()) > 0:
             if not reader.waits:
                 time.sleep(left / 1000)
                 break
             if broke := reader.wait(left):
-                inbox.put(broke)
+                loop.put(broke)
                 time.sleep(BREATH_MS / 1000)
                 break
 
 
-def _loop(inbox: Inbox, agent: Agent, duties: Duties, board: metrics.Board) -> None:
+def _loop(loop: EventLoop, agent: Agent, duties: UsageTasks, board: metrics.MetricsPage) -> None:
     faults: set[str] = set()
     wait_ms = 0
     while not duties.ended(boot_ms()):
         try:
-            event = inbox.wait(wait_ms)
+            event = loop.wait(wait_ms)
             while event is not None:  # all that came, or what waits behind others would seem not to have come
                 _take(event, agent, duties)
-                event = inbox.wait(0)
+                event = loop.wait(0)
             now = boot_ms()
             agent.tick(now)
             duties.tick(now)
@@ -136,44 +127,44 @@ def _loop(inbox: Inbox, agent: Agent, duties: Duties, board: metrics.Board) -> N
                 say("fault", where="loop", reason=f"{type(error).__name__}: {error}")
 
 
-def _take(event: object, agent: Agent, duties: Duties) -> None:
+def _take(event: object, agent: Agent, duties: UsageTasks) -> None:
     now = boot_ms()
     match event:
-        case Looked():
+        case ReadingTaken():
             agent.looked(event.look, now)
             duties.looked(event.look, now)
-        case Broke():
+        case CardFailed():
             agent.broke(event, now)
-        case NodeHeard():
+        case NodeChanged():
             agent.saw_node(event.node, now)
             duties.saw_node(agent.node)
-        case PodsHeard():
+        case PodsChanged():
             agent.pods = event.pods.pods
             duties.saw_pods(event.pods)
-        case PodsLost():
+        case PodsUnknown():
             duties.lost_pods()
-        case Posted():
+        case PostDone():
             duties.posted(event.outcome, now)
         case End():
             duties.end(now)
 
 
-def _page(agent: Agent, duties: Duties) -> str:
+def _page(agent: Agent, duties: UsageTasks) -> str:
     wall = time.time_ns() // 1_000_000 - boot_ms()
     return metrics.of_agent(agent, wall, duties.events.results) + duties.page()
 
 
-def _ports(server: api.Api, events: Events, node: str) -> Ports:
+def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
     path = f"/api/v1/nodes/{node}/status"
-    return Ports(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, say)
+    return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, say)
 
 
-def _reports(settings: Settings, inbox: Inbox) -> reports.Reports | None:
+def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:
     if settings.timekeeper is None:
         return None
     boot = node_boot()
-    disk = Disk(settings.timekeeper.spool, boot)
-    courier = Courier(
+    disk = SpoolFolder(settings.timekeeper.spool, boot)
+    client = HeartbeatClient(
         settings.timekeeper,
         boot_ms,
         disk.followed(),
@@ -181,46 +172,46 @@ def _reports(settings: Settings, inbox: Inbox) -> reports.Reports | None:
         path=reports.PATH,
         document=reports.document,
     )
-    ports = reports.Ports(
-        post=lambda post: errand(inbox, lambda: Posted(courier.deliver(post)), UNTRIED),
-        keep=lambda post, waiting: disk.replace(kept.FILE, kept.encode(post, waiting, boot)),
+    ports = reports.UsagePorts(
+        post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
+        keep=lambda post, waiting: disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot)),
         fraction=fraction,
         say=say,
     )
-    return reports.Reports(ports, os.urandom(8).hex(), boot_ms(), _left(disk, boot))
+    return reports.UsageReports(ports, os.urandom(8).hex(), boot_ms(), _left(disk, boot))
 
 
-def _left(disk: Disk, boot: str) -> tuple[reports.Post | None, tuple[reports.Use, ...]]:
+def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple[reports.UsageInterval, ...]]:
     """The reports that an earlier process of this container kept."""
     try:
-        text = disk.read(kept.FILE)
-        return (None, ()) if text is None else kept.decode(text, boot, boot_ms())
+        text = disk.read(report_spool.FILE)
+        return (None, ()) if text is None else report_spool.decode(text, boot, boot_ms())
     except (OSError, ValueError) as error:
         say("use-unreadable", reason=error)
         return None, ()
 
 
-def _follow_node(server: api.Api, name: str, inbox: Inbox) -> None:
+def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:
     def heard(objects: dict[str, Any]) -> None:
-        inbox.put(NodeHeard(next(map(pods.read_node, objects.values()), None)))
+        loop.put(NodeChanged(next(map(api_objects.read_node, objects.values()), None)))
 
-    follow(server, pods.node_path(name), api.JSON, heard, _Once("node"))
+    follow(server, api_objects.node_path(name), api.JSON, heard, _LogOnChange("node"))
 
 
-def _follow_pods(server: api.Api, name: str, inbox: Inbox) -> None:
+def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop) -> None:
     def heard(objects: dict[str, Any]) -> None:
-        inbox.put(PodsHeard(pods.read_all(objects.values())))
+        loop.put(PodsChanged(api_objects.read_all(objects.values())))
 
-    once = _Once("pods")
+    once = _LogOnChange("pods")
 
     def failed(reason: str) -> None:
-        inbox.put(PodsLost())
+        loop.put(PodsUnknown())
         once(reason)
 
-    follow(server, pods.pods_path(name), api.METADATA, heard, failed)
+    follow(server, api_objects.pods_path(name), api.METADATA, heard, failed)
 
 
-class _Once:
+class _LogOnChange:
     """Says each new reason once."""
 
     def __init__(self, what: str) -> None:

@@ -55,14 +55,14 @@ FLAGS = (
 
 
 @value
-class Settings:
+class AgentSettings:
     """``api_url``: scheme, host and port. ``timekeeper``: None where use is not reported."""
 
     node_name: str
     api_url: str
     api_token_file: str
     api_ca: str
-    timekeeper: of_pods.Settings | None
+    timekeeper: of_pods.SidecarSettings | None
     host: str
     port: int
     look_every_ms: int
@@ -75,13 +75,13 @@ class Settings:
     trusted_namespaces: frozenset[str]
 
 
-class _Parser(argparse.ArgumentParser):
+class _AgentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence and exit code 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
     """The settings of ``python -m sidecar.node``. Exits with 2 and a sentence where one is missing or bad."""
     parser = _parser(environment)
     given = {
@@ -89,7 +89,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     }
     try:
         return _settings(given, environment)
-    except of_pods.Wrong as wrong:
+    except of_pods.SettingError as wrong:
         parser.error(str(wrong))
 
 
@@ -98,11 +98,11 @@ def variable(flag: str) -> str:
     return "BURSAR_" + flag.upper().replace("-", "_")
 
 
-def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
+def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> AgentSettings:
     if not given["node-name"]:
-        raise of_pods.Wrong(f"--node-name is not set (or {variable('node-name')}).")
+        raise of_pods.SettingError(f"--node-name is not set (or {variable('node-name')}).")
     host, port = _listen(given["listen"])
-    return Settings(
+    return AgentSettings(
         given["node-name"],
         given["api-url"] or _in_cluster(environment),
         given["api-token-file"],
@@ -121,7 +121,7 @@ def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Setti
     )
 
 
-def _timekeeper(given: Mapping[str, str]) -> of_pods.Settings | None:
+def _timekeeper(given: Mapping[str, str]) -> of_pods.SidecarSettings | None:
     if not given["timekeeper-url"]:
         return None
     names = ("timekeeper-url", "token-file", "ca", "spool")
@@ -140,27 +140,27 @@ def _in_cluster(environment: Mapping[str, str]) -> str:
 def _listen(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not _is_number(port) or not 1 <= int(port) <= 65535:
-        raise of_pods.Wrong(f"--listen is {text!r}, but must be ADDRESS:PORT such as 0.0.0.0:8446.")
+        raise of_pods.SettingError(f"--listen is {text!r}, but must be ADDRESS:PORT such as 0.0.0.0:8446.")
     return host.strip("[]"), int(port)
 
 
 def _look_every(text: str) -> int:
     number = text.removesuffix("s")
     if not text.endswith("s") or not _is_number(number) or not 1 <= int(number) <= 10:
-        raise of_pods.Wrong(f"--look-every is {text!r}, but must be 1s to 10s.")
+        raise of_pods.SettingError(f"--look-every is {text!r}, but must be 1s to 10s.")
     return int(number) * 1000
 
 
 def _numbers(text: str) -> frozenset[int]:
     words = [each.strip() for each in text.split(",") if each.strip()]
     if not all(map(_is_number, words)):
-        raise of_pods.Wrong(f"--ignore-xids is {text!r}, but must be numbers parted by commas.")
+        raise of_pods.SettingError(f"--ignore-xids is {text!r}, but must be numbers parted by commas.")
     return frozenset(map(int, words))
 
 
 def _switch(text: str) -> bool:
     if text not in ("on", "off"):
-        raise of_pods.Wrong(f"--close-on-strangers is {text!r}, but must be on or off.")
+        raise of_pods.SettingError(f"--close-on-strangers is {text!r}, but must be on or off.")
     return text == "on"
 
 
@@ -168,8 +168,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-def _parser(environment: Mapping[str, str]) -> _Parser:
-    parser = _Parser(
+def _parser(environment: Mapping[str, str]) -> _AgentParser:
+    parser = _AgentParser(
         prog="bursar-node",
         description="The agent of a GPU node: tells its cards, their health, who holds and uses them.",
     )

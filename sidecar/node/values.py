@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @value
-class Card:
+class NodeCard:
     """One card (or MIG instance) of the node.
 
     ``fault``: why it is not healthy, for people; empty where it is. ``links``: the UUIDs of the node's cards
@@ -28,14 +28,14 @@ class Card:
     links: tuple[str, ...] | None
     mig: str | None
 
-    def but(self, **fields: Any) -> Card:
+    def but(self, **fields: Any) -> NodeCard:
         """The same card with these fields."""
         kept = {name: getattr(self, name) for name in type(self).__annotations__}
-        return Card(**{**kept, **fields})
+        return NodeCard(**{**kept, **fields})
 
 
 @value
-class Process:
+class GPUProcess:
     """A process on a card, by NVML's account. ``pid`` is the node's number for it; ``memory_mib`` and
     ``utilisation`` (percent of the card's time since the last look) are None where NVML does not tell."""
 
@@ -46,7 +46,7 @@ class Process:
 
 
 @value
-class Load:
+class CardLoad:
     """What a card's processes use of it together: percent of its time, MiB; None where NVML does not tell."""
 
     uuid: str
@@ -55,7 +55,7 @@ class Load:
 
 
 @value
-class PodSeen:
+class PodState:
     """A pod of this node that holds cards, by the API server: the UUIDs in its ``bursar.dev/devices``
     annotation, together and by container. ``deleted``: it has a deletion timestamp."""
 
@@ -68,7 +68,7 @@ class PodSeen:
 
 
 @value
-class Seated:
+class ProcessOwner:
     """Whose a process is, by the path of its cgroup."""
 
     pod_uid: str
@@ -76,7 +76,7 @@ class Seated:
 
 
 @value
-class NodeSeen:
+class NodeState:
     """The agent's own node by the API server.
 
     ``boot``: the kernel's name of the boot that its kubelet last told of. ``inventory`` and ``holders``: the
@@ -94,7 +94,7 @@ class NodeSeen:
 
 
 @value
-class Silent:
+class CardSilent:
     """A card that NVML could not tell of in this look: its index, its UUID where that is known (else empty),
     what NVML said, and whether that alone is proof that it cannot be used now."""
 
@@ -105,7 +105,7 @@ class Silent:
 
 
 @value
-class Look:
+class NvmlReading:
     """What one look at NVML gave.
 
     ``cards``: those that answered, ``healthy`` by the driver's word alone, with NVML's own indices.
@@ -114,18 +114,18 @@ class Look:
     NVML as a whole told nothing; empty where it did.
     """
 
-    cards: tuple[Card, ...]
-    silent: tuple[Silent, ...]
+    cards: tuple[NodeCard, ...]
+    silent: tuple[CardSilent, ...]
     divided: tuple[str, ...]
     at_rest: tuple[str, ...]
-    processes: tuple[Process, ...]
-    loads: tuple[Load, ...]
+    processes: tuple[GPUProcess, ...]
+    loads: tuple[CardLoad, ...]
     mps: tuple[str, ...]
     error: str
 
 
 @value
-class Broke:
+class CardFailed:
     """An event of the driver by which these cards are not to be used any more; ``fault`` for people."""
 
     uuids: tuple[str, ...]

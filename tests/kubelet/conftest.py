@@ -11,7 +11,7 @@ from deploy.local.build import binaries
 from deploy.local.cleanup import LOCK, sweep
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.real_node import GATEWAY, Machine, RealNode, hindrance
+from deploy.local.real_node import GATEWAY, NodeHost, RealNode, hindrance
 from deploy.local.stack import Stack, Tuning
 from deploy.local.tools import NODE_TOOLS, TOOLS
 from tests.kubelet import agents, images
@@ -51,14 +51,14 @@ def killed_before(archive: Path) -> Iterator[Left]:
 @pytest.fixture(scope="session")
 def begun(tools: dict[str, Path], archive: Path, killed_before: Left) -> Iterator[Begun]:
     """This machine with containerd and the images, and what it was like when that was there."""
-    with Machine(tools) as machine:
+    with NodeHost(tools) as machine:
         machine.load(archive)
         still_runs = killed_before.pid is not None and is_alive(killed_before.pid)
         yield Begun(machine, still_runs, PANIC.read_text().strip())
 
 
 @pytest.fixture(scope="session")
-def machine(begun: Begun) -> Machine:
+def machine(begun: Begun) -> NodeHost:
     """This machine with containerd and the images."""
     return begun.machine
 
@@ -69,7 +69,7 @@ def described() -> str:
 
 
 @pytest.fixture(scope="session")
-def world(machine: Machine) -> Iterator[World]:
+def world(machine: NodeHost) -> Iterator[World]:
     """The cluster, its node Ready with two cards, its sidecars asked to beat each second."""
     options = Options(
         listen=GATEWAY, nodes=(NODE,), api_flags=("--enable-admission-plugins=NodeRestriction",)

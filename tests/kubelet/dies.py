@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from deploy.local.cleanup import CGROUP, FOLDER
-from deploy.local.real_node import Machine
+from deploy.local.real_node import NodeHost
 from deploy.local.tools import NODE_TOOLS, cache_folder, find
 from tests.kubelet.images import CUDA
 
@@ -18,7 +18,7 @@ CHANGED = "77"  # seconds; nobody sets that
 def main(archive: Path) -> None:
     """Print the number of the container's process and what the kernel setting was, once all is there."""
     found = {tool.name: find(tool, os.environ, cache_folder()) for tool in NODE_TOOLS}
-    with Machine({name: path for name, path in found.items() if path}) as machine:
+    with NodeHost({name: path for name, path in found.items() if path}) as machine:
         machine.load(archive)
         before = PANIC.read_text().strip()
         PANIC.write_text(CHANGED)
@@ -26,7 +26,7 @@ def main(archive: Path) -> None:
         signal.pause()
 
 
-def run(machine: Machine) -> int:
+def run(machine: NodeHost) -> int:
     """Start the container; the number of its process."""
     # The client's own choices of folders lie outside of the node's, where the state of one that was killed
     # would be in the way of the next of the same name.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.local.cleanup import BRIDGE, FOLDER, cgroup_folders
 from deploy.local.launcher import Launcher
-from deploy.local.real_node import Machine
+from deploy.local.real_node import NodeHost
 from tests.deploy.reading import ROOT
 from tests.kubelet.dies import CHANGED, PANIC
 
@@ -33,7 +33,7 @@ class Left:
 class Begun:
     """The next node's machine; whether the container that was left still ran then, and the setting."""
 
-    machine: Machine
+    machine: NodeHost
     container: bool
     panic: str
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from deploy.local.api import Api, ApiError
-from deploy.local.identity import Authority
+from deploy.local.api import AdminApi, ApiError
+from deploy.local.identity import LocalAuthority
 
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
@@ -43,7 +43,7 @@ def eventually(condition: Callable[[], Seen | None], within_s: float = 20) -> Se
     return seen
 
 
-def get(api: Api, path: str) -> Any:
+def get(api: AdminApi, path: str) -> Any:
     """An object, or None if there is no such thing."""
     try:
         return api.call("GET", path)
@@ -53,7 +53,7 @@ def get(api: Api, path: str) -> Any:
         raise
 
 
-def events(api: Api, path: str, name: str, version: str) -> Iterator[dict[str, Any]]:
+def events(api: AdminApi, path: str, name: str, version: str) -> Iterator[dict[str, Any]]:
     """All that happens to one object of the collection at `path` from a resource version on, as the API
     server tells it."""
     target = urlsplit(api.url)
@@ -67,7 +67,7 @@ def events(api: Api, path: str, name: str, version: str) -> Iterator[dict[str, A
 
 
 @contextmanager
-def namespace(api: Api, name: str) -> Iterator[str]:
+def namespace(api: AdminApi, name: str) -> Iterator[str]:
     """A namespace that is ready for pods, with its pods' path; deleted at exit, without waiting for it."""
     api.call("POST", NAMESPACES, {"metadata": {"name": name, "labels": {"test": name}}})
     eventually(lambda: get(api, f"{NAMESPACES}/{name}/serviceaccounts/default"))
@@ -77,7 +77,7 @@ def namespace(api: Api, name: str) -> Iterator[str]:
         api.call("DELETE", f"{NAMESPACES}/{name}")
 
 
-def tls(authority: Authority, folder: Path, *names: str) -> ssl.SSLContext:
+def tls(authority: LocalAuthority, folder: Path, *names: str) -> ssl.SSLContext:
     """What a server for these names needs; its files go into `folder`."""
     certificate, key = authority.leaf(names)
     (folder / "tls.pem").write_bytes(certificate + key)

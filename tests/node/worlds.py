@@ -2,24 +2,24 @@
 
 from typing import Any
 
-from sidecar.node.values import Card, Load, Look, NodeSeen, PodSeen, Process, Silent
+from sidecar.node.values import CardLoad, CardSilent, GPUProcess, NodeCard, NodeState, NvmlReading, PodState
 
 MEMORY_MIB = 81_920
 
 
-def card(uuid: str = "GPU-a", **fields: Any) -> Card:
+def card(uuid: str = "GPU-a", **fields: Any) -> NodeCard:
     """A healthy whole card."""
-    plain = Card(uuid, 0, "NVIDIA H100", MEMORY_MIB, True, "", 0, (), None)
+    plain = NodeCard(uuid, 0, "NVIDIA H100", MEMORY_MIB, True, "", 0, (), None)
     return plain.but(**fields)
 
 
-def look(*cards: Card, **fields: Any) -> Look:
+def look(*cards: NodeCard, **fields: Any) -> NvmlReading:
     """A look at these cards; with ``silent``, ``divided``, ``at_rest``, ``processes``, ``loads``, ``mps`` or
     ``error`` as keywords."""
-    silent: tuple[Silent, ...] = fields.get("silent", ())
-    processes: tuple[Process, ...] = fields.get("processes", ())
-    loads: tuple[Load, ...] = fields.get("loads", ())
-    return Look(
+    silent: tuple[CardSilent, ...] = fields.get("silent", ())
+    processes: tuple[GPUProcess, ...] = fields.get("processes", ())
+    loads: tuple[CardLoad, ...] = fields.get("loads", ())
+    return NvmlReading(
         cards,
         silent,
         fields.get("divided", ()),
@@ -31,14 +31,14 @@ def look(*cards: Card, **fields: Any) -> Look:
     )
 
 
-def lost(uuid: str, index: int = 0) -> Silent:
+def lost(uuid: str, index: int = 0) -> CardSilent:
     """A card that NVML says is lost."""
-    return Silent(index, uuid, "GPU is lost", True)
+    return CardSilent(index, uuid, "GPU is lost", True)
 
 
-def pod(name: str = "p", *cards: str, namespace: str = "team-a") -> PodSeen:
+def pod(name: str = "p", *cards: str, namespace: str = "team-a") -> PodState:
     """A pod with these cards in its container ``main``."""
-    return PodSeen(f"uid-{name}", namespace, name, cards, False, (("main", cards),) if cards else ())
+    return PodState(f"uid-{name}", namespace, name, cards, False, (("main", cards),) if cards else ())
 
 
 def node(
@@ -47,11 +47,11 @@ def node(
     capacity: dict[str, str] | None = None,
     allocatable: dict[str, str] | None = None,
     **fields: str,
-) -> NodeSeen:
+) -> NodeState:
     """The agent's node; allocatable is as its capacity where it is not given."""
     stands = tuple(sorted((capacity or {}).items()))
     given = stands if allocatable is None else tuple(sorted(allocatable.items()))
-    return NodeSeen(
+    return NodeState(
         fields.get("uid", "n1"),
         fields.get("version", "1"),
         fields.get("boot", "boot-1"),

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.api import Api
+from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.processes import ROOT, Process
@@ -169,7 +169,7 @@ def eventually(
 class Callers:
     """Makes many calls of the API server, some at a time, each over a connection that is kept meanwhile."""
 
-    def __init__(self, api: Api, at_a_time: int = 4) -> None:
+    def __init__(self, api: AdminApi, at_a_time: int = 4) -> None:
         self._api, self._at_a_time = api, at_a_time
 
     def each(self, calls: Iterable[tuple[str, str, Json | None]]) -> list[int]:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from sidecar.run import boot_ms
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,7 +47,7 @@ class Arrival:
 
 # What the timekeeper does with an arrival: a status with a body; or nothing more, for ever; or it hangs up;
 # or it sends these pieces as they are.
-Answer = Callable[[Arrival], tuple[int, Any] | str | Iterable[bytes]]
+HeartbeatReply = Callable[[Arrival], tuple[int, Any] | str | Iterable[bytes]]
 SILENCE = "silence"
 HANG_UP = "hang up"
 
@@ -75,11 +75,13 @@ class Timekeeper:
     """Listens on loopback while ``open``; may come back on the same port. ``arrivals`` keeps every post that
     was read whole, ``handshakes_failed`` counts the connections that the other side broke off."""
 
-    def __init__(self, folder: Path, authority: Authority, names: Iterable[str] = ("127.0.0.1",)) -> None:
+    def __init__(
+        self, folder: Path, authority: LocalAuthority, names: Iterable[str] = ("127.0.0.1",)
+    ) -> None:
         self._folder = folder
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.show(authority, names)
-        self.answer: Answer = fine
+        self.answer: HeartbeatReply = fine
         self.arrivals: list[Arrival] = []
         self.handshakes_failed = 0
         self.connections = 0
@@ -92,7 +94,7 @@ class Timekeeper:
         """Where it listens, also while it is away."""
         return f"https://127.0.0.1:{self._port}"
 
-    def show(self, authority: Authority, names: Iterable[str] = ("127.0.0.1",)) -> None:
+    def show(self, authority: LocalAuthority, names: Iterable[str] = ("127.0.0.1",)) -> None:
         """From now on present to new connections a certificate of this authority's for these names."""
         certificate, key = authority.leaf(names)
         pair = self._folder / "server.pem"
@@ -244,7 +246,7 @@ class Sidecar:
         return code, time.monotonic() - begun
 
 
-def variables(folder: Path, url: str, authority: Authority, **more: str) -> dict[str, str]:
+def variables(folder: Path, url: str, authority: LocalAuthority, **more: str) -> dict[str, str]:
     """What the webhook would write into the sidecar's container; the token is ``first-token``."""
     token = folder / "token"
     if not token.exists():

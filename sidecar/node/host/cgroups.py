@@ -12,7 +12,7 @@ import errno
 import os
 import re
 
-from sidecar.node.values import Seated
+from sidecar.node.values import ProcessOwner
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class NoPods(OSError):
     """Not one pod below a cgroup root: on a node that runs the agent as a pod, it is not the node's tree."""
 
 
-def seated(text: str) -> Seated | None:
+def seated(text: str) -> ProcessOwner | None:
     """The pod and container that a ``/proc/<pid>/cgroup`` names; None where it names no pod.
 
     Each line is one hierarchy (of cgroup v2 there is but one), ``id:controllers:path``; the first that names
@@ -52,7 +52,7 @@ def seated(text: str) -> Seated | None:
     return None
 
 
-def seats(proc: Path, pids: Iterable[int]) -> dict[int, Seated | None]:
+def seats(proc: Path, pids: Iterable[int]) -> dict[int, ProcessOwner | None]:
     """By process: its pod and container, None for a process of no pod. One that has ended is left out.
 
     ``proc`` is the node's, as a process of the node's PID namespace sees it. ``OSError`` where it cannot be
@@ -86,11 +86,11 @@ def populated(root: Path) -> dict[str, bool]:
     return found
 
 
-def _in(parts: list[str]) -> Seated | None:
+def _in(parts: list[str]) -> ProcessOwner | None:
     for place, part in enumerate(parts):
         if match := _POD.fullmatch(part):
             below = _CONTAINER.fullmatch(parts[place + 1]) if place + 1 < len(parts) else None
-            return Seated(_uid(match[1]), match[2] or (below[1] if below else ""))
+            return ProcessOwner(_uid(match[1]), match[2] or (below[1] if below else ""))
     return None
 
 

@@ -29,7 +29,7 @@ _UNPRIVILEGED = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
 @value
-class Runtime:
+class RuntimeConfig:
     """What a configuration says: of which runtime, its default's name (empty: it says none), and the program
     of each runtime by name."""
 
@@ -88,7 +88,7 @@ def _read(path: str) -> dict[str, Any]:
     return whole
 
 
-def _runtime(whole: dict[str, Any]) -> Runtime | None:
+def _runtime(whole: dict[str, Any]) -> RuntimeConfig | None:
     """The part of a configuration that names runtimes; None where it has none."""
     if (crio := _table(whole, "crio", "runtime")) is not None:
         return _of("CRI-O", crio.get("default_runtime"), _table(crio, "runtimes"), "runtime_path")
@@ -100,13 +100,13 @@ def _runtime(whole: dict[str, Any]) -> Runtime | None:
     return None
 
 
-def _of(kind: str, default: object, runtimes: dict[str, Any] | None, program: str) -> Runtime:
+def _of(kind: str, default: object, runtimes: dict[str, Any] | None, program: str) -> RuntimeConfig:
     named = []
     for name, table in (runtimes or {}).items():
         options = _table(table, "options") or table
         if isinstance(options, dict) and isinstance(options.get(program), str):
             named.append((name, options[program]))
-    return Runtime(kind, default if isinstance(default, str) else "", tuple(named))
+    return RuntimeConfig(kind, default if isinstance(default, str) else "", tuple(named))
 
 
 def _table(whole: Any, *path: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from sidecar.node.kube import trimmed_json as lean
+from sidecar.node.kube import trimmed_json
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ MERGE = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
-class Unreached(Exception):
+class ApiUnreachable(Exception):
     """The API server did not answer, or not what can be read; the text is for people."""
 
 
 @value
-class Answer:
+class ApiAnswer:
     """``said``: the server's own words where it refused, else empty."""
 
     status: int
@@ -37,7 +37,7 @@ class Answer:
     said: str
 
 
-class Api:
+class NodeApi:
     """Calls with the account's token, read afresh each time; each call has a connection of its own, and so
     threads may share it. Of the objects in answers, the metadata is cut (`lean`)."""
 
@@ -46,14 +46,14 @@ class Api:
 
     def call(
         self, method: str, path: str, body: object = None, content: str = JSON, accept: str = JSON
-    ) -> Answer:
+    ) -> ApiAnswer:
         """One call. Raises Unreached; a refusal is an answer."""
         connection = self._connection(CALL_S)
         try:
             response = self._sent(connection, method, path, body, content, accept)
             return _answer(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreached(reason(error)) from None
+            raise ApiUnreachable(reason(error)) from None
         finally:
             connection.close()
 
@@ -64,11 +64,11 @@ class Api:
         try:
             response = self._sent(connection, "GET", path, None, JSON, accept)
             if response.status >= 300:
-                raise Unreached(f"{response.status} {_answer(response).said}".strip())
+                raise ApiUnreachable(f"{response.status} {_answer(response).said}".strip())
             while line := response.readline(MOST_BYTES):
-                yield lean.loads(line)
+                yield trimmed_json.loads(line)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreached(reason(error)) from None
+            raise ApiUnreachable(reason(error)) from None
         finally:
             connection.close()
 
@@ -77,8 +77,8 @@ class Api:
         try:
             tls = ssl.create_default_context(cafile=self._ca_file)
         except (OSError, ValueError) as error:
-            raise Unreached(f"the CA file {self._ca_file} cannot be read ({reason(error)})") from None
-        return _Kept(host, port, context=tls, timeout=timeout_s)
+            raise ApiUnreachable(f"the CA file {self._ca_file} cannot be read ({reason(error)})") from None
+        return _KeepAliveConnection(host, port, context=tls, timeout=timeout_s)
 
     def _sent(
         self,
@@ -98,7 +98,7 @@ class Api:
         return connection.getresponse()
 
 
-class _Kept(http.client.HTTPSConnection):
+class _KeepAliveConnection(http.client.HTTPSConnection):
     """Finds out in half a minute that the other side is gone without a word, also while nothing is said."""
 
     def connect(self) -> None:
@@ -113,10 +113,10 @@ class _Kept(http.client.HTTPSConnection):
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _answer(response: http.client.HTTPResponse) -> Answer:
+def _answer(response: http.client.HTTPResponse) -> ApiAnswer:
     text = response.read(MOST_BYTES)
     try:
-        body = lean.loads(text) if text else None
+        body = trimmed_json.loads(text) if text else None
     except ValueError:
         if response.status < 300:
             raise
@@ -125,7 +125,7 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
     if response.status >= 300:
         told = body.get("message") if isinstance(body, dict) else None
         said = str(told or response.reason)
-    return Answer(response.status, body, said)
+    return ApiAnswer(response.status, body, said)
 
 
 def reason(error: Exception) -> str:

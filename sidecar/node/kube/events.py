@@ -9,15 +9,15 @@ import re
 import time
 
 from sidecar.log import say
-from sidecar.node.kube.api import Unreached
+from sidecar.node.kube.api import ApiUnreachable
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sidecar.node.kube.api import Api
-    from sidecar.node.state.overuse import Notice
+    from sidecar.node.kube.api import NodeApi
+    from sidecar.node.state.overuse import AgentEvent
 
 MOST_QUEUED = 500
 TRIES = 5
@@ -27,16 +27,16 @@ MOST_NAME = 253
 REPORTER = "bursar.dev/node"
 
 
-class Events:
+class EventPoster:
     """``node``: who reports, and what a notice without a namespace is about. `post` may be called from any
     thread and never waits; `run` sends, in one thread, for ever."""
 
-    def __init__(self, api: Api, node: str, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, api: NodeApi, node: str, pause: Callable[[float], None] = time.sleep) -> None:
         self._api, self._node, self._pause = api, node, pause
-        self._queue: queue.Queue[tuple[Notice, int]] = queue.Queue(MOST_QUEUED)
+        self._queue: queue.Queue[tuple[AgentEvent, int]] = queue.Queue(MOST_QUEUED)
         self.results = {"posted": 0, "dropped": 0, "failed": 0}
 
-    def post(self, notice: Notice) -> None:
+    def post(self, notice: AgentEvent) -> None:
         """Have it told; where too many wait already, it is counted and said only in the log."""
         try:
             self._queue.put_nowait((notice, time.time_ns()))
@@ -50,14 +50,14 @@ class Events:
             notice, at_ns = self._queue.get()
             self._send(notice, at_ns)
 
-    def _send(self, notice: Notice, at_ns: int) -> None:
+    def _send(self, notice: AgentEvent, at_ns: int) -> None:
         body = event(notice, self._node, at_ns)
         path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
         why = ""
         for _ in range(TRIES):
             try:
                 answer = self._api.call("POST", path, body)
-            except Unreached as error:
+            except ApiUnreachable as error:
                 why = str(error)
                 self._pause(PAUSE_S)
                 continue
@@ -72,7 +72,7 @@ class Events:
         say("event-failed", about=notice.name, reason=notice.reason, note=notice.note, error=why)
 
 
-def event(notice: Notice, node: str, at_ns: int) -> dict[str, Any]:
+def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:
     """The object that is sent. As the kubelet does, a node's name stands for its UID, and what has no
     namespace is told of in ``default``."""
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": notice.namespace, "name": notice.name}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from urllib.parse import quote
 
-from sidecar.node.kube.api import Unreached
+from sidecar.node.kube.api import ApiUnreachable
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sidecar.node.kube.api import Api
+    from sidecar.node.kube.api import NodeApi
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -21,7 +21,7 @@ PAGE = 10  # objects: somebody else's pod may have a megabyte of metadata
 
 
 def follow(
-    api: Api,
+    api: NodeApi,
     path: str,
     accept: str,
     heard: Callable[[dict[str, Any]], None],
@@ -37,13 +37,13 @@ def follow(
             _once(api, path, accept, heard, pause)
             pause_s = FIRST_PAUSE_S
         except Exception as error:
-            failed(str(error) if isinstance(error, Unreached) else f"{type(error).__name__}: {error}")
+            failed(str(error) if isinstance(error, ApiUnreachable) else f"{type(error).__name__}: {error}")
             pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _once(
-    api: Api,
+    api: NodeApi,
     path: str,
     accept: str,
     heard: Callable[[dict[str, Any]], None],
@@ -57,7 +57,7 @@ def _once(
         pause(FIRST_PAUSE_S)  # a server that ends each watch at once is not asked without a breath
 
 
-def _listed(api: Api, path: str, accept: str) -> tuple[dict[str, Any], str]:
+def _listed(api: NodeApi, path: str, accept: str) -> tuple[dict[str, Any], str]:
     """The objects by UID, read in pages that are all of one version, and that version."""
     objects: dict[str, Any] = {}
     page = f"{path}&limit={PAGE}"
@@ -65,7 +65,7 @@ def _listed(api: Api, path: str, accept: str) -> tuple[dict[str, Any], str]:
     while True:
         answer = api.call("GET", f"{page}&continue={quote(more, safe='')}" if more else page, accept=accept)
         if answer.status != 200:
-            raise Unreached(f"{answer.status} {answer.said}".strip())
+            raise ApiUnreachable(f"{answer.status} {answer.said}".strip())
         about = answer.body["metadata"]
         objects |= {each["metadata"]["uid"]: each for each in answer.body.get("items") or ()}
         more = about.get("continue", "")
@@ -74,7 +74,7 @@ def _listed(api: Api, path: str, accept: str) -> tuple[dict[str, Any], str]:
 
 
 def _watched(
-    api: Api,
+    api: NodeApi,
     path: str,
     accept: str,
     version: str,

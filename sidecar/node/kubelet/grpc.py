@@ -83,7 +83,7 @@ def exchange(
     """The call over a fresh connection: ``read`` gives exactly so many bytes, ``send`` sends all. Raises
     `CallFailed`, and what these two raise."""
     send(_PREFACE + _opening() + _request(method, message))
-    answer = _Answer(send)
+    answer = _GrpcAnswer(send)
     while not answer.ended:
         head = read(9)
         length = int.from_bytes(head[:3])
@@ -120,7 +120,7 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return len(body).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + body
 
 
-class _Answer:
+class _GrpcAnswer:
     """What has come of the answer so far."""
 
     def __init__(self, send: Callable[[bytes], object]) -> None:
@@ -183,7 +183,7 @@ class _Answer:
             return
         try:
             self._headers.update(hpack.decoded(bytes(self._block)))
-        except hpack.Malformed as error:
+        except hpack.MalformedHeaders as error:
             raise CallFailed(f"the answer's headers cannot be read: {error}") from error
         self._block.clear()
         self.ended = self._last

@@ -39,7 +39,7 @@ _LENGTHS = """
 """
 
 
-class Malformed(ValueError):
+class MalformedHeaders(ValueError):
     """The header block cannot be read; the text says why."""
 
 
@@ -49,7 +49,7 @@ def encoded(headers: Iterable[tuple[str, str]]) -> bytes:
 
 
 def decoded(block: bytes) -> list[tuple[str, str]]:
-    """The headers of a block, in order; `Malformed` where it cannot be read."""
+    """The headers of a block, in order; `MalformedHeaders` where it cannot be read."""
     reader = _Reader(block)
     headers = []
     while reader.at < len(block):
@@ -102,7 +102,7 @@ class _Reader:
             number += (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise Malformed("a number is too long")
+        raise MalformedHeaders("a number is too long")
 
     def text(self) -> str:
         huffman = self._peek() & 0x80
@@ -111,20 +111,20 @@ class _Reader:
 
     def _peek(self) -> int:
         if self.at >= len(self._block):
-            raise Malformed("it is cut off")
+            raise MalformedHeaders("it is cut off")
         return self._block[self.at]
 
     def _take(self, count: int) -> bytes:
         taken = self._block[self.at : self.at + count]
         if len(taken) < count:
-            raise Malformed("it is cut off")
+            raise MalformedHeaders("it is cut off")
         self.at += count
         return taken
 
 
 def _static(index: int) -> tuple[str, str]:
     if not 1 <= index <= _LAST_STATIC:
-        raise Malformed("it names an entry of a table that was declined")
+        raise MalformedHeaders("it names an entry of a table that was declined")
     return _STATIC.get(index, ("", ""))
 
 
@@ -138,12 +138,12 @@ def _plain(raw: bytes) -> bytes:
             code, length = code << 1 | byte >> shift & 1, length + 1
             symbol = symbols.get((length, code))
             if symbol == _EOS:
-                raise Malformed("a text holds the end-of-string symbol")
+                raise MalformedHeaders("a text holds the end-of-string symbol")
             if symbol is not None:
                 plain.append(symbol)
                 code = length = 0
     if length > 7 or code != (1 << length) - 1:
-        raise Malformed("a text ends within a symbol")
+        raise MalformedHeaders("a text ends within a symbol")
     return bytes(plain)
 
 

@@ -5,8 +5,8 @@ Nodes where a device plugin's kubelet side picks the cards are the only ones whe
 
 from __future__ import annotations
 
-from sidecar.node.kubelet import grpc as unary
-from sidecar.node.state.plugin_devices import Given
+from sidecar.node.kubelet import grpc
+from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,28 +23,28 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
 
-class Malformed(ValueError):
+class MalformedAnswer(ValueError):
     """The kubelet's answer cannot be read; the text says why."""
 
 
-def listed(socket: str, timeout_s: float = 5.0) -> tuple[Given, ...]:
-    """The pods that have devices, by the kubelet behind the socket. Raises `unary.CallFailed` and
-    `Malformed`.
+def listed(socket: str, timeout_s: float = 5.0) -> tuple[PluginDevices, ...]:
+    """The pods that have devices, by the kubelet behind the socket. Raises `grpc.CallFailed` and
+    `MalformedAnswer`.
 
     Ordinary init containers are not in the kubelet's answer, nor is a pod whose object is gone, though it may
     run on.
     """
-    return parsed(unary.call(socket, LIST, timeout_s=timeout_s))
+    return parsed(grpc.call(socket, LIST, timeout_s=timeout_s))
 
 
-def parsed(answer: bytes) -> tuple[Given, ...]:
+def parsed(answer: bytes) -> tuple[PluginDevices, ...]:
     """The pods that have devices in a ListPodResourcesResponse, in its order. Fields that a later kubelet
     may add are passed over."""
     pods = (_given(body) for body in _messages(answer, _PODS))
     return tuple(pod for pod in pods if pod.devices)
 
 
-def _given(pod: bytes) -> Given:
+def _given(pod: bytes) -> PluginDevices:
     devices = (
         (resource, device)
         for container in _messages(pod, _POD_CONTAINERS)
@@ -52,7 +52,7 @@ def _given(pod: bytes) -> Given:
         for resource in [_text(group, _DEVICES_RESOURCE)]
         for device in map(_decoded, _messages(group, _DEVICES_IDS))
     )
-    return Given(_text(pod, _POD_NAMESPACE), _text(pod, _POD_NAME), tuple(dict.fromkeys(devices)))
+    return PluginDevices(_text(pod, _POD_NAMESPACE), _text(pod, _POD_NAME), tuple(dict.fromkeys(devices)))
 
 
 def _text(body: bytes, field: int) -> str:
@@ -64,7 +64,7 @@ def _decoded(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise Malformed("a text is not UTF-8") from None
+        raise MalformedAnswer("a text is not UTF-8") from None
 
 
 def _messages(body: bytes, field: int) -> Iterator[bytes]:
@@ -86,9 +86,9 @@ def _fields(body: bytes) -> Iterator[tuple[int, bytes | None]]:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             end = at + (8 if kind == _EIGHT_BYTES else 4)
         else:
-            raise Malformed(f"a field is of kind {kind}, which is none")
+            raise MalformedAnswer(f"a field is of kind {kind}, which is none")
         if end > len(body):
-            raise Malformed("a field is cut off")
+            raise MalformedAnswer("a field is cut off")
         yield key >> 3, body[at:end] if kind == _BYTES else None
         at = end
 
@@ -100,4 +100,4 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number, at + place + 1
-    raise Malformed("a number is cut off or too long")
+    raise MalformedAnswer("a number is cut off or too long")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.node.values import Load, Process
+from sidecar.node.values import CardLoad, GPUProcess
 from sidecar.nvml import MIB
 from sidecar.value import TYPE_CHECKING, value
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 @value
-class Measured:
+class CardReading:
     """One card's figures; ``mps``: processes compute on it through MPS."""
 
-    load: Load
-    processes: tuple[Process, ...]
+    load: CardLoad
+    processes: tuple[GPUProcess, ...]
     mps: bool
 
 
-class Meter:
+class LoadMeter:
     """Remembers for each card up to when the driver's samples have been read."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}
 
-    def read(self, nvml: Any, uuid: str, handle: Any) -> Measured:
+    def read(self, nvml: Any, uuid: str, handle: Any) -> CardReading:
         """The card's figures now; None in place of what it does not tell. Raises NVML's error where the card
         does not answer at all."""
         used = unless_unsupported(nvml, lambda: memory(nvml, handle).used // MIB)
@@ -38,10 +38,10 @@ class Meter:
         shares = self._shares(nvml, uuid, handle)
         by_pid = {each.pid: each.usedGpuMemory for each in [*(through_mps or ()), *(running or ())]}
         processes = tuple(
-            Process(pid, uuid, None if taken is None else int(taken) // MIB, _share_of(pid, shares))
+            GPUProcess(pid, uuid, None if taken is None else int(taken) // MIB, _share_of(pid, shares))
             for pid, taken in sorted(by_pid.items())
         )
-        return Measured(Load(uuid, rate, used), processes, bool(through_mps))
+        return CardReading(CardLoad(uuid, rate, used), processes, bool(through_mps))
 
     def _shares(self, nvml: Any, uuid: str, handle: Any) -> dict[int, int] | None:
         """Percent of the card's time by process, over the samples since the last look; None where the card

@@ -13,9 +13,9 @@ from __future__ import annotations
 import ctypes
 from functools import partial
 
-from sidecar.node.nvml import card_load as figures
-from sidecar.node.nvml.driver_events import Alarms, Handle
-from sidecar.node.values import Card, Look, Silent
+from sidecar.node.nvml import card_load
+from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
+from sidecar.node.values import CardSilent, NodeCard, NvmlReading
 from sidecar.nvml import LIBRARY, MIB
 from sidecar.value import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from sidecar.node.values import Broke
+    from sidecar.node.values import CardFailed
 
 REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # twice as long each time, for events may be lost meanwhile
 MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
@@ -38,7 +38,7 @@ WHAT_TO_DO = {
 }
 
 
-class Reader:
+class NvmlReader:
     """NVML; used by one thread at a time. ``bind`` gives NVIDIA's binding, ``clock`` milliseconds that never
     go back."""
 
@@ -53,15 +53,15 @@ class Reader:
         self._clock, self._reopen_ms, self._pause_ms = clock, reopen_ms, reopen_ms
         self._bind = bind or binding
         self._nvml: Any = None
-        self._alarms = Alarms(ignored)
+        self._alarms = DriverEvents(ignored)
         self._opened_at = 0
-        self._handles: tuple[Handle, ...] = ()
+        self._handles: tuple[CardHandle, ...] = ()
         self._facts: dict[str, tuple[str, int, int | None]] = {}
         self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = ((), {})
-        self._meter = figures.Meter()
+        self._meter = card_load.LoadMeter()
         self._silent_ones: frozenset[int] = frozenset()
 
-    def look(self) -> Look:
+    def look(self) -> NvmlReading:
         """What NVML tells now."""
         try:
             self._open()
@@ -69,9 +69,9 @@ class Reader:
         except Exception as error:
             # A binding can fail in ways of its own: a library without a symbol, a name it cannot decode.
             self._shut()
-            return Look((), (), (), (), (), (), (), said(error))
+            return NvmlReading((), (), (), (), (), (), (), said(error))
 
-    def wait(self, most_ms: int) -> Broke | None:
+    def wait(self, most_ms: int) -> CardFailed | None:
         """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
         none came, or none can be waited for (then at once)."""
         return self._alarms.wait(most_ms, self._clock)
@@ -108,9 +108,9 @@ class Reader:
         except nvml.NVMLError:
             return  # a driver that is gone has already shut it
 
-    def _read(self) -> Look:
-        nvml, silent, divided = self._nvml, list[Silent](), list[str]()
-        handles: list[Handle] = []
+    def _read(self) -> NvmlReading:
+        nvml, silent, divided = self._nvml, list[CardSilent](), list[str]()
+        handles: list[CardHandle] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handles += self._of_card(index, divided)
@@ -120,7 +120,7 @@ class Reader:
         self._handles = tuple(handles)
         if not self._alarms.listens or is_new:
             self._alarms.listen(nvml, self._handles)
-        cards, measures = list[Card](), list[figures.Measured]()
+        cards, measures = list[NodeCard](), list[card_load.CardReading]()
         for each in handles:
             try:
                 cards.append(self._card(each))
@@ -129,7 +129,7 @@ class Reader:
                 cards = [card for card in cards if card.uuid != each.uuid]
                 silent.append(self._silent(each.index, each.uuid, error))
         self._note({each.index for each in silent})
-        return Look(
+        return NvmlReading(
             self._linked(cards),
             tuple(silent),
             tuple(divided),
@@ -145,16 +145,16 @@ class Reader:
         if silent != self._silent_ones:
             self._silent_ones, self._pause_ms = frozenset(silent), self._reopen_ms
 
-    def _of_card(self, index: int, divided: list[str]) -> list[Handle]:
+    def _of_card(self, index: int, divided: list[str]) -> list[CardHandle]:
         """The card, or its instances where it is divided."""
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(handle)
-        if (figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0) == 0:
-            return [Handle(uuid, index, handle, uuid, handle, None)]
+        if (card_load.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0) == 0:
+            return [CardHandle(uuid, index, handle, uuid, handle, None)]
         divided.append(uuid)
         return [
-            self._instance(Handle(uuid, index, handle, uuid, handle, None), number, part)
+            self._instance(CardHandle(uuid, index, handle, uuid, handle, None), number, part)
             for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
             if (part := self._part(handle, number)) is not None
         ]
@@ -165,31 +165,31 @@ class Reader:
         except self._nvml.NVMLError_NotFound:
             return None  # fewer instances than there can be
 
-    def _instance(self, of: Handle, number: int, handle: Any) -> Handle:
+    def _instance(self, of: CardHandle, number: int, handle: Any) -> CardHandle:
         nvml = self._nvml
         profile = str(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2]
         uuid, index = nvml.nvmlDeviceGetUUID(handle), INSTANCES_FROM * (of.index + 1) + number
-        return Handle(uuid, index, handle, of.uuid, of.card, profile)
+        return CardHandle(uuid, index, handle, of.uuid, of.card, profile)
 
-    def _card(self, at: Handle) -> Card:
+    def _card(self, at: CardHandle) -> NodeCard:
         if at.uuid not in self._facts:
             self._facts[at.uuid] = self._described(at)
         model, memory_mib, numa = self._facts[at.uuid]
         fault = self._complaint(at)
-        return Card(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
+        return NodeCard(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
 
-    def _described(self, at: Handle) -> tuple[str, int, int | None]:
+    def _described(self, at: CardHandle) -> tuple[str, int, int | None]:
         nvml = self._nvml
         model, memory_mib = (
             str(nvml.nvmlDeviceGetName(at.handle)),
-            figures.memory(nvml, at.handle).total // MIB,
+            card_load.memory(nvml, at.handle).total // MIB,
         )
         return model, memory_mib, self._numa(at.card)
 
     def _numa(self, handle: Any) -> int | None:
         """The nearest NUMA node; the lowest where several are as near."""
         nvml = self._nvml
-        words = figures.unless_unsupported(
+        words = card_load.unless_unsupported(
             nvml,
             lambda: list(
                 nvml.nvmlDeviceGetMemoryAffinity(handle, MOST_NUMA_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
@@ -198,23 +198,25 @@ class Reader:
         mask = sum(word << (64 * at) for at, word in enumerate(words or ()))
         return (mask & -mask).bit_length() - 1 if mask else None
 
-    def _complaint(self, at: Handle) -> str:
+    def _complaint(self, at: CardHandle) -> str:
         """What the driver itself says against the card."""
         nvml = self._nvml
         action = self._action(at)
         if action:
             return f"the driver asks for {WHAT_TO_DO.get(action, 'recovery action ' + str(action))}"
-        rows = figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(at.handle))
+        rows = card_load.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(at.handle))
         return "rows of its memory could not be remapped" if rows and rows[3] else ""
 
-    def _action(self, at: Handle) -> int | None:
+    def _action(self, at: CardHandle) -> int | None:
         """What the driver asks to be done with the card (0: nothing), where it tells."""
         nvml = self._nvml
         field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-        told = figures.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetFieldValues(at.handle, [field])[0])
+        told = card_load.unless_unsupported(
+            nvml, lambda: nvml.nvmlDeviceGetFieldValues(at.handle, [field])[0]
+        )
         return int(told.value.uiVal) if told is not None and told.nvmlReturn == nvml.NVML_SUCCESS else None
 
-    def _linked(self, cards: list[Card]) -> tuple[Card, ...]:
+    def _linked(self, cards: list[NodeCard]) -> tuple[NodeCard, ...]:
         """The cards with their links; asked once for the same cards, for they are soldered."""
         uuids = tuple(card.uuid for card in cards)
         if self._near[0] != uuids:
@@ -222,7 +224,7 @@ class Reader:
             self._near = (uuids, {each.uuid: self._links(each, whole) for each in whole})
         near = self._near[1]
         return tuple(
-            Card(
+            NodeCard(
                 c.uuid,
                 c.index,
                 c.model,
@@ -236,9 +238,9 @@ class Reader:
             for c in cards
         )
 
-    def _links(self, one: Handle, all_of_them: list[Handle]) -> tuple[str, ...] | None:
+    def _links(self, one: CardHandle, all_of_them: list[CardHandle]) -> tuple[str, ...] | None:
         joined = {
-            other.uuid: figures.unless_unsupported(self._nvml, partial(self._joined, one, other))
+            other.uuid: card_load.unless_unsupported(self._nvml, partial(self._joined, one, other))
             for other in all_of_them
             if other.uuid != one.uuid
         }
@@ -246,10 +248,10 @@ class Reader:
             return None
         return tuple(sorted(uuid for uuid, near in joined.items() if near))
 
-    def _joined(self, one: Handle, other: Handle) -> bool:
+    def _joined(self, one: CardHandle, other: CardHandle) -> bool:
         """By NVLink (also through its switches), or by PCIe switches alone."""
         nvml = self._nvml
-        by_nvlink = figures.unless_unsupported(
+        by_nvlink = card_load.unless_unsupported(
             nvml,
             lambda: nvml.nvmlDeviceGetP2PStatus(one.handle, other.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
         )
@@ -261,10 +263,10 @@ class Reader:
     def _uuid_at(self, index: int) -> str:
         return next((each.uuid for each in self._handles if each.index == index), "")
 
-    def _silent(self, index: int, uuid: str, error: Exception) -> Silent:
+    def _silent(self, index: int, uuid: str, error: Exception) -> CardSilent:
         nvml = self._nvml
         sure = isinstance(error, (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired))
-        return Silent(index, uuid, said(error), sure)
+        return CardSilent(index, uuid, said(error), sure)
 
 
 def said(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-from sidecar.node.values import Broke
+from sidecar.node.values import CardFailed
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_DRAINED = 1_000
 
 
 @value
-class Handle:
+class CardHandle:
     """A card or MIG instance as NVML knows it in this session; ``parent`` and ``card``: UUID and handle of
     the card that an instance is of, else its own."""
 
@@ -32,7 +32,7 @@ class Handle:
     mig: str | None
 
 
-class Alarms:
+class DriverEvents:
     """The events of one session of NVML after another; used by one thread at a time. ``ignored``: the XIDs
     that say nothing against a card."""
 
@@ -41,8 +41,8 @@ class Alarms:
         self._nvml: Any = None
         self._events: Any = None
         self._failed = False
-        self._handles: tuple[Handle, ...] = ()
-        self._held: tuple[Broke, ...] = ()
+        self._handles: tuple[CardHandle, ...] = ()
+        self._held: tuple[CardFailed, ...] = ()
 
     @property
     def listens(self) -> bool:
@@ -54,7 +54,7 @@ class Alarms:
         """Whether `wait` has something to tell at once."""
         return bool(self._held)
 
-    def listen(self, nvml: Any, handles: tuple[Handle, ...]) -> None:
+    def listen(self, nvml: Any, handles: tuple[CardHandle, ...]) -> None:
         """Hear of these cards from now on, of this session; of none where no card sends events."""
         fresh = self._made(nvml, handles)
         self._drain()
@@ -67,7 +67,7 @@ class Alarms:
         self._drain()
         self._events, self._failed = None, False
 
-    def wait(self, most_ms: int, clock: Callable[[], int]) -> Broke | None:
+    def wait(self, most_ms: int, clock: Callable[[], int]) -> CardFailed | None:
         """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
         none came, or none can be waited for (then at once)."""
         if self._held:
@@ -89,7 +89,7 @@ class Alarms:
             self._failed = True
         return None
 
-    def _made(self, nvml: Any, handles: tuple[Handle, ...]) -> Any:
+    def _made(self, nvml: Any, handles: tuple[CardHandle, ...]) -> Any:
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
@@ -114,7 +114,7 @@ class Alarms:
         except self._nvml.NVMLError:
             return  # it went with a driver that is gone
 
-    def _judged(self, event: Any) -> Broke | None:
+    def _judged(self, event: Any) -> CardFailed | None:
         nvml = self._nvml
         if event.eventType == nvml.nvmlEventTypeXidCriticalError:
             if event.eventData in self._ignored:
@@ -124,7 +124,7 @@ class Alarms:
             fault = "a double-bit ECC error"
         parent = self._uuid_of(event)
         uuids = tuple(each.uuid for each in self._handles if parent in ("", each.parent))
-        return Broke(uuids, fault) if uuids else None
+        return CardFailed(uuids, fault) if uuids else None
 
     def _uuid_of(self, event: Any) -> str:
         """Whose event it is; empty where that cannot be told, and then every card is meant."""

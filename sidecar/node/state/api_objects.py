@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from sidecar.node.state.node_patch import HOLDERS, INVENTORY, OF_OTHERS, OURS
 from sidecar.node.state.overuse import shares
-from sidecar.node.values import NodeSeen, PodSeen
+from sidecar.node.values import NodeState, PodState
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ DEVICES = "bursar.dev/devices"
 
 
 @value
-class Listed:
+class NodePods:
     """The pods, and by the UIDs of those that were given cards how many MiB of each."""
 
-    pods: tuple[PodSeen, ...]
+    pods: tuple[PodState, ...]
     shares: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 
@@ -36,11 +36,11 @@ def pods_path(node: str) -> str:
     return "/api/v1/pods?fieldSelector=" + quote(selector, safe="")
 
 
-def read_node(raw: Mapping[str, Any]) -> NodeSeen:
+def read_node(raw: Mapping[str, Any]) -> NodeState:
     """A Node's JSON."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    return NodeSeen(
+    return NodeState(
         str(metadata["uid"]),
         str(metadata["resourceVersion"]),
         str((status.get("nodeInfo") or {}).get("bootID", "")),
@@ -51,19 +51,19 @@ def read_node(raw: Mapping[str, Any]) -> NodeSeen:
     )
 
 
-def read_all(raws: Iterable[Mapping[str, Any]]) -> Listed:
+def read_all(raws: Iterable[Mapping[str, Any]]) -> NodePods:
     """The pods of a list, from their metadata."""
     listed = sorted(raws, key=lambda raw: str(raw["metadata"]["uid"]))
     texts = ((raw, (raw["metadata"].get("annotations") or {}).get(DEVICES)) for raw in listed)
     given = ((str(raw["metadata"]["uid"]), shares(text)) for raw, text in texts if text)
-    return Listed(tuple(map(read_pod, listed)), tuple(given))
+    return NodePods(tuple(map(read_pod, listed)), tuple(given))
 
 
-def read_pod(raw: Mapping[str, Any]) -> PodSeen:
+def read_pod(raw: Mapping[str, Any]) -> PodState:
     """A pod's metadata. One whose cards cannot be read holds none, by this account."""
     metadata = raw["metadata"]
     containers = _containers((metadata.get("annotations") or {}).get(DEVICES))
-    return PodSeen(
+    return PodState(
         str(metadata["uid"]),
         str(metadata.get("namespace", "")),
         str(metadata["name"]),

@@ -8,17 +8,17 @@ from sidecar.value import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sidecar.node.state.overuse import Episode, Shares
-    from sidecar.node.state.reports import Reports
-    from sidecar.node.state.use import Measured
-    from sidecar.node.values import Card, PodSeen
+    from sidecar.node.state.overuse import OveruseEpisode, Shares
+    from sidecar.node.state.reports import UsageReports
+    from sidecar.node.state.use import UsageReading
+    from sidecar.node.values import NodeCard, PodState
 
     Sample = tuple[Mapping[str, object], int]
 
 MIB = 1 << 20
 
 
-def of_cards(cards: Iterable[Card], measured: Measured, host: str) -> str:
+def of_cards(cards: Iterable[NodeCard], measured: UsageReading, host: str) -> str:
     """Use of each card, with dcgm-exporter's names, units (percent, MiB) and labels."""
     known = {card.uuid: card for card in cards}
     seen = [(known[load.uuid], load) for load in measured.cards if load.uuid in known]
@@ -38,10 +38,10 @@ def of_cards(cards: Iterable[Card], measured: Measured, host: str) -> str:
 
 
 def of_pods(
-    pods: Iterable[PodSeen],
-    measured: Measured,
+    pods: Iterable[PodState],
+    measured: UsageReading,
     given: Mapping[str, Shares],
-    episodes: Mapping[str, Episode],
+    episodes: Mapping[str, OveruseEpisode],
 ) -> str:
     """Each pod's use of each card by its processes, what it was given, and whether it is over that."""
     seen = {pod.uid: pod for pod in pods}
@@ -74,7 +74,7 @@ def of_pods(
     )
 
 
-def of_reports(reports: Reports) -> str:
+def of_reports(reports: UsageReports) -> str:
     """How the reports to the timekeeper go."""
     posts: list[Sample] = [
         ({"outcome": "delivered"}, reports.delivered),
@@ -100,7 +100,7 @@ def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
     return f"# HELP {name} {about}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
 
 
-def _card_labels(card: Card, host: str) -> dict[str, object]:
+def _card_labels(card: NodeCard, host: str) -> dict[str, object]:
     labels: dict[str, object] = {
         "gpu": card.index,
         "UUID": card.uuid,

@@ -7,7 +7,7 @@ card keeps its index, for an index given twice makes an inventory unreadable.
 
 from __future__ import annotations
 
-from sidecar.node.values import Broke, Card, Look, Silent
+from sidecar.node.values import CardFailed, CardSilent, NodeCard, NvmlReading
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NVML = ""  # stands for all of NVML in ``missed``
 
 
 @value
-class Broken:
+class DriverFault:
     """By an event of the driver: which card, why, and when last."""
 
     uuid: str
@@ -30,22 +30,24 @@ class Broken:
 
 
 @value
-class Book:
+class CardHistory:
     """``cards``: as they are advertised, by index. ``missed``: since when cards (by UUID) and NVML itself are
     silent. ``broken``: by events, the last of each card."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[NodeCard, ...]
     missed: tuple[tuple[str, int], ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[DriverFault, ...]
 
 
-def begun(cards: tuple[Card, ...]) -> Book:
+def begun(cards: tuple[NodeCard, ...]) -> CardHistory:
     """The book of an agent that starts, from the inventory that was written last. What an event told before
     that is forgotten, as by NVIDIA's own plugin: the driver is asked anew."""
-    return Book(cards, (), ())
+    return CardHistory(cards, (), ())
 
 
-def after_look(book: Book, look: Look, held: Collection[str] | None, rebooted: bool, now_ms: int) -> Book:
+def after_look(
+    book: CardHistory, look: NvmlReading, held: Collection[str] | None, rebooted: bool, now_ms: int
+) -> CardHistory:
     """The book after a look. ``held``: the UUIDs that pods of this node hold; None while that is not known.
     ``rebooted``: the node has started anew since the inventory was written."""
     if look.error:
@@ -70,38 +72,40 @@ def after_look(book: Book, look: Look, held: Collection[str] | None, rebooted: b
     known = {card.uuid for card in cards}
     cards += [card for card in look.cards if card.uuid not in known]
     numbered = _numbered(cards, look) if rebooted else _numbered(cards, None)
-    return Book(_with_broken(numbered, broken), tuple(missed.items()), broken)
+    return CardHistory(_with_broken(numbered, broken), tuple(missed.items()), broken)
 
 
-def after_event(book: Book, broke: Broke, now_ms: int) -> Book:
+def after_event(book: CardHistory, broke: CardFailed, now_ms: int) -> CardHistory:
     """The book after an event of the driver."""
     broken = tuple(each for each in book.broken if each.uuid not in broke.uuids)
-    broken += tuple(Broken(uuid, broke.fault, now_ms) for uuid in broke.uuids)
-    return Book(_with_broken(book.cards, broken), book.missed, broken)
+    broken += tuple(DriverFault(uuid, broke.fault, now_ms) for uuid in broke.uuids)
+    return CardHistory(_with_broken(book.cards, broken), book.missed, broken)
 
 
-def new_faults(before: Book, after: Book) -> tuple[Card, ...]:
+def new_faults(before: CardHistory, after: CardHistory) -> tuple[NodeCard, ...]:
     """The cards that are unhealthy now, and were not, or for another reason."""
     faults = {card.uuid: card.fault for card in before.cards}
     return tuple(card for card in after.cards if card.fault and card.fault != faults.get(card.uuid))
 
 
-def recovered(before: Book, after: Book) -> tuple[Card, ...]:
+def recovered(before: CardHistory, after: CardHistory) -> tuple[NodeCard, ...]:
     """The cards that are healthy again."""
     ill = {card.uuid for card in before.cards if not card.healthy}
     return tuple(card for card in after.cards if card.healthy and card.uuid in ill)
 
 
-def _after_silence(book: Book, reason: str, now_ms: int) -> Book:
+def _after_silence(book: CardHistory, reason: str, now_ms: int) -> CardHistory:
     """NVML as a whole tells nothing: the inventory stays, and for a while as it is."""
     since = dict(book.missed).get(_NVML, now_ms)
     cards = book.cards
     if now_ms - since >= PATIENCE_MS:
         cards = tuple(_ill(card, f"NVML: {reason}") for card in cards)
-    return Book(cards, (*((k, at) for k, at in book.missed if k != _NVML), (_NVML, since)), book.broken)
+    return CardHistory(
+        cards, (*((k, at) for k, at in book.missed if k != _NVML), (_NVML, since)), book.broken
+    )
 
 
-def _calm(broken: Broken, look: Look, now_ms: int) -> bool:
+def _calm(broken: DriverFault, look: NvmlReading, now_ms: int) -> bool:
     return broken.uuid in look.at_rest and now_ms - broken.at_ms >= CALM_MS
 
 
@@ -112,7 +116,7 @@ def _is_back(uuid: str, shown: Collection[str], missed: Mapping[str, int], now_m
     return uuid in shown and (uuid in missed or was_away)
 
 
-def _is_over(card: Card, look: Look, held: Collection[str] | None, rebooted: bool) -> bool:
+def _is_over(card: NodeCard, look: NvmlReading, held: Collection[str] | None, rebooted: bool) -> bool:
     """Whether a card that is not shown need not be told of any more."""
     if held is None or card.uuid in held:
         return False
@@ -120,14 +124,14 @@ def _is_over(card: Card, look: Look, held: Collection[str] | None, rebooted: boo
     return rebooted or remade
 
 
-def _shown(before: Card, now: Card, all_shown: bool) -> Card:
+def _shown(before: NodeCard, now: NodeCard, all_shown: bool) -> NodeCard:
     """The card as it is shown, under the index it has. While others are missing, its links to them are not
     told by NVML, but they are there."""
     links = now.links if all_shown or before.links is None else before.links
     return now.but(index=before.index, links=links)
 
 
-def _absent(card: Card, look: Look, silent_ms: int) -> Card:
+def _absent(card: NodeCard, look: NvmlReading, silent_ms: int) -> NodeCard:
     if card.uuid in look.divided:
         return _ill(card, DIVIDED)
     told = _told_of(card, look.silent)
@@ -136,24 +140,24 @@ def _absent(card: Card, look: Look, silent_ms: int) -> Card:
     return card
 
 
-def _told_of(card: Card, silent: tuple[Silent, ...]) -> Silent | None:
+def _told_of(card: NodeCard, silent: tuple[CardSilent, ...]) -> CardSilent | None:
     named = (each for each in silent if each.uuid == card.uuid)
     at_its_index = (each for each in silent if not each.uuid and each.index == card.index)
     return next(named, None) or next(at_its_index, None)
 
 
-def _ill(card: Card, fault: str) -> Card:
+def _ill(card: NodeCard, fault: str) -> NodeCard:
     return card.but(healthy=False, fault=fault)
 
 
-def _with_broken(cards: tuple[Card, ...], broken: tuple[Broken, ...]) -> tuple[Card, ...]:
+def _with_broken(cards: tuple[NodeCard, ...], broken: tuple[DriverFault, ...]) -> tuple[NodeCard, ...]:
     faults = {each.uuid: each.fault for each in broken}
     return tuple(
         _ill(card, faults[card.uuid]) if card.uuid in faults and card.healthy else card for card in cards
     )
 
 
-def _numbered(cards: list[Card], anew: Look | None) -> tuple[Card, ...]:
+def _numbered(cards: list[NodeCard], anew: NvmlReading | None) -> tuple[NodeCard, ...]:
     """The cards in the order of their indices, none of which is given twice. Where a node's cards are
     numbered ``anew``, those that are shown take NVML's indices before the others."""
     fresh: Mapping[str, int] = {card.uuid: card.index for card in anew.cards} if anew else {}

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from sidecar.node.state.plugin_devices import Given
-    from sidecar.node.values import PodSeen
+    from sidecar.node.state.plugin_devices import PluginDevices
+    from sidecar.node.values import PodState
     from timekeeper.core.wire import Holders
 
 MOST_CLOSED = 400  # characters that readers keep of why the node is closed
@@ -29,7 +29,7 @@ _PICKED_BY_PLUGIN = re.compile(r"nvidia\.com/(gpu|mig-)")
 
 
 @value
-class Held:
+class HoldersRecord:
     """`Holders` past the door: ``pods`` are those that are there, by UID, with their cards."""
 
     boot: str
@@ -39,7 +39,7 @@ class Held:
 
 
 @value
-class Sight:
+class Observation:
     """What one look found; None in place of what could not be looked at.
 
     ``pods``: all of the node's that the API server knows and that have not ended. ``populated``: by UID, the
@@ -47,22 +47,22 @@ class Sight:
     plugin gave; ``picks``: there is such a plugin, so that the placement's cards say nothing.
     """
 
-    pods: tuple[PodSeen, ...] | None
+    pods: tuple[PodState, ...] | None
     populated: Mapping[str, bool] | None
     given: Mapping[str, tuple[str, ...]] | None
     picks: bool
 
 
-def begun(text: str | None, boot: str) -> Held:
+def begun(text: str | None, boot: str) -> HoldersRecord:
     """What an agent that starts can say: what the one before it said in this boot, and that it has seen
     nothing yet. A text that is none of ours counts as none."""
     before = _read(text)
     if before is None or before.boot != boot:
-        return Held(boot, False, {}, "")
-    return Held(boot, False, before.pods, before.closed)
+        return HoldersRecord(boot, False, {}, "")
+    return HoldersRecord(boot, False, before.pods, before.closed)
 
 
-def after(before: Held, sight: Sight) -> Held:
+def after(before: HoldersRecord, sight: Observation) -> HoldersRecord:
     """What is said after a look.
 
     Once everything was seen, that stays so; until then ``known`` is false. While the cgroups cannot be read,
@@ -72,15 +72,15 @@ def after(before: Held, sight: Sight) -> Held:
     placed = {} if sight.picks else {uid: cards for uid, cards in seen.items() if cards}
     cards = {**before.pods, **placed, **{uid: them for uid, them in (sight.given or {}).items() if them}}
     there = {uid: them for uid, them in sorted(cards.items()) if _is_there(uid, before, sight)}
-    return Held(before.boot, before.known or _is_whole(sight), there, before.closed)
+    return HoldersRecord(before.boot, before.known or _is_whole(sight), there, before.closed)
 
 
-def closed(held: Held, why: str) -> Held:
+def closed(held: HoldersRecord, why: str) -> HoldersRecord:
     """The same, closed for this reason; open where it is empty."""
-    return Held(held.boot, held.known, held.pods, why[:MOST_CLOSED])
+    return HoldersRecord(held.boot, held.known, held.pods, why[:MOST_CLOSED])
 
 
-def text(held: Held) -> str:
+def text(held: HoldersRecord) -> str:
     """The annotation, canonical: keys sorted, no blanks."""
     pods = {uid: list(cards) for uid, cards in held.pods.items()}
     whole: Holders = {
@@ -94,7 +94,7 @@ def text(held: Held) -> str:
 
 
 def by_uid(
-    given: Iterable[Given], pods: Iterable[PodSeen], uuids: frozenset[str]
+    given: Iterable[PluginDevices], pods: Iterable[PodState], uuids: frozenset[str]
 ) -> dict[str, tuple[str, ...]]:
     """The cards that a plugin gave, of the pods that the API server knows. The kubelet tells names; of
     several pods of one name in a row it knows the last alone, as the API server does."""
@@ -108,7 +108,7 @@ def picked_by_plugin(capacity: Iterable[tuple[str, str]]) -> bool:
     return any(_PICKED_BY_PLUGIN.match(resource) for resource, _ in capacity)
 
 
-def _is_there(uid: str, before: Held, sight: Sight) -> bool:
+def _is_there(uid: str, before: HoldersRecord, sight: Observation) -> bool:
     if sight.populated is None:
         return True
     # The kubelet gives cards before it makes the pod's cgroup, and starts processes after that.
@@ -116,7 +116,7 @@ def _is_there(uid: str, before: Held, sight: Sight) -> bool:
     return sight.populated.get(uid, False) or (has_cards_of_plugin and uid in sight.populated)
 
 
-def _is_whole(sight: Sight) -> bool:
+def _is_whole(sight: Observation) -> bool:
     return (
         sight.pods is not None
         and sight.populated is not None
@@ -124,13 +124,13 @@ def _is_whole(sight: Sight) -> bool:
     )
 
 
-def _read(told: str | None) -> Held | None:
+def _read(told: str | None) -> HoldersRecord | None:
     try:
         whole = json.loads(told or "")
         if whole["version"] != 1:
             return None
         pods = {_word(uid): tuple(map(_word, cards)) for uid, cards in whole["pods"].items()}
-        return Held(_word(whole["boot"]), bool(whole["known"]), pods, _word(whole["closed"]))
+        return HoldersRecord(_word(whole["boot"]), bool(whole["known"]), pods, _word(whole["closed"]))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 

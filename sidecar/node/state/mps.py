@@ -17,7 +17,7 @@ LASTS_MS = 600_000
 
 
 @value
-class Through:
+class MpsCards:
     """``told``: the UUIDs of the cards of which the inventory says so. ``since``: those that are
     otherwise now than it says, each with the moment since which that is so."""
 
@@ -25,12 +25,12 @@ class Through:
     since: tuple[tuple[str, int], ...]
 
 
-def begun(told: Iterable[str]) -> Through:
+def begun(told: Iterable[str]) -> MpsCards:
     """What an agent that starts goes on from: what the one before it told."""
-    return Through(frozenset(told), ())
+    return MpsCards(frozenset(told), ())
 
 
-def after(before: Through, answered: Iterable[str], computing: Iterable[str], now_ms: int) -> Through:
+def after(before: MpsCards, answered: Iterable[str], computing: Iterable[str], now_ms: int) -> MpsCards:
     """After a look. ``answered``: the cards that told anything; of the others nothing changes.
     ``computing``: those with processes that compute through MPS."""
     there, through, since = set(answered), set(computing), dict(before.since)
@@ -38,8 +38,8 @@ def after(before: Through, answered: Iterable[str], computing: Iterable[str], no
     other = {uuid: since.get(uuid, now_ms) for uuid in there if (uuid in through) != (uuid in before.told)}
     due = {uuid for uuid, at in other.items() if now_ms - at >= _patience_ms(uuid, before)}
     left = {uuid: at for uuid, at in (unseen | other).items() if uuid not in due}
-    return Through(before.told ^ due, tuple(sorted(left.items())))
+    return MpsCards(before.told ^ due, tuple(sorted(left.items())))
 
 
-def _patience_ms(uuid: str, before: Through) -> int:
+def _patience_ms(uuid: str, before: MpsCards) -> int:
     return LASTS_MS if uuid in before.told else BEGINS_AFTER_MS

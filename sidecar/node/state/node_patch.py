@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from sidecar.node.values import Card, NodeSeen
+from sidecar.node.values import NodeCard, NodeState
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -35,23 +35,23 @@ _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
 
 
 @value
-class Wanted:
+class DesiredNode:
     """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the UUIDs
     of the cards that are computed on through MPS."""
 
-    cards: tuple[Card, ...] | None
+    cards: tuple[NodeCard, ...] | None
     mps: frozenset[str]
     holders: str | None
     held: bool
 
 
-def inventory(cards: tuple[Card, ...], mps: frozenset[str] = frozenset()) -> str:
+def inventory(cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset()) -> str:
     """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
     whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps) for card in cards]}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
-def read_inventory(text: str | None) -> tuple[Card, ...]:
+def read_inventory(text: str | None) -> tuple[NodeCard, ...]:
     """The cards that an annotation of ours told of; none where it is not readable, or none of ours."""
     try:
         whole = json.loads(text or "")
@@ -79,7 +79,7 @@ def boot_in(holders: str | None) -> str:
     return boot if isinstance(boot, str) else ""
 
 
-def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
+def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
     """The merge patch of the node's status that makes it what it shall be; empty where it is."""
     cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps)
     annotations = {
@@ -101,13 +101,13 @@ def change(node: NodeSeen, wanted: Wanted) -> dict[str, Any]:
     return patch
 
 
-def is_served_by_another(node: NodeSeen) -> bool:
+def is_served_by_another(node: NodeState) -> bool:
     """Whether a plugin's resource stands on the node; also with 0 of it, which is what the kubelet leaves of
     a plugin that is away."""
     return any(OF_OTHERS.match(name) for name, _ in node.capacity)
 
 
-def _amounts(node: NodeSeen, wanted: Wanted) -> dict[str, int | None]:
+def _amounts(node: NodeState, wanted: DesiredNode) -> dict[str, int | None]:
     """What is to be advertised by resource, None: nothing."""
     if wanted.cards is None:
         return {}
@@ -140,7 +140,7 @@ def amount(text: str) -> int | None:
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _wire(card: Card, mps: bool) -> CardWire:
+def _wire(card: NodeCard, mps: bool) -> CardWire:
     wire: CardWire = {
         "uuid": card.uuid,
         "index": card.index,
@@ -158,9 +158,9 @@ def _wire(card: Card, mps: bool) -> CardWire:
     return wire
 
 
-def _card(raw: Any) -> Card:
+def _card(raw: Any) -> NodeCard:
     links = raw.get("links")
-    return Card(
+    return NodeCard(
         _of(str, raw["uuid"]),
         _of(int, raw["index"]),
         _of(str, raw["model"]),

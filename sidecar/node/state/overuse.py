@@ -15,8 +15,8 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sidecar.node.state.use import Measured, PodLoad
-    from sidecar.node.values import PodSeen
+    from sidecar.node.state.use import PodLoad, UsageReading
+    from sidecar.node.values import PodState
 
     Shares = Mapping[str, int]  # UUID -> MiB
 
@@ -27,7 +27,7 @@ WITHIN = "GPUMemoryWithinShare"
 
 
 @value
-class Excess:
+class CardOveruse:
     """A pod uses more of a card's memory than it was given, MiB."""
 
     uuid: str
@@ -36,17 +36,17 @@ class Excess:
 
 
 @value
-class Episode:
+class OveruseEpisode:
     """A pod that is over its share since a moment, or, without ``cards``, within it again since then.
     ``told_ms``: when an excess of it was told of last, None: never."""
 
     since_ms: int
     told_ms: int | None
-    cards: tuple[Excess, ...]
+    cards: tuple[CardOveruse, ...]
 
 
 @value
-class Notice:
+class AgentEvent:
     """An Event for a pod: its ``kind`` is ``Warning`` or ``Normal``, ``note`` a sentence for people."""
 
     uid: str
@@ -71,17 +71,17 @@ def shares(devices: str) -> tuple[tuple[str, int], ...]:
 
 
 def watch(
-    episodes: Mapping[str, Episode],
-    measured: Measured,
-    pods: Iterable[PodSeen],
+    episodes: Mapping[str, OveruseEpisode],
+    measured: UsageReading,
+    pods: Iterable[PodState],
     given: Mapping[str, Shares],
     now_ms: int,
-) -> tuple[dict[str, Episode], tuple[Notice, ...]]:
+) -> tuple[dict[str, OveruseEpisode], tuple[AgentEvent, ...]]:
     """The episodes after a look, by UID, and whom to tell what. ``given``: each pod's shares, by UID. A card
     that told no figure changes nothing; a pod that is gone is forgotten, and one that is within its share an
     hour after it was told of."""
     loads = {each.uid: each for each in measured.pods}
-    after: dict[str, Episode] = {}
+    after: dict[str, OveruseEpisode] = {}
     notices = []
     for pod in pods:
         before, load = episodes.get(pod.uid), loads.get(pod.uid)
@@ -94,33 +94,35 @@ def watch(
         if before and before.cards and before.told_ms is not None and before.told_ms >= before.since_ms:
             notices.append(_notice(pod, "Normal", WITHIN, "uses no more GPU memory than it was given again"))
         if before and before.told_ms is not None and now_ms - before.told_ms < TELL_AGAIN_MS:
-            after[pod.uid] = Episode(now_ms, before.told_ms, ())
+            after[pod.uid] = OveruseEpisode(now_ms, before.told_ms, ())
     return after, tuple(notices)
 
 
-def _after(before: Episode | None, over: tuple[Excess, ...], now_ms: int) -> Episode:
+def _after(before: OveruseEpisode | None, over: tuple[CardOveruse, ...], now_ms: int) -> OveruseEpisode:
     since_ms = before.since_ms if before and before.cards else now_ms
     told_ms = before.told_ms if before else None
     is_late = told_ms is None or now_ms - told_ms >= TELL_AGAIN_MS
     is_due = is_late and now_ms - since_ms >= OVER_FOR_MS
-    return Episode(since_ms, now_ms if is_due else told_ms, over)
+    return OveruseEpisode(since_ms, now_ms if is_due else told_ms, over)
 
 
-def _excesses(load: PodLoad | None, given: Shares, before: tuple[Excess, ...]) -> tuple[Excess, ...]:
+def _excesses(
+    load: PodLoad | None, given: Shares, before: tuple[CardOveruse, ...]
+) -> tuple[CardOveruse, ...]:
     """The cards on which the pod is over; where a card does not tell now, what was told before stays."""
     told = {each.uuid: each.memory_mib for each in load.cards} if load else {}
     found = [
-        Excess(uuid, memory_mib, given[uuid])
+        CardOveruse(uuid, memory_mib, given[uuid])
         for uuid, memory_mib in sorted(told.items())
         if uuid in given and memory_mib is not None and memory_mib > given[uuid]
     ]
     return (*found, *(each for each in before if told.get(each.uuid) is None))
 
 
-def _sentence(over: tuple[Excess, ...]) -> str:
+def _sentence(over: tuple[CardOveruse, ...]) -> str:
     cards = (f"{each.memory_mib} MiB of {each.uuid} and was given {each.share_mib} MiB" for each in over)
     return f"uses {', '.join(cards)}"
 
 
-def _notice(pod: PodSeen, kind: str, reason: str, note: str) -> Notice:
-    return Notice(pod.uid, pod.namespace, pod.name, kind, reason, note)
+def _notice(pod: PodState, kind: str, reason: str, note: str) -> AgentEvent:
+    return AgentEvent(pod.uid, pod.namespace, pod.name, kind, reason, note)

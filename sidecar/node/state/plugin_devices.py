@@ -11,7 +11,7 @@ _NVIDIAS = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
 @value
-class Given:
+class PluginDevices:
     """What device plugins gave the containers of one pod: pairs of a resource's name and a device's ID, in
     order, each once. The service tells names, no UIDs."""
 
@@ -20,13 +20,13 @@ class Given:
     devices: tuple[tuple[str, str], ...]
 
 
-def cards_among(given: Given, uuids: frozenset[str]) -> tuple[str, ...]:
+def cards_among(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
     """Which of these cards the pod has, in order, each once."""
     named = (_card(device, uuids) for _, device in given.devices)
     return tuple(dict.fromkeys(uuid for uuid in named if uuid))
 
 
-def unknown_cards(given: Given, uuids: frozenset[str]) -> tuple[str, ...]:
+def unknown_cards(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
     """The IDs of NVIDIA's devices that name none of these cards."""
     return tuple(
         device

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
-from sidecar.node.state.reports import MOST_WAITING, Post, Use, fold
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Load
+from sidecar.node.state.reports import MOST_WAITING, UsageInterval, UsagePost, fold
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE = "uses.json"
 
 
-def encode(post: Post | None, waiting: tuple[Use, ...], node_boot: str) -> str:
+def encode(post: UsagePost | None, waiting: tuple[UsageInterval, ...], node_boot: str) -> str:
     """The text; ``node_boot`` names the boot that the moments count from."""
     names: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ def encode(post: Post | None, waiting: tuple[Use, ...], node_boot: str) -> str:
     return json.dumps({**whole, "names": list(names)}, separators=(",", ":"))
 
 
-def decode(text: str, node_boot: str, now_ms: int) -> tuple[Post | None, tuple[Use, ...]]:
+def decode(text: str, node_boot: str, now_ms: int) -> tuple[UsagePost | None, tuple[UsageInterval, ...]]:
     """The post that was under way, as it was, and the uses that waited. ValueError, with the reason, for a
     text that we did not write, or not since the node booted: such uses have no age."""
     try:
@@ -51,7 +51,7 @@ def decode(text: str, node_boot: str, now_ms: int) -> tuple[Post | None, tuple[U
             raise _FromElsewhere
         names = [_of(str, each) for each in read["names"]]
         sent = read["post"]
-        post = sent and Post(
+        post = sent and UsagePost(
             _of(str, sent["boot"]), _whole(sent["sequence"]), _uses(sent["uses"], names, now_ms)
         )
         waiting = _uses(read["waiting"], names, now_ms)
@@ -68,23 +68,23 @@ class _FromElsewhere(Exception):
     """Well written, and of no use here."""
 
 
-def _written(use: Use, number: Callable[[str], int]) -> list[Any]:
-    def cards(loads: tuple[Load, ...]) -> list[Any]:
+def _written(use: UsageInterval, number: Callable[[str], int]) -> list[Any]:
+    def cards(loads: tuple[CardLoad, ...]) -> list[Any]:
         return [(number(each.uuid), each.utilisation, each.memory_mib) for each in loads]
 
     pods = [(number(pod.uid), cards(pod.cards)) for pod in use.measured.pods]
     return [use.at_ms, cards(use.measured.cards), pods]
 
 
-def _uses(read: list[Any], names: list[str], now_ms: int) -> tuple[Use, ...]:
-    def cards(rows: list[Any]) -> tuple[Load, ...]:
-        return tuple(Load(names[_whole(at)], _figure(rate), _figure(mib)) for at, rate, mib in rows)
+def _uses(read: list[Any], names: list[str], now_ms: int) -> tuple[UsageInterval, ...]:
+    def cards(rows: list[Any]) -> tuple[CardLoad, ...]:
+        return tuple(CardLoad(names[_whole(at)], _figure(rate), _figure(mib)) for at, rate, mib in rows)
 
-    def use(at_ms: int, loads: list[Any], pods: list[Any]) -> Use:
+    def use(at_ms: int, loads: list[Any], pods: list[Any]) -> UsageInterval:
         seen = tuple(PodLoad(names[_whole(at)], cards(rows)) for at, rows in pods)
         if _whole(at_ms) > now_ms:
             raise ValueError
-        return Use(at_ms, Measured(seen, cards(loads)))
+        return UsageInterval(at_ms, UsageReading(seen, cards(loads)))
 
     return tuple(use(*each) for each in read)
 

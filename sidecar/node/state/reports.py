@@ -1,23 +1,23 @@
 """What the agent tells the timekeeper, and when: the mean of an interval's looks, kept until it is
 acknowledged, one post under way at most.
 
-Everything outside comes in as ``Ports`` and every moment as an argument (milliseconds of the boot clock).
-Nothing here waits. What cannot be kept any longer is counted and said: the looks that go are those whose loss
+All effects go through `UsagePorts` and every moment is an argument (milliseconds of the boot clock). Nothing
+here waits. What cannot be kept any longer is counted and said: the looks that go are those whose loss
 leaves the smallest gap, never the first or the last.
 """
 
 from __future__ import annotations
 
 from sidecar import beats
-from sidecar.heartbeat_client import Delivered, Failed
+from sidecar.heartbeat_client import Delivered, NotDelivered
 from sidecar.node.state import use
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.node.state.use import Measured
-    from sidecar.node.values import Load
+    from sidecar.node.state.use import UsageReading
+    from sidecar.node.values import CardLoad
     from sidecar.reporter import Say
     from timekeeper.core.wire import CardUse, NodeUsage
 
@@ -34,43 +34,43 @@ _FINAL = ("it answered 400", "it answered 413")
 
 
 @value
-class Use:
+class UsageInterval:
     """The mean of the looks of an interval that ended at ``at_ms``."""
 
     at_ms: int
-    measured: Measured
+    measured: UsageReading
 
 
 @value
-class Post:
+class UsagePost:
     """Uses as they were first sent together."""
 
     boot: str
     sequence: int
-    uses: tuple[Use, ...]
+    uses: tuple[UsageInterval, ...]
 
 
 @value
-class Ports:
+class UsagePorts:
     """The edges. ``post`` only starts something, whose end is told to ``posted``. ``keep`` has the post under
     way and the uses that wait outlive the process, in place of what it was given before; False where it
     cannot."""
 
-    post: Callable[[Post], None]
-    keep: Callable[[Post | None, tuple[Use, ...]], bool]
+    post: Callable[[UsagePost], None]
+    keep: Callable[[UsagePost | None, tuple[UsageInterval, ...]], bool]
     fraction: Callable[[], float]
     say: Say
 
 
-class Reports:
+class UsageReports:
     """The state. Give it each look by ``look``, call ``tick`` after each event and at ``due_ms``."""
 
     def __init__(
         self,
-        ports: Ports,
+        ports: UsagePorts,
         boot: str,
         now_ms: int,
-        left: tuple[Post | None, tuple[Use, ...]] = (None, ()),
+        left: tuple[UsagePost | None, tuple[UsageInterval, ...]] = (None, ()),
     ) -> None:
         """``left``: what an earlier process kept."""
         self._ports = ports
@@ -78,7 +78,7 @@ class Reports:
         self._sequence = 1
         self._interval_ms = DEFAULT_INTERVAL_MS
         self._close_at = now_ms + DEFAULT_INTERVAL_MS
-        self._looks: tuple[Measured, ...] = ()
+        self._looks: tuple[UsageReading, ...] = ()
         self._post, self._waiting = self._kept = left
         self._is_kept = True
         self._posting = False
@@ -95,7 +95,7 @@ class Reports:
         """How many intervals are not acknowledged yet."""
         return len(self._waiting) + (len(self._post.uses) if self._post else 0)
 
-    def look(self, measured: Measured) -> None:
+    def look(self, measured: UsageReading) -> None:
         """A look at the node was taken."""
         self._looks = (*self._looks, measured)
 
@@ -127,7 +127,7 @@ class Reports:
         self._posting = self._post is not None
         return self._posting
 
-    def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
+    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
         """The post under way came to its end."""
         self._posting = False
         if isinstance(outcome, Delivered):
@@ -162,7 +162,7 @@ class Reports:
     def _close(self, now_ms: int) -> None:
         self._close_at = now_ms + beats.jittered_ms(self._interval_ms, self._ports.fraction())
         if self._looks:
-            self._waiting = (*self._waiting, Use(now_ms, use.mean(self._looks)))
+            self._waiting = (*self._waiting, UsageInterval(now_ms, use.mean(self._looks)))
             self._looks = ()
             self._fold()
 
@@ -188,10 +188,10 @@ class Reports:
             count += 1
         return count
 
-    def _next(self) -> Post:
-        return Post(self._boot, self._sequence, self._waiting[: self._fit()])
+    def _next(self) -> UsagePost:
+        return UsagePost(self._boot, self._sequence, self._waiting[: self._fit()])
 
-    def _delivered(self, answer: beats.Answer) -> None:
+    def _delivered(self, answer: beats.HeartbeatReply) -> None:
         self._post = None
         self.delivered += 1
         if self._failures:
@@ -224,7 +224,7 @@ class Reports:
             self._ports.say("use-lost", intervals=looks, reason=reason)
 
 
-def fold(uses: tuple[Use, ...], most: int) -> tuple[Use, ...]:
+def fold(uses: tuple[UsageInterval, ...], most: int) -> tuple[UsageInterval, ...]:
     """As many of the uses as have ``most`` figures together, first and last among them, with gaps as even as
     may be."""
     while len(uses) > 2 and sum(map(figures_in, uses)) > most:
@@ -234,12 +234,12 @@ def fold(uses: tuple[Use, ...], most: int) -> tuple[Use, ...]:
     return uses
 
 
-def figures_in(one: Use) -> int:
+def figures_in(one: UsageInterval) -> int:
     """How many figures of cards it has; one at least."""
     return 1 + len(one.measured.cards) + sum(1 + len(pod.cards) for pod in one.measured.pods)
 
 
-def document(post: Post, now_ms: int) -> NodeUsage:
+def document(post: UsagePost, now_ms: int) -> NodeUsage:
     """The body of ``POST /v1/nodeusage``, with ages as of now."""
     return {
         "version": 1,
@@ -259,5 +259,5 @@ def document(post: Post, now_ms: int) -> NodeUsage:
     }
 
 
-def _card(load: Load) -> CardUse:
+def _card(load: CardLoad) -> CardUse:
     return {"uuid": load.uuid, "utilisation": load.utilisation, "memory_mib": load.memory_mib}

@@ -16,7 +16,7 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from sidecar.node.values import PodSeen, Process, Seated
+    from sidecar.node.values import GPUProcess, PodState, ProcessOwner
 
 LASTS_MS = 60_000
 # NVIDIA's own programs that hold cards outside of pods, by the 15 letters that the kernel keeps of a name.
@@ -24,7 +24,7 @@ _PROGRAMS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"})
 
 
 @value
-class Stranger:
+class UnauthorizedUse:
     """Who is on a card unasked. ``pod_uid``: empty for a program of no pod; ``namespace`` and ``name`` of
     the pod: empty where it has no object; ``program``: what a process of no pod calls itself."""
 
@@ -36,25 +36,25 @@ class Stranger:
 
 
 @value
-class Watch:
+class UseHistory:
     """``suspects``: seen at the last look alone; ``strangers``: seen twice in a row, each with the moment
     from which on it is forgotten."""
 
-    suspects: frozenset[Stranger]
-    strangers: tuple[tuple[Stranger, int], ...]
+    suspects: frozenset[UnauthorizedUse]
+    strangers: tuple[tuple[UnauthorizedUse, int], ...]
 
 
-NOBODY = Watch(frozenset(), ())
+NOBODY = UseHistory(frozenset(), ())
 
 
 def found(
-    processes: Iterable[Process],
-    seats: Mapping[int, Seated | None],
-    pods: Iterable[PodSeen],
+    processes: Iterable[GPUProcess],
+    seats: Mapping[int, ProcessOwner | None],
+    pods: Iterable[PodState],
     held: Mapping[str, tuple[str, ...]],
     trusted: frozenset[str],
     name_of: Callable[[int], str],
-) -> frozenset[Stranger]:
+) -> frozenset[UnauthorizedUse]:
     """The strangers of one look.
 
     ``seats``: whose a process is, None for nobody's; one that has no entry has ended, or nobody could tell.
@@ -69,28 +69,28 @@ def found(
             pod = known.get(seat.pod_uid)
             names = (pod.namespace, pod.name) if pod else ("", "")
             if names[0] not in trusted:
-                strangers.add(Stranger(each.uuid, seat.pod_uid, *names, ""))
+                strangers.add(UnauthorizedUse(each.uuid, seat.pod_uid, *names, ""))
         elif seat is None and each.pid in seats:
             program = name_of(each.pid)
             if program and program not in _PROGRAMS:
-                strangers.add(Stranger(each.uuid, "", "", "", program))
+                strangers.add(UnauthorizedUse(each.uuid, "", "", "", program))
     return frozenset(strangers)
 
 
-def after(watch: Watch, seen: frozenset[Stranger], now_ms: int) -> Watch:
+def after(watch: UseHistory, seen: frozenset[UnauthorizedUse], now_ms: int) -> UseHistory:
     """The watch after a look; ``now_ms`` by a clock that never goes back."""
     lasting = {each: until for each, until in watch.strangers if until > now_ms}
     proven = {each: now_ms + LASTS_MS for each in seen if each in lasting or each in watch.suspects}
-    return Watch(seen, tuple(sorted({**lasting, **proven}.items(), key=lambda pair: _order(pair[0]))))
+    return UseHistory(seen, tuple(sorted({**lasting, **proven}.items(), key=lambda pair: _order(pair[0]))))
 
 
-def new(before: Watch, now: Watch) -> tuple[Stranger, ...]:
+def new(before: UseHistory, now: UseHistory) -> tuple[UnauthorizedUse, ...]:
     """Those that count from this look on."""
     known = {each for each, _ in before.strangers}
     return tuple(each for each, _ in now.strangers if each not in known)
 
 
-def sentence(watch: Watch) -> str:
+def sentence(watch: UseHistory) -> str:
     """Why they close the node; empty where there are none. The same for the same strangers."""
     if not watch.strangers:
         return ""
@@ -99,7 +99,7 @@ def sentence(watch: Watch) -> str:
     return f"{about(first)}{more}"
 
 
-def about(stranger: Stranger) -> str:
+def about(stranger: UnauthorizedUse) -> str:
     """One stranger, for people."""
     if not stranger.pod_uid:
         return f"a process of no pod ({stranger.program}) uses card {stranger.uuid}"
@@ -109,7 +109,7 @@ def about(stranger: Stranger) -> str:
     return f"pod {pod} uses card {stranger.uuid}, which it was not given"
 
 
-def _order(stranger: Stranger) -> tuple[str, ...]:
+def _order(stranger: UnauthorizedUse) -> tuple[str, ...]:
     # those that can be named first
     return (
         "" if stranger.name else "~",

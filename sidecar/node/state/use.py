@@ -6,13 +6,13 @@ could tell whose it is, gives no figure for a pod that has no process of its own
 
 from __future__ import annotations
 
-from sidecar.node.values import Load
+from sidecar.node.values import CardLoad
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sidecar.node.values import PodSeen, Process, Seated
+    from sidecar.node.values import GPUProcess, PodState, ProcessOwner
 
 WHOLE_PERCENT = 100
 
@@ -22,32 +22,32 @@ class PodLoad:
     """What a pod uses of its cards, and of others where it has processes on them."""
 
     uid: str
-    cards: tuple[Load, ...]
+    cards: tuple[CardLoad, ...]
 
 
 @value
-class Measured:
+class UsageReading:
     """One look: each pod's use, and each card's as a whole."""
 
     pods: tuple[PodLoad, ...]
-    cards: tuple[Load, ...]
+    cards: tuple[CardLoad, ...]
 
 
-NOTHING = Measured((), ())
+NOTHING = UsageReading((), ())
 
 
 def measure(
-    loads: tuple[Load, ...],
-    processes: Iterable[Process],
-    seats: Mapping[int, Seated | None],
-    pods: Iterable[PodSeen],
-) -> Measured:
+    loads: tuple[CardLoad, ...],
+    processes: Iterable[GPUProcess],
+    seats: Mapping[int, ProcessOwner | None],
+    pods: Iterable[PodState],
+) -> UsageReading:
     """The use of those of these pods that were given cards, in the order of their UIDs.
 
     ``loads``: of the cards that answered. ``seats``: whose a process is, by its number; None where it is no
     pod's; a process that is not in it belongs to somebody of whom nobody could tell.
     """
-    on_card: dict[str, list[Process]] = {}
+    on_card: dict[str, list[GPUProcess]] = {}
     for each in processes:
         on_card.setdefault(each.uuid, []).append(each)
     by_uuid = {each.uuid: each for each in loads}
@@ -57,43 +57,47 @@ def measure(
         uuids = sorted({*pod.cards, *strayed})
         cards = (_on(pod.uid, uuid, by_uuid.get(uuid), on_card.get(uuid, []), seats) for uuid in uuids)
         found.append(PodLoad(pod.uid, tuple(cards)))
-    return Measured(tuple(found), loads)
+    return UsageReading(tuple(found), loads)
 
 
-def mean(looks: tuple[Measured, ...]) -> Measured:
+def mean(looks: tuple[UsageReading, ...]) -> UsageReading:
     """The mean of several looks in a row, each figure over the looks that have it; what is in none of them
     has none. NOTHING of no look."""
-    pods: dict[str, dict[str, list[Load]]] = {}
-    cards: dict[str, list[Load]] = {}
+    pods: dict[str, dict[str, list[CardLoad]]] = {}
+    cards: dict[str, list[CardLoad]] = {}
     for look in looks:
         for pod in look.pods:
             _gather(pods.setdefault(pod.uid, {}), pod.cards)
         _gather(cards, look.cards)
-    return Measured(
+    return UsageReading(
         tuple(PodLoad(uid, _means(pods[uid])) for uid in sorted(pods)),
         _means(cards),
     )
 
 
 def _on(
-    uid: str, uuid: str, load: Load | None, there: list[Process], seats: Mapping[int, Seated | None]
-) -> Load:
+    uid: str,
+    uuid: str,
+    load: CardLoad | None,
+    there: list[GPUProcess],
+    seats: Mapping[int, ProcessOwner | None],
+) -> CardLoad:
     """The pod's use of one card; ``load`` None: the card did not answer."""
     if load is None:
-        return Load(uuid, None, None)
+        return CardLoad(uuid, None, None)
     mine = _of(uid, there, seats)
     is_untold = any(each.pid not in seats for each in there) or (not there and (load.utilisation or 0) > 0)
     if not mine:
-        return Load(uuid, None, None) if is_untold else Load(uuid, 0, 0)
+        return CardLoad(uuid, None, None) if is_untold else CardLoad(uuid, 0, 0)
     utilisation = _sum([each.utilisation for each in mine])
     memory_mib = _sum([each.memory_mib for each in mine])
     if len(mine) == len(there):  # alone on it: what is the card's is the pod's
         utilisation = load.utilisation if utilisation is None else utilisation
         memory_mib = load.memory_mib if memory_mib is None else memory_mib
-    return Load(uuid, None if utilisation is None else min(WHOLE_PERCENT, utilisation), memory_mib)
+    return CardLoad(uuid, None if utilisation is None else min(WHOLE_PERCENT, utilisation), memory_mib)
 
 
-def _of(uid: str, there: list[Process], seats: Mapping[int, Seated | None]) -> list[Process]:
+def _of(uid: str, there: list[GPUProcess], seats: Mapping[int, ProcessOwner | None]) -> list[GPUProcess]:
     seated = ((each, seats.get(each.pid)) for each in there)
     return [each for each, seat in seated if seat is not None and seat.pod_uid == uid]
 
@@ -104,14 +108,14 @@ def _sum(figures: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(figures) else None
 
 
-def _gather(into: dict[str, list[Load]], cards: tuple[Load, ...]) -> None:
+def _gather(into: dict[str, list[CardLoad]], cards: tuple[CardLoad, ...]) -> None:
     for each in cards:
         into.setdefault(each.uuid, []).append(each)
 
 
-def _means(by_uuid: dict[str, list[Load]]) -> tuple[Load, ...]:
+def _means(by_uuid: dict[str, list[CardLoad]]) -> tuple[CardLoad, ...]:
     return tuple(
-        Load(uuid, _mean([each.utilisation for each in seen]), _mean([each.memory_mib for each in seen]))
+        CardLoad(uuid, _mean([each.utilisation for each in seen]), _mean([each.memory_mib for each in seen]))
         for uuid, seen in sorted(by_uuid.items())
     )
 

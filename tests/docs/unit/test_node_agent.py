@@ -7,12 +7,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.node import agent, settings
-from sidecar.node.agent import Agent, Ports
-from sidecar.node.kube.api import Answer
+from sidecar.node.agent import Agent, AgentPorts
+from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.metrics import of_agent
 from sidecar.node.nvml import cards
-from sidecar.node.state import card_events as telling
-from sidecar.node.state import health, mps
+from sidecar.node.state import card_events, health, mps
 from tests.node.worlds import card, look, node
 
 ROOT = Path(__file__).parents[3]
@@ -27,13 +26,13 @@ def firsts(heading: str) -> set[str]:
     return {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
 
 
-def written(_: dict[str, Any]) -> Answer:
+def written(_: dict[str, Any]) -> ApiAnswer:
     metadata = {"uid": "n", "resourceVersion": "2"}
-    return Answer(200, {"metadata": metadata}, "")
+    return ApiAnswer(200, {"metadata": metadata}, "")
 
 
 def test_every_metric_is_told_with_its_kind_and_labels() -> None:
-    one = Agent(Ports(written, lambda _: None, lambda *_, **__: None), "boot", 5_000, 0)
+    one = Agent(AgentPorts(written, lambda _: None, lambda *_, **__: None), "boot", 5_000, 0)
     one.saw_node(node(), 0)
     one.looked(look(card()), 0)
     one.write_if_due(0)
@@ -69,11 +68,11 @@ def test_every_line_of_the_log_is_told() -> None:
 
 
 def test_its_events_numbers_and_links_are_those_that_there_are() -> None:
-    assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {telling.FAULTY, telling.WELL}
+    assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {card_events.FAULTY, card_events.WELL}
     listed = ", ".join(map(str, sorted(cards.OF_PROGRAMS)[:-1]))
     assert f"XIDs {listed} and {max(cards.OF_PROGRAMS)} are a program's own" in PAGE
     assert (health.PATIENCE_MS, health.CALM_MS, cards.REOPEN_MS) == (10_000, 600_000, 20_000)
-    assert (cards.MOST_REOPEN_MS, telling.QUIET_MS) == (300_000, 600_000)
+    assert (cards.MOST_REOPEN_MS, card_events.QUIET_MS) == (300_000, 600_000)
     assert (mps.BEGINS_AFTER_MS, mps.LASTS_MS) == (30_000, 600_000)
     assert agent.HUNG_MS + health.PATIENCE_MS + 5_000 == 25_000
     for name in OTHERS:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node import settings, whereabouts
-from sidecar.node.values import Look, NodeSeen, Process, Seated
-from sidecar.node.whereabouts import Places, Whereabouts
+from sidecar.node import holder_survey, settings
+from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
+from sidecar.node.values import GPUProcess, NodeState, NvmlReading, ProcessOwner
 from timekeeper.core.kube.holders import decode_holders
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "node-agent-holders.md").read_text()
-CODE = (ROOT / "sidecar" / "node" / "whereabouts.py").read_text()
+CODE = (ROOT / "sidecar" / "node" / "holder_survey.py").read_text()
 
 
 def _say(event: str, **pairs: object) -> None:
@@ -21,11 +21,11 @@ def _say(event: str, **pairs: object) -> None:
 
 
 def test_every_metric_of_holders_is_explained_with_its_labels() -> None:
-    agent = Whereabouts(Places("", "", "", (), True, frozenset()), "boot", _say, lambda _: None)
-    agent.saw_node(NodeSeen("n", "1", "boot", None, None, (), ()))
-    stranger = Look((), (), (), (), (Process(1, "GPU-1", None, None),), (), (), "")
+    agent = HolderSurvey(SurveyPaths("", "", "", (), True, frozenset()), "boot", _say, lambda _: None)
+    agent.saw_node(NodeState("n", "1", "boot", None, None, (), ()))
+    stranger = NvmlReading((), (), (), (), (GPUProcess(1, "GPU-1", None, None),), (), (), "")
     for now_ms in (0, 5_000):
-        agent.looked(stranger, {1: Seated("a", "c")}, (), frozenset(), now_ms)
+        agent.looked(stranger, {1: ProcessOwner("a", "c")}, (), frozenset(), now_ms)
     families = list(text_string_to_metric_families(agent.page()))
     exist = {each.name: sorted(each.samples[0].labels) for each in families}
 
@@ -46,7 +46,10 @@ def test_every_line_of_its_log_is_explained() -> None:
 def test_its_events_and_flags_are_those_that_there_are() -> None:
     flags = {flag for flag, _, _ in settings.FLAGS} | {"runtime-class"}  # this one is the webhook's
 
-    assert set(re.findall(r"`(GPU[A-Z][A-Za-z]+)`", PAGE)) == {whereabouts.STRANGER, whereabouts.OPEN_RUNTIME}
+    assert set(re.findall(r"`(GPU[A-Z][A-Za-z]+)`", PAGE)) == {
+        holder_survey.STRANGER,
+        holder_survey.OPEN_RUNTIME,
+    }
     assert set(re.findall(r"--([a-z]+(?:-[a-z]+)+|proc|cgroups)\b", PAGE)) <= flags
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node.state import overuse as watchdog
 from sidecar.node.state.exporter import of_cards, of_pods, of_reports
-from sidecar.node.state.overuse import Episode, Excess
-from sidecar.node.state.reports import Ports, Reports
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Card, Load, PodSeen
+from sidecar.node.state.overuse import OVER, WITHIN, CardOveruse, OveruseEpisode
+from sidecar.node.state.reports import UsagePorts, UsageReports
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
 from timekeeper.core.budgets.policy import Settings
@@ -24,11 +23,11 @@ def _say(event: str, **pairs: object) -> None:
 
 
 def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
-    card = Card("G", 0, "A100", 10, True, "", 0, (), "1g.5gb")
-    pod = PodSeen("u", "team", "p", ("G",), False, ())
-    seen = Measured((PodLoad("u", (Load("G", 1, 9),)),), (Load("G", 1, 9),))
-    reports = Reports(Ports(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)
-    episodes = {"u": Episode(0, None, (Excess("G", 9, 8),))}
+    card = NodeCard("G", 0, "A100", 10, True, "", 0, (), "1g.5gb")
+    pod = PodState("u", "team", "p", ("G",), False, ())
+    seen = UsageReading((PodLoad("u", (CardLoad("G", 1, 9),)),), (CardLoad("G", 1, 9),))
+    reports = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)
+    episodes = {"u": OveruseEpisode(0, None, (CardOveruse("G", 9, 8),))}
     text = (
         of_cards((card,), seen, "n") + of_pods((pod,), seen, {"u": {"G": 8}}, episodes) + of_reports(reports)
     )
@@ -44,7 +43,7 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
 
 
 def test_the_events_that_are_written_are_the_ones_that_are_told_of() -> None:
-    written = {watchdog.OVER, watchdog.WITHIN, telling.EVICTED, telling.PROTECTED}
+    written = {OVER, WITHIN, telling.EVICTED, telling.PROTECTED}
 
     assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
 

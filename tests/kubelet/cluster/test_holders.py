@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from deploy.local.cleanup import FOLDER
+from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.kubelet import podresources
-from sidecar.node.state.plugin_devices import Given
-from sidecar.node.values import Look, NodeSeen, PodSeen
-from sidecar.node.whereabouts import Places, Whereabouts
+from sidecar.node.state.plugin_devices import PluginDevices
+from sidecar.node.values import NodeState, NvmlReading, PodState
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
 from tests.node.podresources_server import program
 
@@ -58,16 +58,16 @@ class Agent:
     """The agent's part that tells who is there, by this machine's kernel and kubelet."""
 
     def __init__(self, annotation: str | None = None) -> None:
-        places = Places("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
-        self._parts = Whereabouts(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
-        self._parts.saw_node(NodeSeen("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
+        places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
+        self._parts = HolderSurvey(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
+        self._parts.saw_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
         self._now_ms = 0
 
     def tells(self, *pods: dict[str, Any]) -> dict[str, Any]:
         """The annotation after a look, where the API server tells of these pods."""
         self._now_ms += 60_000
         seen = tuple(_seen(pod["metadata"]) for pod in pods)
-        look = Look((), (), (), (), (), (), (), "")
+        look = NvmlReading((), (), (), (), (), (), (), "")
         told: dict[str, Any] = json.loads(
             self._parts.looked(look, {}, seen, frozenset(CARDS), self._now_ms) or "null"
         )
@@ -78,8 +78,8 @@ def _say(event: str, **pairs: object) -> None:
     print(event, pairs)
 
 
-def _seen(metadata: dict[str, Any]) -> PodSeen:
-    return PodSeen(metadata["uid"], metadata["namespace"], metadata["name"], (), False, ())
+def _seen(metadata: dict[str, Any]) -> PodState:
+    return PodState(metadata["uid"], metadata["namespace"], metadata["name"], (), False, ())
 
 
 def test_a_pod_that_the_plugin_gave_a_card_holds_it_until_its_last_process_has_ended(
@@ -103,7 +103,7 @@ def test_a_pod_that_the_plugin_gave_a_card_holds_it_until_its_last_process_has_e
     after_a_restart = forced.tells()
     world.until("its last process to end", lambda: forced.tells()["pods"] == {})
 
-    assert given == Given(NAMESPACE, "old", ((RESOURCE, f"{card}::0"),))
+    assert given == PluginDevices(NAMESPACE, "old", ((RESOURCE, f"{card}::0"),))
     assert (while_it_runs["known"], while_it_runs["pods"]) == (True, {uid: [card]})
     assert (after_a_restart["known"], after_a_restart["pods"]) == (True, {uid: [card]})
     assert not cgroups.populated(Path("/sys/fs/cgroup")).get(uid, False)

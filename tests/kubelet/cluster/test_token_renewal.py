@@ -15,8 +15,8 @@ from deploy.local.cleanup import FOLDER
 from tests.kubelet.worlds import (
     PODS,
     SIDECAR,
-    Beat,
     Json,
+    SpooledBeat,
     World,
     container,
     gpu_pod,
@@ -93,7 +93,7 @@ def test_a_renewed_token_is_beaten_with_when_the_first_has_expired(world: World)
     world.beaten(pod)
     first = token_of(pod)
     tokens: dict[str, Token] = {}
-    beats: dict[Beat, None] = {}
+    beats: dict[SpooledBeat, None] = {}
 
     def watch() -> bool:
         token = token_of(pod)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.api import Api, ApiError
+from deploy.local.api import AdminApi, ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
@@ -42,7 +42,7 @@ def test_the_api_server_answers_admins_and_refuses_strangers(control_plane: Cont
     assert control_plane.api.call("GET", "/version")["gitVersion"] == "v1.36.3"
 
     with pytest.raises(ApiError, match="401"):
-        Api(control_plane.url, control_plane.ca_file, "guessed").call("GET", "/api/v1/namespaces")
+        AdminApi(control_plane.url, control_plane.ca_file, "guessed").call("GET", "/api/v1/namespaces")
 
 
 def test_kubectl_speaks_for_whoever_has_a_token(control_plane: ControlPlane) -> None:
@@ -72,7 +72,7 @@ def test_a_service_accounts_token_is_reviewed_for_its_audience_alone(control_pla
     assert (review("bursar")["authenticated"], review("bursar")["audiences"]) == (True, ["bursar"])
     assert "authenticated" not in review("somebody-else")
     with pytest.raises(ApiError, match="401"):
-        Api(control_plane.url, control_plane.ca_file, token).call("GET", "/api")
+        AdminApi(control_plane.url, control_plane.ca_file, token).call("GET", "/api")
 
 
 def test_a_second_control_plane_runs_beside_the_first_as_its_options_say(control_plane: ControlPlane) -> None:

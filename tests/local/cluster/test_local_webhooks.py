@@ -11,7 +11,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import webhook_service
-from deploy.local.identity import Authority, new_authority
+from deploy.local.identity import LocalAuthority, new_authority
 from tests.local.worlds import NAMESPACES, eventually, namespace, pod, server, tls
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +28,7 @@ def refuse(path: str, review: Any) -> Any:
 
 @contextmanager
 def registered(
-    control_plane: ControlPlane, of_namespace: str, authority: Authority, client: dict[str, Any]
+    control_plane: ControlPlane, of_namespace: str, authority: LocalAuthority, client: dict[str, Any]
 ) -> Iterator[None]:
     """Have the pods of one namespace reviewed by the webhook that `client` describes."""
     webhook = {

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import cleanup as leftovers
-from deploy.local import outside
+from deploy.local import cleanup, outside
 from deploy.local.identity import new_tokens
 from tests.local.worlds import eventually
 
@@ -18,8 +17,8 @@ def test_a_kubelet_or_a_runtime_of_the_machines_own_is_seen(tmp_path: Path, name
     shutil.copy(shutil.which("sleep") or "", tmp_path / name)
     process = subprocess.Popen([tmp_path / name, "600"])
     try:
-        eventually(leftovers.has_other_runtime)
-        eventually(lambda: leftovers.has_other_kubelet() or name != "kubelet")
+        eventually(cleanup.has_other_runtime)
+        eventually(lambda: cleanup.has_other_kubelet() or name != "kubelet")
     finally:
         process.kill()
         process.wait()
@@ -30,9 +29,9 @@ def test_a_process_that_this_namespace_does_not_see_is_not_killed(
 ) -> None:
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod" / "cgroup.procs").write_text("0\n4711\n")
-    monkeypatch.setattr(leftovers, "cgroup_folders", lambda: [tmp_path])
+    monkeypatch.setattr(cleanup, "cgroup_folders", lambda: [tmp_path])
 
-    assert list(leftovers._in_cgroups()) == [4711]
+    assert list(cleanup._in_cgroups()) == [4711]
 
 
 FOLDER = Path("/run/bursar-node")
@@ -107,10 +106,10 @@ def test_kernel_settings_come_back_but_for_what_a_runtime_of_others_needs(
     for name, now in {"net/ipv4/ip_forward": "1", "kernel/panic": "10"}.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(now)
-    monkeypatch.setattr(leftovers, "_BEFORE", tmp_path / "before")
-    monkeypatch.setattr(leftovers, "_sysctl", lambda name: tmp_path / name)
-    monkeypatch.setattr(leftovers, "has_other_runtime", lambda: is_other)
-    leftovers._restore()
+    monkeypatch.setattr(cleanup, "_BEFORE", tmp_path / "before")
+    monkeypatch.setattr(cleanup, "_sysctl", lambda name: tmp_path / name)
+    monkeypatch.setattr(cleanup, "has_other_runtime", lambda: is_other)
+    cleanup._restore()
 
     assert (tmp_path / "net/ipv4/ip_forward").read_text() == forwards
     assert (tmp_path / "kernel/panic").read_text() == "1"
@@ -121,10 +120,10 @@ def test_while_a_runtime_of_others_runs_no_folder_is_touched(
     root: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
 ) -> None:
     (root / "before").write_text(json.dumps({"sysctls": {}, "absent": list(outside.MADE)}))
-    monkeypatch.setattr(leftovers, "_ROOT", root)
-    monkeypatch.setattr(leftovers, "_BEFORE", root / "before")
-    monkeypatch.setattr(leftovers, "has_other_runtime", lambda: is_other)
-    leftovers._restore()
+    monkeypatch.setattr(cleanup, "_ROOT", root)
+    monkeypatch.setattr(cleanup, "_BEFORE", root / "before")
+    monkeypatch.setattr(cleanup, "has_other_runtime", lambda: is_other)
+    cleanup._restore()
 
     assert ("run/containerd/s/3a09" in left(root)) is is_other
 

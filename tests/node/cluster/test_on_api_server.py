@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.api import Api, ApiError
+from deploy.local.api import AdminApi, ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
 from sidecar.run import boot_ms
@@ -67,8 +67,8 @@ class World:
         path = f"/api/v1/namespaces/{AGENTS}/serviceaccounts/{ACCOUNT}/token"
         return str(self.call("POST", path, {"spec": spec})["status"]["token"])
 
-    def as_agent(self, node: str | None) -> Api:
-        return Api(self.cp.url, self.cp.ca_file, self.token(node))
+    def as_agent(self, node: str | None) -> AdminApi:
+        return AdminApi(self.cp.url, self.cp.ca_file, self.token(node))
 
     def _agents_pod(self, node: str) -> dict[str, str]:
         containers = [{"name": "agent", "image": "example"}]
@@ -89,7 +89,7 @@ def world(control_plane: ControlPlane) -> World:
     return world
 
 
-def refusal(api: Api, node: str, patch: dict[str, Any], sub: str = "/status") -> str:
+def refusal(api: AdminApi, node: str, patch: dict[str, Any], sub: str = "/status") -> str:
     """Why the API server refuses a merge patch of a node; empty where it does not."""
     try:
         api.call("PATCH", f"/api/v1/nodes/{node}{sub}", patch, MERGE)
@@ -356,7 +356,7 @@ def test_what_is_removed_comes_back_and_so_does_a_node_that_was_made_anew(
 
 
 def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged(
-    world: World, tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    world: World, tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     world.make_node("n9")
     timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 1_000})

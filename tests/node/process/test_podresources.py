@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.kubelet import grpc as unary
-from sidecar.node.kubelet import hpack, podresources
+from sidecar.node.kubelet import grpc, hpack, podresources
 from sidecar.node.state import plugin_devices
-from sidecar.node.state.plugin_devices import Given
+from sidecar.node.state.plugin_devices import PluginDevices
 from tests.node.podresources_server import Kubelet, pod_json, serving
 
 GPU = "nvidia.com/gpu"
@@ -45,8 +44,8 @@ def test_the_kubelet_tells_which_pod_has_which_device(kubelet: Kubelet) -> None:
     )
 
     assert podresources.listed(kubelet.socket) == (
-        Given("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"), ("rdma/hca", "mlx5_0"))),
-        Given("team-b", "ünï", ((GPU, "GPU-3::1"),)),
+        PluginDevices("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"), ("rdma/hca", "mlx5_0"))),
+        PluginDevices("team-b", "ünï", ((GPU, "GPU-3::1"),)),
     )
 
 
@@ -65,7 +64,7 @@ def test_devices_of_several_containers_and_groups_are_all_told_once(kubelet: Kub
     kubelet.answer({"podResources": [pod]})
 
     assert podresources.listed(kubelet.socket) == (
-        Given("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"))),
+        PluginDevices("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"))),
     )
 
 
@@ -75,14 +74,14 @@ def test_an_answer_of_many_frames_is_read_whole(kubelet: Kubelet) -> None:
 
     found = podresources.listed(kubelet.socket)
 
-    assert found == tuple(Given("team-a", f"pod-{n}", ((GPU, f"GPU-{n}"),)) for n in range(5_000))
+    assert found == tuple(PluginDevices("team-a", f"pod-{n}", ((GPU, f"GPU-{n}"),)) for n in range(5_000))
 
 
 @pytest.mark.cluster
 def test_an_answer_beyond_the_bound_is_refused(kubelet: Kubelet) -> None:
-    kubelet.has(("team-a", "train-0", {GPU: ["x" * unary.MOST_MESSAGE]}))
+    kubelet.has(("team-a", "train-0", {GPU: ["x" * grpc.MOST_MESSAGE]}))
 
-    with pytest.raises(unary.CallFailed, match="longer than 4194304 bytes"):
+    with pytest.raises(grpc.CallFailed, match="longer than 4194304 bytes"):
         podresources.listed(kubelet.socket)
 
 
@@ -91,7 +90,7 @@ def test_an_answer_beyond_the_bound_is_refused(kubelet: Kubelet) -> None:
 def test_a_refusal_is_told_with_the_kubelets_own_words(kubelet: Kubelet, code: int, said: str) -> None:
     kubelet.answer({"fail": code, "message": said})
 
-    with pytest.raises(unary.CallFailed, match=said or f"gRPC status {code}") as failed:
+    with pytest.raises(grpc.CallFailed, match=said or f"gRPC status {code}") as failed:
         podresources.listed(kubelet.socket)
 
     assert failed.value.status == code
@@ -99,8 +98,8 @@ def test_a_refusal_is_told_with_the_kubelets_own_words(kubelet: Kubelet, code: i
 
 @pytest.mark.cluster
 def test_a_method_that_the_kubelet_does_not_know_is_told(kubelet: Kubelet) -> None:
-    with pytest.raises(unary.CallFailed, match="unknown method") as failed:
-        unary.call(kubelet.socket, "/v1.PodResourcesLister/Nothing")
+    with pytest.raises(grpc.CallFailed, match="unknown method") as failed:
+        grpc.call(kubelet.socket, "/v1.PodResourcesLister/Nothing")
 
     assert failed.value.status == 12
 
@@ -109,12 +108,12 @@ def test_a_method_that_the_kubelet_does_not_know_is_told(kubelet: Kubelet) -> No
 def test_a_kubelet_that_hangs_is_left_after_the_time(kubelet: Kubelet) -> None:
     kubelet.answer({"hang": True})
 
-    with pytest.raises(unary.CallFailed, match=r"no answer within 0\.3 s"):
+    with pytest.raises(grpc.CallFailed, match=r"no answer within 0\.3 s"):
         podresources.listed(kubelet.socket, timeout_s=0.3)
 
 
 def test_a_socket_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(unary.CallFailed, match="No such file or directory"):
+    with pytest.raises(grpc.CallFailed, match="No such file or directory"):
         podresources.listed(str(tmp_path / "kubelet.sock"))
 
 
@@ -138,9 +137,9 @@ ODD_ANSWERS = {
 def test_what_is_no_grpc_is_told_and_never_waited_for(tmp_path: Path, sent: bytes, said: str) -> None:
     with (
         _Peer(tmp_path / "s", lambda peer: peer.sendall(sent)) as path,
-        pytest.raises(unary.CallFailed, match=said),
+        pytest.raises(grpc.CallFailed, match=said),
     ):
-        unary.call(path, "/a/b", timeout_s=20)
+        grpc.call(path, "/a/b", timeout_s=20)
 
 
 def test_a_peer_that_sends_a_byte_now_and_then_gets_no_more_time(tmp_path: Path) -> None:
@@ -151,8 +150,8 @@ def test_a_peer_that_sends_a_byte_now_and_then_gets_no_more_time(tmp_path: Path)
             peer.sendall(b"\0")
 
     with _Peer(tmp_path / "s", drip) as path:
-        with pytest.raises(unary.CallFailed, match=r"no answer within 0\.3 s"):
-            unary.call(path, "/a/b", timeout_s=0.3)
+        with pytest.raises(grpc.CallFailed, match=r"no answer within 0\.3 s"):
+            grpc.call(path, "/a/b", timeout_s=0.3)
         ended.set()
 
 
@@ -173,7 +172,7 @@ def test_pings_settings_padding_and_unknown_frames_do_not_disturb_an_answer() ->
     )
     sent = bytearray()
 
-    answer = unary.exchange(_reader(b"".join(frames)), sent.extend, "/a/b", b"hello")
+    answer = grpc.exchange(_reader(b"".join(frames)), sent.extend, "/a/b", b"hello")
 
     assert answer == b"hi"
     assert _frame(6, 1, 0, b"12345678") in sent, "a ping is answered in kind"
@@ -187,14 +186,14 @@ def test_pings_settings_padding_and_unknown_frames_do_not_disturb_an_answer() ->
 def test_an_answer_that_is_not_one_plain_message_is_refused(body: bytes) -> None:
     frames = _frame(1, 4, 1, b"\x88") + _frame(0, 0, 1, body) + _frame(1, 5, 1, b"\0\x0bgrpc-status\x010")
 
-    with pytest.raises(unary.CallFailed, match="not one plain message"):
-        unary.exchange(_reader(frames), bytearray().extend, "/a/b", b"")
+    with pytest.raises(grpc.CallFailed, match="not one plain message"):
+        grpc.exchange(_reader(frames), bytearray().extend, "/a/b", b"")
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_call_fail_otherwise(sent: bytes) -> None:
-    with pytest.raises((unary.CallFailed, EOFError)):
-        unary.exchange(_reader(sent), bytearray().extend, "/a/b", b"")
+    with pytest.raises((grpc.CallFailed, EOFError)):
+        grpc.exchange(_reader(sent), bytearray().extend, "/a/b", b"")
 
 
 @pytest.mark.parametrize(("text", "code"), HUFFMAN.items(), ids=HUFFMAN)
@@ -210,7 +209,7 @@ def test_huffman_codes_are_read_as_the_rfc_writes_them(text: str, code: str) -> 
 def test_a_huffman_code_that_is_not_filled_up_as_the_rfc_asks_is_refused(code: str) -> None:
     raw = bytes.fromhex(code)
 
-    with pytest.raises(hpack.Malformed):
+    with pytest.raises(hpack.MalformedHeaders):
         hpack.decoded(b"\0\1x" + bytes([0x80 | len(raw)]) + raw)
 
 
@@ -223,13 +222,13 @@ def test_headers_that_are_written_are_read_again(headers: list[tuple[str, str]])
 
 @given(st.binary(max_size=60))
 def test_no_block_makes_the_reading_of_headers_fail_otherwise(block: bytes) -> None:
-    with suppress(hpack.Malformed):
+    with suppress(hpack.MalformedHeaders):
         assert all(len(header) == 2 for header in hpack.decoded(block))
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_make_the_reading_of_an_answer_fail_otherwise(answer: bytes) -> None:
-    with suppress(podresources.Malformed):
+    with suppress(podresources.MalformedAnswer):
         assert all(each.devices for each in podresources.parsed(answer))
 
 
@@ -239,7 +238,7 @@ def test_no_bytes_make_the_reading_of_an_answer_fail_otherwise(answer: bytes) ->
     ids=["short", "group", "long", "text"],
 )
 def test_an_answer_that_is_none_is_told(answer: bytes) -> None:
-    with pytest.raises(podresources.Malformed):
+    with pytest.raises(podresources.MalformedAnswer):
         podresources.parsed(answer)
 
 
@@ -249,12 +248,12 @@ def test_fields_of_a_later_kubelet_are_passed_over() -> None:
     container = _field(2, group) + later
     pod = _field(1, b"p") + later + _field(2, b"n") + _field(3, container)
 
-    assert podresources.parsed(later + _field(1, pod)) == (Given("n", "p", ((GPU, "GPU-1"),)),)
+    assert podresources.parsed(later + _field(1, pod)) == (PluginDevices("n", "p", ((GPU, "GPU-1"),)),)
 
 
 def test_a_device_names_its_card_also_as_a_replica_of_it() -> None:
     uuids = frozenset({"GPU-aaaa", "GPU-bbbb", "MIG-cccc"})
-    given = Given(
+    given = PluginDevices(
         "n", "p", ((GPU, "GPU-aaaa::3"), (GPU, "GPU-aaaa::4"), ("nvidia.com/mig-1g.10gb", "MIG-cccc"))
     )
 
@@ -263,7 +262,9 @@ def test_a_device_names_its_card_also_as_a_replica_of_it() -> None:
 
 
 def test_devices_of_nvidias_that_are_in_no_inventory_are_told_and_others_are_not() -> None:
-    given = Given("n", "p", ((GPU, "GPU-zzzz"), (GPU, "0"), ("nvidia.com/hostdev", "0"), ("rdma/hca", "m")))
+    given = PluginDevices(
+        "n", "p", ((GPU, "GPU-zzzz"), (GPU, "0"), ("nvidia.com/hostdev", "0"), ("rdma/hca", "m"))
+    )
 
     assert plugin_devices.cards_among(given, frozenset({"GPU-aaaa"})) == ()
     assert plugin_devices.unknown_cards(given, frozenset({"GPU-aaaa"})) == ("GPU-zzzz", "0")

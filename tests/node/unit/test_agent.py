@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, Ports
-from sidecar.node.kube.api import Answer, Unreached
-from sidecar.node.state import node_patch as advertise
+from sidecar.node.agent import GAP_MS, HUNG_MS, LONGEST_PAUSE_MS, Agent, AgentPorts
+from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
+from sidecar.node.state import node_patch
 from sidecar.node.state.card_events import QUIET_MS
 from sidecar.node.state.health import PATIENCE_MS
-from sidecar.node.state.overuse import Notice
-from sidecar.node.values import Broke, NodeSeen
+from sidecar.node.state.overuse import AgentEvent
+from sidecar.node.values import CardFailed, NodeState
 from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
 
 A, B = card("GPU-a"), card("GPU-b", index=1)
@@ -21,31 +21,31 @@ LOOK_MS = 5_000
 class World:
     """An API server with one node, and ears for what is said and told."""
 
-    def __init__(self, stands: NodeSeen | None = None) -> None:
+    def __init__(self, stands: NodeState | None = None) -> None:
         self.patches: list[dict[str, Any]] = []
         self.annotations: dict[str, str] = {}
         self.status: dict[str, Any] = {}
-        self.notices: list[Notice] = []
+        self.notices: list[AgentEvent] = []
         self.said: list[tuple[str, dict[str, object]]] = []
-        self.answer: Callable[[dict[str, Any]], Answer] = self.well
-        ports = Ports(
+        self.answer: Callable[[dict[str, Any]], ApiAnswer] = self.well
+        ports = AgentPorts(
             self._write, self.notices.append, lambda event, **pairs: self.said.append((event, pairs))
         )
         self.agent = Agent(ports, "boot-1", LOOK_MS, 0)
         self.version = 1
         self.agent.saw_node(stands or node(), 0)
 
-    def _write(self, patch: dict[str, Any]) -> Answer:
+    def _write(self, patch: dict[str, Any]) -> ApiAnswer:
         self.patches.append(patch)
         return self.answer(patch)
 
-    def well(self, patch: dict[str, Any]) -> Answer:
+    def well(self, patch: dict[str, Any]) -> ApiAnswer:
         """The node as it is after the patch."""
         self.version += 1
         self.annotations |= patch.get("metadata", {}).get("annotations", {})
         self.status |= patch.get("status", {})
         metadata = {"uid": "n1", "resourceVersion": str(self.version), "annotations": self.annotations}
-        return Answer(200, {"metadata": metadata, "status": self.status}, "")
+        return ApiAnswer(200, {"metadata": metadata, "status": self.status}, "")
 
     def words(self) -> list[str]:
         return [event for event, _ in self.said]
@@ -75,7 +75,7 @@ def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> Non
 
 def test_looks_from_before_the_node_was_heard_count_when_it_is() -> None:
     world = World()
-    agent = Agent(Ports(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
+    agent = Agent(AgentPorts(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
     agent.looked(look(A), 0)
     agent.saw_node(node(), 1)
 
@@ -119,7 +119,7 @@ def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> Non
 @pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
 def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: int) -> None:
     world = World()
-    world.answer = lambda _: Answer(status, None, "no")
+    world.answer = lambda _: ApiAnswer(status, None, "no")
     world.agent.looked(look(A), 0)
     for at in range(0, 10 * LONGEST_PAUSE_MS, 500):
         world.agent.write_if_due(at)
@@ -134,8 +134,8 @@ def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: 
 def test_an_api_server_that_is_away_costs_nothing_but_time() -> None:
     world = World()
 
-    def away(_: dict[str, Any]) -> Answer:
-        raise Unreached("Connection refused")
+    def away(_: dict[str, Any]) -> ApiAnswer:
+        raise ApiUnreachable("Connection refused")
 
     world.answer = away
     world.agent.looked(look(A), 0)
@@ -192,7 +192,7 @@ def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
     world = World()
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     world.agent.looked(look(A, B), 0)
-    world.agent.broke(Broke(("GPU-a", "GPU-b"), "XID 79"), 1)
+    world.agent.broke(CardFailed(("GPU-a", "GPU-b"), "XID 79"), 1)
 
     (notice,) = world.notices
     assert notice.note == "its GPU GPU-a is not healthy: XID 79, its GPU GPU-b is not healthy: XID 79"
@@ -200,7 +200,7 @@ def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
 
 def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> None:
     ill = card("GPU-a", healthy=False, fault="XID 48")
-    world = World(node(advertise.inventory((ill, B))))
+    world = World(node(node_patch.inventory((ill, B))))
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     world.agent.looked(look(ill, B), 0)
     assert world.notices == []
@@ -221,7 +221,7 @@ def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_writte
 
     told = [patch["metadata"]["annotations"]["bursar.dev/inventory"] for patch in world.patches]
 
-    assert [advertise.read_mps(each) for each in told] == [set(), {"GPU-a"}, set()]
+    assert [node_patch.read_mps(each) for each in told] == [set(), {"GPU-a"}, set()]
     assert '"mps"' not in told[2]
 
 
@@ -229,10 +229,10 @@ def test_an_xid_is_written_at_once() -> None:
     world = World()
     world.agent.looked(look(A), 0)
     world.agent.write_if_due(0)
-    world.agent.broke(Broke(("GPU-a",), "XID 79"), GAP_MS)
+    world.agent.broke(CardFailed(("GPU-a",), "XID 79"), GAP_MS)
     world.agent.write_if_due(GAP_MS)
 
-    (told,) = advertise.read_inventory(world.patches[1]["metadata"]["annotations"]["bursar.dev/inventory"])
+    (told,) = node_patch.read_inventory(world.patches[1]["metadata"]["annotations"]["bursar.dev/inventory"])
     assert (told.healthy, told.fault) == (False, "XID 79")
     assert "status" not in world.patches[1]
 
@@ -253,7 +253,7 @@ def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_ar
 
 def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_line() -> None:
     stands = node(
-        advertise.inventory((A,)),
+        node_patch.inventory((A,)),
         None,
         {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": str(MEMORY_MIB)},
     )
@@ -277,7 +277,7 @@ def test_a_node_without_a_driver_and_without_an_inventory_gets_none() -> None:
 
 def test_after_a_reboot_cards_that_are_gone_go_once_it_is_known_that_nobody_holds_them() -> None:
     stands = node(
-        advertise.inventory((A, B)), '{"version":1,"boot":"boot-0","known":true,"pods":{},"closed":""}'
+        node_patch.inventory((A, B)), '{"version":1,"boot":"boot-0","known":true,"pods":{},"closed":""}'
     )
     world = World(stands)
     world.agent.looked(look(B.but(index=0)), 0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.node.host import cgroups
-from sidecar.node.values import Seated
+from sidecar.node.values import ProcessOwner
 
 UID = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8"
 LOW = UID.replace("-", "_")
@@ -73,7 +73,7 @@ below = st.lists(st.sampled_from(["init.scope", "container", "a", f"pod{OTHER_UI
 
 @pytest.mark.parametrize("line", [f"0::{path}" for path in PATHS.values()], ids=PATHS)
 def test_a_path_that_was_seen_on_a_node_names_its_pod_and_container(line: str) -> None:
-    assert cgroups.seated(f"{line}\n") == Seated(UID, ID)
+    assert cgroups.seated(f"{line}\n") == ProcessOwner(UID, ID)
 
 
 @pytest.mark.parametrize("path", NO_PODS.values(), ids=NO_PODS)
@@ -82,17 +82,17 @@ def test_a_process_of_no_pod_has_no_seat(path: str) -> None:
 
 
 def test_a_static_pods_hash_is_its_uid() -> None:
-    assert cgroups.seated(f"0::/kubepods/burstable/pod{STATIC}/{ID}\n") == Seated(STATIC, ID)
+    assert cgroups.seated(f"0::/kubepods/burstable/pod{STATIC}/{ID}\n") == ProcessOwner(STATIC, ID)
 
 
 def test_of_cgroup_v1s_lines_the_first_that_names_a_pod_counts() -> None:
     lines = ["12:misc:/", "11:rdma:/system.slice", f"5:memory:/kubepods/pod{UID}/{ID}", "0::/"]
 
-    assert cgroups.seated("\n".join(lines)) == Seated(UID, ID)
+    assert cgroups.seated("\n".join(lines)) == ProcessOwner(UID, ID)
 
 
 def test_a_process_beside_the_containers_is_of_the_pod_and_no_container() -> None:
-    assert cgroups.seated(f"0::/kubepods/pod{UID}") == Seated(UID, "")
+    assert cgroups.seated(f"0::/kubepods/pod{UID}") == ProcessOwner(UID, "")
 
 
 @given(uids, ids, classes, above, below, st.sampled_from(["", "crio-"]))
@@ -101,7 +101,7 @@ def test_any_pod_is_found_below_any_folder_with_cgroupfs(
 ) -> None:
     parts = ["", *over, "kubepods", *([qos] if qos else []), f"pod{uid}", runtime + container, *under]
 
-    assert cgroups.seated(f"7:cpu,cpuacct:{'/'.join(parts)}\n") == Seated(uid, container)
+    assert cgroups.seated(f"7:cpu,cpuacct:{'/'.join(parts)}\n") == ProcessOwner(uid, container)
 
 
 @given(uids, ids, classes, above, below, st.sampled_from(["cri-containerd", "crio", "docker"]))
@@ -111,7 +111,7 @@ def test_any_pod_is_found_below_any_slice_with_systemd(
     pod = "-".join(["kubepods", *([qos] if qos else []), "pod" + uid.replace("-", "_")]) + ".slice"
     parts = ["", *over, "kubepods.slice", pod, f"{runtime}-{container}.scope", *under]
 
-    assert cgroups.seated(f"0::{'/'.join(parts)}\n") == Seated(uid, container)
+    assert cgroups.seated(f"0::{'/'.join(parts)}\n") == ProcessOwner(uid, container)
 
 
 @given(st.text() | st.text("podkube-.slice/:0123456789abcdef\n"))
@@ -125,7 +125,7 @@ def test_processes_that_have_ended_are_left_out(tmp_path: Path) -> None:
     _process(tmp_path, 7, f"0::/kubepods/pod{UID}/{ID}\n")
     _process(tmp_path, 8, "0::/system.slice/ssh.service\n")
 
-    assert cgroups.seats(tmp_path, [7, 8, 9]) == {7: Seated(UID, ID), 8: None}
+    assert cgroups.seats(tmp_path, [7, 8, 9]) == {7: ProcessOwner(UID, ID), 8: None}
 
 
 def test_a_proc_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_kernels_own_cgroups_tell_when_a_pods_last_process_has_ended(real_po
         process.kill()
         process.wait()
 
-    assert seats == {process.pid: Seated(uid, container.name)}
+    assert seats == {process.pid: ProcessOwner(uid, container.name)}
     assert while_it_runs[uid]
     assert not cgroups.populated(root)[uid]
 

@@ -12,33 +12,33 @@ from typing import Any
 
 import pytest
 
-from deploy.local.identity import Authority, new_authority
+from deploy.local.identity import LocalAuthority, new_authority
 from sidecar.node import metrics
-from sidecar.node.kube.api import Answer, Api, Unreached
-from sidecar.node.kube.events import MOST_QUEUED, TRIES, Events, event
-from sidecar.node.state.overuse import Notice
+from sidecar.node.kube.api import ApiAnswer, ApiUnreachable, NodeApi
+from sidecar.node.kube.events import MOST_QUEUED, TRIES, EventPoster, event
+from sidecar.node.state.overuse import AgentEvent
 from tests.local.worlds import eventually
 
-NOTICE = Notice("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")
+NOTICE = AgentEvent("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")
 AT_NS = 1_700_000_000_123_456_000
 
 
 @pytest.fixture(scope="module")
-def authority() -> Authority:
+def authority() -> LocalAuthority:
     return new_authority("api")
 
 
 @pytest.fixture
-def files(tmp_path: Path, authority: Authority) -> Path:
+def files(tmp_path: Path, authority: LocalAuthority) -> Path:
     (tmp_path / "ca").write_bytes(authority.pem)
     (tmp_path / "token").write_text("secret-token\n")
     return tmp_path
 
 
-def unreached(api: Api) -> str:
-    with pytest.raises(Unreached) as raised:
+def unreached(api: NodeApi) -> str:
+    with pytest.raises(ApiUnreachable) as raised:
         api.call("GET", "/api")
-    with pytest.raises(Unreached):
+    with pytest.raises(ApiUnreachable):
         next(api.watch("/api"))
     return str(raised.value)
 
@@ -48,20 +48,20 @@ def test_an_api_server_that_nobody_is_at_is_unreached(files: Path) -> None:
         held.bind(("127.0.0.1", 0))
         url = f"https://127.0.0.1:{held.getsockname()[1]}"
 
-        assert unreached(Api(url, str(files / "ca"), str(files / "token"))) == "Connection refused"
+        assert unreached(NodeApi(url, str(files / "ca"), str(files / "token"))) == "Connection refused"
 
 
 @pytest.mark.parametrize("missing", ["ca", "token"])
 def test_files_that_are_missing_are_named_or_told(files: Path, missing: str) -> None:
     (files / missing).unlink()
-    said = unreached(Api("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
+    said = unreached(NodeApi("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
 
     assert "No such file" in said
 
 
 def test_what_is_said_of_a_failure_never_holds_the_token(files: Path) -> None:
     (files / "token").write_text("first\nsecret\n")  # http.client quotes a header that it refuses
-    said = unreached(Api("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
+    said = unreached(NodeApi("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
 
     assert said == "ValueError"
 
@@ -69,22 +69,22 @@ def test_what_is_said_of_a_failure_never_holds_the_token(files: Path) -> None:
 class Server:
     """Takes Events as it is told."""
 
-    def __init__(self, *answers: Answer | str) -> None:
+    def __init__(self, *answers: ApiAnswer | str) -> None:
         self.answers = list(answers)
         self.bodies: list[dict[str, Any]] = []
 
-    def call(self, _method: str, path: str, body: dict[str, Any]) -> Answer:
+    def call(self, _method: str, path: str, body: dict[str, Any]) -> ApiAnswer:
         assert path.endswith(f"/namespaces/{body['metadata']['namespace']}/events")
         self.bodies.append(body)
         told = self.answers.pop(0)
         if isinstance(told, str):
-            raise Unreached(told)
+            raise ApiUnreachable(told)
         return told
 
 
-def sent(server: Server, *notices: Notice) -> Events:
+def sent(server: Server, *notices: AgentEvent) -> EventPoster:
     """The Events once all were tried."""
-    events = Events(server, "n1", lambda _: None)  # type: ignore[arg-type]
+    events = EventPoster(server, "n1", lambda _: None)  # type: ignore[arg-type]
     for each in notices:
         events.post(each)
     threading.Thread(target=events.run, daemon=True).start()
@@ -92,7 +92,7 @@ def sent(server: Server, *notices: Notice) -> Events:
     return events
 
 
-WELL = Answer(201, {}, "")
+WELL = ApiAnswer(201, {}, "")
 
 
 def test_an_event_is_about_its_pod() -> None:
@@ -111,40 +111,40 @@ def test_an_event_is_about_its_pod() -> None:
 
 
 def test_an_event_without_a_namespace_is_about_the_node() -> None:
-    body = event(Notice("", "", "", "Warning", "GPUStranger", "x"), "n1", AT_NS)
+    body = event(AgentEvent("", "", "", "Warning", "GPUStranger", "x"), "n1", AT_NS)
 
     assert body["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
     assert body["metadata"]["namespace"] == "default"
 
 
 def test_a_long_name_and_a_long_note_are_cut_to_what_the_api_server_takes() -> None:
-    body = event(Notice("u", "team-a", "p" * 253, "Warning", "R", "\u00e9" * 2000), "n1", AT_NS)
+    body = event(AgentEvent("u", "team-a", "p" * 253, "Warning", "R", "\u00e9" * 2000), "n1", AT_NS)
 
     assert len(body["metadata"]["name"]) <= 253
     assert len(body["note"].encode()) <= 1024
 
 
 def test_an_event_is_tried_again_while_the_api_server_is_away() -> None:
-    server = Server("away", Answer(503, None, "later"), WELL)
+    server = Server("away", ApiAnswer(503, None, "later"), WELL)
 
     assert sent(server, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 0}
     assert len({body["metadata"]["name"] for body in server.bodies}) == 1
 
 
 def test_an_event_that_is_there_already_counts_as_posted() -> None:
-    assert sent(Server(Answer(409, None, "exists")), NOTICE).results["posted"] == 1
+    assert sent(Server(ApiAnswer(409, None, "exists")), NOTICE).results["posted"] == 1
 
 
-@pytest.mark.parametrize("answers", [(Answer(403, None, "no"),), ("away",) * TRIES])
+@pytest.mark.parametrize("answers", [(ApiAnswer(403, None, "no"),), ("away",) * TRIES])
 def test_an_event_that_is_refused_or_cannot_be_sent_is_counted_and_holds_up_no_other(
-    answers: tuple[Answer | str, ...], capfd: pytest.CaptureFixture[str]
+    answers: tuple[ApiAnswer | str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert sent(Server(*answers, WELL), NOTICE, NOTICE).results == {"posted": 1, "dropped": 0, "failed": 1}
     assert capfd.readouterr().err.count("event=event-failed") == 1
 
 
 def test_more_events_than_can_wait_are_dropped_and_said(capfd: pytest.CaptureFixture[str]) -> None:
-    events = Events(Server(), "n1")  # type: ignore[arg-type]
+    events = EventPoster(Server(), "n1")  # type: ignore[arg-type]
     for _ in range(MOST_QUEUED + 2):
         events.post(NOTICE)
 
@@ -153,10 +153,10 @@ def test_more_events_than_can_wait_are_dropped_and_said(capfd: pytest.CaptureFix
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
-def served(request: pytest.FixtureRequest) -> Iterator[tuple[metrics.Board, str, list[int]]]:
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[metrics.MetricsPage, str, list[int]]]:
     """A board, its URL, and the clock."""
     now = [0]
-    board = metrics.Board(lambda: now[0])
+    board = metrics.MetricsPage(lambda: now[0])
     try:
         server = metrics.serve(board, request.param, 0)
     except OSError:
@@ -177,7 +177,7 @@ def get(url: str) -> tuple[int, str]:
 
 
 def test_the_port_tells_metrics_readiness_and_a_loop_that_stands_still(
-    served: tuple[metrics.Board, str, list[int]],
+    served: tuple[metrics.MetricsPage, str, list[int]],
 ) -> None:
     board, url, now = served
     assert get(f"{url}/readyz")[0] == 503
@@ -214,7 +214,7 @@ def threads() -> int:
 
 
 def test_many_slow_readers_take_few_threads_and_shut_nobody_out(
-    served: tuple[metrics.Board, str, list[int]],
+    served: tuple[metrics.MetricsPage, str, list[int]],
 ) -> None:
     _, url, _ = served
     with contextlib.ExitStack() as stack:
@@ -228,7 +228,7 @@ def test_many_slow_readers_take_few_threads_and_shut_nobody_out(
 
 
 def test_a_request_that_never_ends_is_hung_up_on_however_often_a_byte_comes() -> None:
-    server = metrics.serve(metrics.Board(lambda: 0), "127.0.0.1", 0, request_s=0.2)
+    server = metrics.serve(metrics.MetricsPage(lambda: 0), "127.0.0.1", 0, request_s=0.2)
     with server, connected(f"http://127.0.0.1:{server.server_address[1]}") as slow:
 
         def goes_on() -> bool:
@@ -243,7 +243,7 @@ def test_a_request_that_never_ends_is_hung_up_on_however_often_a_byte_comes() ->
 
 
 def test_whoever_hangs_up_costs_one_line(
-    served: tuple[metrics.Board, str, list[int]], capfd: pytest.CaptureFixture[str]
+    served: tuple[metrics.MetricsPage, str, list[int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     board, url, _ = served
     board.show("x" * (8 << 20), True)

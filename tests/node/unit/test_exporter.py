@@ -3,16 +3,17 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.node.state.exporter import MIB, of_cards, of_pods, of_reports
-from sidecar.node.state.overuse import Episode, Excess
-from sidecar.node.state.reports import Ports, Reports
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Card, Load, PodSeen
+from sidecar.node.state.overuse import CardOveruse, OveruseEpisode
+from sidecar.node.state.reports import UsagePorts, UsageReports
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad, NodeCard, PodState
 
-WHOLE = Card("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
-PART = Card("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb")
-POD = PodSeen("u", "team", "p", ("GPU-0",), False, (("main", ("GPU-0",)),))
-SEEN = Measured(
-    (PodLoad("u", (Load("GPU-0", 30, 9_000),)),), (Load("GPU-0", 40, 10_000), Load("MIG-1", None, 64))
+WHOLE = NodeCard("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
+PART = NodeCard("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb")
+POD = PodState("u", "team", "p", ("GPU-0",), False, (("main", ("GPU-0",)),))
+SEEN = UsageReading(
+    (PodLoad("u", (CardLoad("GPU-0", 30, 9_000),)),),
+    (CardLoad("GPU-0", 40, 10_000), CardLoad("MIG-1", None, 64)),
 )
 
 Found = dict[str, list[tuple[dict[str, str], float]]]
@@ -51,7 +52,7 @@ def test_cards_have_the_names_units_and_labels_of_dcgm_exporter() -> None:
 
 
 def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
-    episodes = {"u": Episode(1, None, (Excess("GPU-0", 9_000, 8_000),))}
+    episodes = {"u": OveruseEpisode(1, None, (CardOveruse("GPU-0", 9_000, 8_000),))}
 
     found = read(of_pods((POD,), SEEN, {"u": {"GPU-0": 8_000}}, episodes))
 
@@ -65,7 +66,7 @@ def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
 
 
 def test_what_nobody_told_has_no_sample() -> None:
-    untold = Measured((PodLoad("u", (Load("GPU-0", None, None),)),), (Load("GPU-0", None, None),))
+    untold = UsageReading((PodLoad("u", (CardLoad("GPU-0", None, None),)),), (CardLoad("GPU-0", None, None),))
 
     assert of_cards((WHOLE,), untold, "n1") == of_pods((POD,), untold, {}, {}) == ""
 
@@ -79,7 +80,7 @@ def _say_nothing(event: str, **pairs: object) -> None:
 
 
 def test_how_the_reports_go_is_told() -> None:
-    world = Reports(Ports(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
+    world = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
     world.look(SEEN)
     world.tick(20_000)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sidecar.node.state import health
 from sidecar.node.state.health import CALM_MS, PATIENCE_MS
-from sidecar.node.values import Broke, Card, Look, Silent
+from sidecar.node.values import CardFailed, CardSilent, NodeCard, NvmlReading
 from tests.node.worlds import card, look, lost
 
 A, B = card("GPU-a", links=("GPU-b",)), card("GPU-b", index=1, links=("GPU-a",))
@@ -14,7 +14,9 @@ BOTH = look(A, B)
 NOBODY: frozenset[str] = frozenset()
 
 
-def book(*looks: Look, held: frozenset[str] | None = NOBODY, step_ms: int = 5_000) -> health.Book:
+def book(
+    *looks: NvmlReading, held: frozenset[str] | None = NOBODY, step_ms: int = 5_000
+) -> health.CardHistory:
     """The book after these looks, one each five seconds."""
     kept = health.begun(())
     for at, each in enumerate(looks):
@@ -22,7 +24,7 @@ def book(*looks: Look, held: frozenset[str] | None = NOBODY, step_ms: int = 5_00
     return kept
 
 
-def of(kept: health.Book, uuid: str) -> Card:
+def of(kept: health.CardHistory, uuid: str) -> NodeCard:
     (found,) = (each for each in kept.cards if each.uuid == uuid)
     return found
 
@@ -43,8 +45,8 @@ def test_a_lost_card_of_which_only_the_index_is_known_is_found_by_it() -> None:
     assert of(kept, "GPU-b").fault == "GPU is lost"
 
 
-@pytest.mark.parametrize("silent", [(), (Silent(0, "GPU-a", "Unknown Error", False),)])
-def test_a_card_that_is_silent_without_proof_is_given_some_seconds(silent: tuple[Silent, ...]) -> None:
+@pytest.mark.parametrize("silent", [(), (CardSilent(0, "GPU-a", "Unknown Error", False),)])
+def test_a_card_that_is_silent_without_proof_is_given_some_seconds(silent: tuple[CardSilent, ...]) -> None:
     first = health.after_look(book(BOTH), look(B, silent=silent), NOBODY, False, 1_000)
     almost = health.after_look(first, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS - 1)
     late = health.after_look(almost, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS)
@@ -90,7 +92,7 @@ def test_an_agent_that_starts_while_nvml_fails_keeps_what_was_written() -> None:
 
 
 def test_an_xid_makes_its_card_unhealthy_though_it_answers() -> None:
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 79"), 1_000)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
     later = health.after_look(kept, BOTH, NOBODY, False, 10_000_000)
 
     assert [of(each, "GPU-a").fault for each in (kept, later)] == ["XID 79", "XID 79"]
@@ -98,21 +100,21 @@ def test_an_xid_makes_its_card_unhealthy_though_it_answers() -> None:
 
 
 def test_after_an_xid_a_card_is_well_again_once_it_was_reset() -> None:
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 79"), 1_000)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
     gone = health.after_look(kept, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 6_000)
 
     assert health.after_look(gone, BOTH, NOBODY, False, 11_000).cards == (A, B)
 
 
 def test_after_an_xid_a_card_is_well_again_once_the_driver_was_loaded_anew() -> None:
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 79"), 1_000)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
     out = health.after_look(kept, look(error="Driver Not Loaded"), NOBODY, False, 6_000)
 
     assert health.after_look(out, BOTH, NOBODY, False, 6_000 + PATIENCE_MS).cards == (A, B)
 
 
 def test_a_moments_failure_of_nvml_is_no_reset_after_an_xid() -> None:
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 79"), 1_000)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
     out = health.after_look(kept, look(error="Unknown Error"), NOBODY, False, 6_000)
 
     assert of(health.after_look(out, BOTH, NOBODY, False, 11_000), "GPU-a").fault == "XID 79"
@@ -120,7 +122,7 @@ def test_a_moments_failure_of_nvml_is_no_reset_after_an_xid() -> None:
 
 def test_after_an_xid_a_card_that_the_driver_wants_nothing_done_with_is_well_after_a_calm_while() -> None:
     at_rest = look(A, B, at_rest=("GPU-a", "GPU-b"))
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 94"), 1_000)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 94"), 1_000)
     almost = health.after_look(kept, at_rest, NOBODY, False, 1_000 + CALM_MS - 1)
 
     assert not of(almost, "GPU-a").healthy
@@ -129,8 +131,8 @@ def test_after_an_xid_a_card_that_the_driver_wants_nothing_done_with_is_well_aft
 
 def test_a_new_xid_begins_the_calm_while_anew() -> None:
     at_rest = look(A, B, at_rest=("GPU-a",))
-    kept = health.after_event(book(BOTH), Broke(("GPU-a",), "XID 94"), 1_000)
-    again = health.after_event(kept, Broke(("GPU-a",), "XID 94"), CALM_MS)
+    kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 94"), 1_000)
+    again = health.after_event(kept, CardFailed(("GPU-a",), "XID 94"), CALM_MS)
 
     assert not of(health.after_look(again, at_rest, NOBODY, False, CALM_MS + 1_000), "GPU-a").healthy
 
@@ -219,7 +221,7 @@ steps = st.lists(st.tuples(some_looks, st.booleans(), st.sampled_from([None, NOB
 
 @given(steps, st.frozensets(names))
 def test_whatever_is_seen_no_held_card_is_left_out_and_no_index_is_given_twice(
-    told: list[tuple[Look, bool, frozenset[str] | None]], holding: frozenset[str]
+    told: list[tuple[NvmlReading, bool, frozenset[str] | None]], holding: frozenset[str]
 ) -> None:
     kept = health.begun(())
     for at, (each, rebooted, unknown) in enumerate(told):

@@ -7,36 +7,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.node.state import holders
-from sidecar.node.state.holders import Held, Sight
-from sidecar.node.state.plugin_devices import Given
-from sidecar.node.values import PodSeen
+from sidecar.node.state.holders import HoldersRecord, Observation
+from sidecar.node.state.plugin_devices import PluginDevices
+from sidecar.node.values import PodState
 from timekeeper.core.kube.holders import MOST_CLOSED, Present, decode_holders
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
-NEW = Held(BOOT, False, {}, "")
+NEW = HoldersRecord(BOOT, False, {}, "")
 GPU = "nvidia.com/gpu"
 
 
-def pod(uid: str, *cards: str, name: str = "") -> PodSeen:
+def pod(uid: str, *cards: str, name: str = "") -> PodState:
     """A pod of team-a with these cards by its placement."""
-    return PodSeen(uid, "team-a", name or uid, cards, False, (("main", cards),) if cards else ())
+    return PodState(uid, "team-a", name or uid, cards, False, (("main", cards),) if cards else ())
 
 
-def sight(*pods: PodSeen, there: dict[str, bool], given: dict[str, tuple[str, ...]] | None = None) -> Sight:
+def sight(
+    *pods: PodState, there: dict[str, bool], given: dict[str, tuple[str, ...]] | None = None
+) -> Observation:
     """A look at everything; with ``given``: on a node whose plugin picks the cards."""
-    return Sight(pods, there, given or {}, given is not None)
+    return Observation(pods, there, given or {}, given is not None)
 
 
 def test_a_gpu_pod_with_processes_is_listed_with_its_cards() -> None:
     found = holders.after(NEW, sight(pod("a", "GPU-1"), pod("cpu"), there={"a": True, "cpu": True}))
 
-    assert found == Held(BOOT, True, {"a": ("GPU-1",)}, "")
+    assert found == HoldersRecord(BOOT, True, {"a": ("GPU-1",)}, "")
 
 
 def test_a_pod_that_has_not_begun_is_not_listed_yet() -> None:
     found = holders.after(NEW, sight(pod("a", "GPU-1"), pod("b", "GPU-2"), there={"a": False}))
 
-    assert found == Held(BOOT, True, {}, "")
+    assert found == HoldersRecord(BOOT, True, {}, "")
 
 
 def test_a_pod_deleted_by_force_stays_listed_while_its_cgroup_has_processes() -> None:
@@ -53,14 +55,14 @@ def test_it_stays_listed_over_a_restart_of_the_agent_too() -> None:
     begun = holders.begun(holders.text(ran), BOOT)
     forced = holders.after(begun, sight(there={"a": True}))
 
-    assert begun == Held(BOOT, False, {"a": ("GPU-1",)}, "")
-    assert forced == Held(BOOT, True, {"a": ("GPU-1",)}, "")
+    assert begun == HoldersRecord(BOOT, False, {"a": ("GPU-1",)}, "")
+    assert forced == HoldersRecord(BOOT, True, {"a": ("GPU-1",)}, "")
 
 
 def test_after_a_reboot_nothing_of_before_is_listed() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
 
-    assert holders.begun(holders.text(ran), "another") == Held("another", False, {}, "")
+    assert holders.begun(holders.text(ran), "another") == HoldersRecord("another", False, {}, "")
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,9 @@ def test_an_annotation_that_is_none_of_ours_counts_as_none(text: str | None) -> 
 
 
 def test_nothing_is_known_before_everything_was_seen_once() -> None:
-    no_pods = Sight(None, {"a": True}, {}, False)
-    no_cgroups = Sight((pod("a", "GPU-1"),), None, {}, False)
-    no_kubelet = Sight((pod("a"),), {"a": True}, None, True)
+    no_pods = Observation(None, {"a": True}, {}, False)
+    no_cgroups = Observation((pod("a", "GPU-1"),), None, {}, False)
+    no_kubelet = Observation((pod("a"),), {"a": True}, None, True)
 
     assert [holders.after(NEW, each).known for each in (no_pods, no_cgroups, no_kubelet)] == [False] * 3
 
@@ -93,18 +95,20 @@ def test_nothing_is_known_before_everything_was_seen_once() -> None:
 def test_what_was_known_once_stays_known_while_a_part_does_not_answer() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
 
-    assert holders.after(ran, Sight(None, None, None, True)) == ran
+    assert holders.after(ran, Observation(None, None, None, True)) == ran
 
 
 def test_while_cgroups_cannot_be_read_no_pod_is_taken_off_the_list() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
 
-    assert holders.after(ran, Sight((), None, {}, False)).pods == {"a": ("GPU-1",)}
+    assert holders.after(ran, Observation((), None, {}, False)).pods == {"a": ("GPU-1",)}
 
 
 def test_while_cgroups_cannot_be_read_a_pod_that_was_given_cards_counts_as_begun() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
-    blind = holders.after(ran, Sight((pod("a", "GPU-1"), pod("b", "GPU-2"), pod("cpu")), None, {}, False))
+    blind = holders.after(
+        ran, Observation((pod("a", "GPU-1"), pod("b", "GPU-2"), pod("cpu")), None, {}, False)
+    )
     seeing = holders.after(blind, sight(pod("a", "GPU-1"), pod("b", "GPU-2"), there={"a": True, "b": False}))
 
     assert (blind.known, blind.pods) == (True, {"a": ("GPU-1",), "b": ("GPU-2",)})
@@ -120,7 +124,7 @@ def test_where_a_plugin_picks_the_cards_its_word_counts_and_not_the_placements()
 def test_where_a_plugin_picks_a_pod_that_it_gave_nothing_holds_nothing() -> None:
     looks = (
         sight(pod("a", "GPU-1"), there={"a": True}, given={"a": ()}),
-        Sight((pod("a", "GPU-1"),), {"a": True}, None, True),
+        Observation((pod("a", "GPU-1"),), {"a": True}, None, True),
     )
 
     assert [holders.after(NEW, look).pods for look in looks] == [{}, {}]
@@ -131,7 +135,7 @@ def test_where_a_plugin_picks_a_pod_older_than_bursar_is_listed() -> None:
         pod("old"), pod("cpu"), there={"old": True, "cpu": True}, given={"old": ("GPU-2",), "cpu": ()}
     )
 
-    assert holders.after(NEW, look) == Held(BOOT, True, {"old": ("GPU-2",)}, "")
+    assert holders.after(NEW, look) == HoldersRecord(BOOT, True, {"old": ("GPU-2",)}, "")
 
 
 def test_where_a_plugin_picks_a_pod_holds_its_cards_as_soon_as_it_has_a_cgroup() -> None:
@@ -147,20 +151,20 @@ def test_where_a_plugin_picks_a_pod_deleted_by_force_keeps_the_cards_it_was_give
     ran = holders.after(NEW, sight(pod("a"), there={"a": True}, given={"a": ("GPU-1",)}))
     forced = holders.after(holders.begun(holders.text(ran), BOOT), sight(there={"a": True}, given={}))
 
-    assert forced == Held(BOOT, True, {"a": ("GPU-1",)}, "")
+    assert forced == HoldersRecord(BOOT, True, {"a": ("GPU-1",)}, "")
 
 
 def test_while_the_kubelet_does_not_answer_pods_keep_the_cards_they_were_given() -> None:
     ran = holders.after(NEW, sight(pod("a"), there={"a": True}, given={"a": ("GPU-1",)}))
 
-    assert holders.after(ran, Sight((pod("a"),), {"a": True}, None, True)) == ran
+    assert holders.after(ran, Observation((pod("a"),), {"a": True}, None, True)) == ran
 
 
 def test_the_kubelets_names_become_uids_by_the_api_servers_word() -> None:
     given = (
-        Given("team-a", "train", ((GPU, "GPU-1"), (GPU, "GPU-2::0"))),
-        Given("team-b", "train", ((GPU, "GPU-3"),)),
-        Given("team-a", "web", (("rdma/hca", "m"),)),
+        PluginDevices("team-a", "train", ((GPU, "GPU-1"), (GPU, "GPU-2::0"))),
+        PluginDevices("team-b", "train", ((GPU, "GPU-3"),)),
+        PluginDevices("team-a", "web", (("rdma/hca", "m"),)),
     )
     pods = (pod("a", name="train"), pod("w", name="web"))
 
@@ -177,7 +181,7 @@ def test_a_reason_closes_the_node_and_none_opens_it() -> None:
 
 
 def test_the_text_is_what_the_readers_read() -> None:
-    held = Held(BOOT, True, {"a": ("GPU-1", "GPU-2"), "b": ()}, "a pod …")
+    held = HoldersRecord(BOOT, True, {"a": ("GPU-1", "GPU-2"), "b": ()}, "a pod …")
 
     assert decode_holders(holders.text(held)) == Present(
         BOOT, True, {"a": ("GPU-1", "GPU-2"), "b": ()}, "a pod …"
@@ -217,5 +221,5 @@ def test_a_pod_once_listed_is_listed_exactly_while_it_has_processes(
         held = holders.after(held, sight(*objects, there={uid: uid in running for uid in UIDS}))
         told = {uid for uid in running if uid in told or state[uid][0]}
 
-        assert held == Held(BOOT, True, {uid: (f"GPU-{uid}",) for uid in told}, "")
+        assert held == HoldersRecord(BOOT, True, {uid: (f"GPU-{uid}",) for uid in told}, "")
         held = holders.begun(holders.text(held), BOOT) if restarts else held

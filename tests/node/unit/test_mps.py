@@ -1,11 +1,11 @@
 """Which cards the inventory says to be on MPS, over time."""
 
-from sidecar.node.state.mps import BEGINS_AFTER_MS, LASTS_MS, Through, after, begun
+from sidecar.node.state.mps import BEGINS_AFTER_MS, LASTS_MS, MpsCards, after, begun
 
 BOTH = ("GPU-a", "GPU-b")
 
 
-def through(before: Through, *looks: tuple[int, tuple[str, ...], tuple[str, ...]]) -> Through:
+def through(before: MpsCards, *looks: tuple[int, tuple[str, ...], tuple[str, ...]]) -> MpsCards:
     """After looks: when, who answered, and who computed through MPS."""
     for now_ms, answered, computing in looks:
         before = after(before, answered, computing, now_ms)
@@ -18,20 +18,20 @@ def test_a_card_is_told_of_once_it_has_lasted_at_every_look() -> None:
 
     assert through(begins, (BEGINS_AFTER_MS, BOTH, ("GPU-a",))).told == {"GPU-a"}
     stopped = through(begins, (BEGINS_AFTER_MS, BOTH, ()), (BEGINS_AFTER_MS + 1, BOTH, ("GPU-a",)))
-    assert stopped == Through(frozenset(), (("GPU-a", BEGINS_AFTER_MS + 1),))
+    assert stopped == MpsCards(frozenset(), (("GPU-a", BEGINS_AFTER_MS + 1),))
 
 
 def test_a_card_stays_told_of_for_long_after_the_last_process() -> None:
     idle = through(begun(BOTH), (0, BOTH, ("GPU-b",)), (LASTS_MS - 1, BOTH, ("GPU-b",)))
     assert idle.told == set(BOTH)
 
-    assert through(idle, (LASTS_MS, BOTH, ("GPU-b",))) == Through(frozenset({"GPU-b"}), ())
+    assert through(idle, (LASTS_MS, BOTH, ("GPU-b",))) == MpsCards(frozenset({"GPU-b"}), ())
 
 
 def test_of_a_card_that_does_not_answer_nothing_changes() -> None:
     silent = through(begun(BOTH), (0, BOTH, ()), (LASTS_MS, ("GPU-b",), ()))
 
-    assert silent == Through(frozenset({"GPU-a"}), (("GPU-a", 0),))
+    assert silent == MpsCards(frozenset({"GPU-a"}), (("GPU-a", 0),))
 
 
 def test_a_look_that_failed_changes_nothing() -> None:

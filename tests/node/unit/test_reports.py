@@ -11,27 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.identity import Authority, new_authority
+from deploy.local.identity import LocalAuthority, new_authority
 from sidecar import settings
-from sidecar.beats import Answer
-from sidecar.heartbeat_client import Courier, Delivered, Failed
-from sidecar.node.state import report_spool as kept
-from sidecar.node.state import reports
+from sidecar.beats import HeartbeatReply
+from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
+from sidecar.node.state import report_spool, reports
 from sidecar.node.state.reports import (
     DEFAULT_INTERVAL_MS,
     ENDING_MS,
     MOST_IN_A_POST,
     MOST_WAITING,
-    Ports,
-    Post,
-    Reports,
-    Use,
+    UsageInterval,
+    UsagePorts,
+    UsagePost,
+    UsageReports,
     document,
     figures_in,
     fold,
 )
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Load
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad
 from sidecar.run import boot_ms
 from tests.sidecar.conftest import authority, timekeeper
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
@@ -43,11 +42,11 @@ __all__ = ["authority", "timekeeper"]
 STEP = 5_000
 
 
-def seen(utilisation: int = 50, pods: int = 1, uid: str = "uid-p") -> Measured:
+def seen(utilisation: int = 50, pods: int = 1, uid: str = "uid-p") -> UsageReading:
     """A look at a node of one card and some pods on it."""
     named = (uid if number == 0 else f"{uid}-{number}" for number in range(pods))
-    cards = (Load("GPU-0", utilisation, 8_000),)
-    return Measured(tuple(PodLoad(each, cards) for each in named), cards)
+    cards = (CardLoad("GPU-0", utilisation, 8_000),)
+    return UsageReading(tuple(PodLoad(each, cards) for each in named), cards)
 
 
 class World:
@@ -55,27 +54,27 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.posts: list[Post] = []
+        self.posts: list[UsagePost] = []
         self.said: list[str] = []
-        self.disk: tuple[Post | None, tuple[Use, ...]] = (None, ())
+        self.disk: tuple[UsagePost | None, tuple[UsageInterval, ...]] = (None, ())
         self.disk_is_well = True
-        self._ports = Ports(self.posts.append, self._keep, lambda: 0.5, self._say)
-        self.reports = Reports(self._ports, "run", self.now_ms)
+        self._ports = UsagePorts(self.posts.append, self._keep, lambda: 0.5, self._say)
+        self.reports = UsageReports(self._ports, "run", self.now_ms)
 
     def _say(self, event: str, **pairs: object) -> None:
         self.said.append(event)
 
-    def _keep(self, post: Post | None, waiting: tuple[Use, ...]) -> bool:
+    def _keep(self, post: UsagePost | None, waiting: tuple[UsageInterval, ...]) -> bool:
         if self.disk_is_well:
             self.disk = post, waiting
         return self.disk_is_well
 
     def die(self) -> None:
         """The process is killed, and another goes on from what is on the disk."""
-        left = kept.decode(kept.encode(*self.disk, "boot"), "boot", self.now_ms)
-        self.reports = Reports(self._ports, f"run-{len(self.posts)}", self.now_ms, left)
+        left = report_spool.decode(report_spool.encode(*self.disk, "boot"), "boot", self.now_ms)
+        self.reports = UsageReports(self._ports, f"run-{len(self.posts)}", self.now_ms, left)
 
-    def turn(self, ms: int, *, look: Measured | None = None, answer: Any = None) -> None:
+    def turn(self, ms: int, *, look: UsageReading | None = None, answer: Any = None) -> None:
         """So much time, with a look each 5 s; every post is answered so at once."""
         until = self.now_ms + ms
         while self.now_ms < until:
@@ -92,15 +91,15 @@ class World:
 
     def kept(self) -> list[int]:
         """The moments of the uses that were acknowledged, given that all posts were, in order."""
-        first: dict[tuple[str, int], Post] = {}
+        first: dict[tuple[str, int], UsagePost] = {}
         for post in self.posts:
             key = post.boot, post.sequence
             assert first.setdefault(key, post) == post, "a repeat must be the same post"
         return [each.at_ms for post in first.values() for each in post.uses]
 
 
-FINE = Delivered(Answer(15_000, None, None, False))
-AWAY = Failed("no answer within 10 s")
+FINE = Delivered(HeartbeatReply(15_000, None, None, False))
+AWAY = NotDelivered("no answer within 10 s")
 
 
 def test_an_intervals_looks_go_out_as_one_mean() -> None:
@@ -110,7 +109,7 @@ def test_an_intervals_looks_go_out_as_one_mean() -> None:
 
     (post,) = world.posts
     assert (post.boot, post.sequence) == ("run", 1)
-    assert post.uses == (Use(world.now_ms, seen(30)),)
+    assert post.uses == (UsageInterval(world.now_ms, seen(30)),)
 
 
 def test_intervals_of_an_outage_all_arrive_once_it_is_over() -> None:
@@ -157,7 +156,7 @@ def test_one_post_at_a_time_is_under_way() -> None:
 
 def test_the_interval_is_the_one_that_the_timekeeper_asks_for() -> None:
     world = World()
-    slower = Delivered(Answer(60_000, None, None, False))
+    slower = Delivered(HeartbeatReply(60_000, None, None, False))
 
     world.turn(615_000, look=seen(), answer=slower)
 
@@ -182,14 +181,14 @@ def test_what_cannot_be_kept_is_counted_and_said_once() -> None:
     world.turn(hours * 3_600_000, look=busy, answer=AWAY)
 
     assert world.reports.dropped > 200
-    assert world.reports.waiting * figures_in(Use(0, busy)) <= MOST_WAITING + MOST_IN_A_POST
+    assert world.reports.waiting * figures_in(UsageInterval(0, busy)) <= MOST_WAITING + MOST_IN_A_POST
     assert world.reports.waiting + world.reports.dropped == hours * 240
     assert world.said.count("use-lost") == 1
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=40, unique=True).map(sorted), st.integers(8, 100))
 def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: list[int], most: int) -> None:
-    uses = tuple(Use(at_ms, seen()) for at_ms in moments)
+    uses = tuple(UsageInterval(at_ms, seen()) for at_ms in moments)
 
     kept = fold(uses, most)
 
@@ -202,7 +201,7 @@ def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: li
 def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(status: int) -> None:
     world = World()
     world.turn(15_000, look=seen())
-    world.reports.posted(Failed(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
+    world.reports.posted(NotDelivered(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
     world.turn(30_000, look=seen(), answer=FINE)
 
     assert world.posts[-1].sequence > 1
@@ -213,7 +212,7 @@ def test_each_reason_for_a_loss_is_said_once() -> None:
     world = World()
     for status in (400, 400, 413, 400):
         world.turn(15_000, look=seen())
-        world.reports.posted(Failed(f"it answered {status}"), world.now_ms)
+        world.reports.posted(NotDelivered(f"it answered {status}"), world.now_ms)
 
     assert (world.reports.dropped, world.said) == (4, ["use-lost", "use-lost"])
 
@@ -310,19 +309,21 @@ def test_without_a_look_nothing_is_sent() -> None:
 # Over the wire.
 
 
-def courier(folder: Path, keeper: Timekeeper, authority: Authority, timeout_s: float = 10) -> Courier:
+def client(
+    folder: Path, keeper: Timekeeper, authority: LocalAuthority, timeout_s: float = 10
+) -> HeartbeatClient:
     read = settings.read([], variables(folder, keeper.url, authority))
-    return Courier(read, boot_ms, None, lambda *_: None, timeout_s, reports.PATH, reports.document)
+    return HeartbeatClient(read, boot_ms, None, lambda *_: None, timeout_s, reports.PATH, reports.document)
 
 
 def test_the_courier_carries_reports_over_verified_tls(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 20_000})
-    post = Post("run", 7, (Use(boot_ms() - 1_000, seen()),))
+    post = UsagePost("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
 
-    with closing(courier(tmp_path, timekeeper, authority)) as way:
-        assert way.deliver(post) == Delivered(Answer(20_000, None, None, False))
+    with closing(client(tmp_path, timekeeper, authority)) as way:
+        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None, False))
 
     (arrival,) = timekeeper.arrivals
     assert (arrival.path, arrival.token, arrival.key) == ("/v1/nodeusage", "first-token", ("run", 7))
@@ -333,21 +334,23 @@ def test_the_courier_carries_reports_over_verified_tls(
 
 
 def test_a_timekeeper_of_another_authority_is_told_nothing(tmp_path: Path, timekeeper: Timekeeper) -> None:
-    with closing(courier(tmp_path, timekeeper, new_authority("another"))) as way:
-        outcome = way.deliver(Post("run", 1, (Use(0, seen()),)))
+    with closing(client(tmp_path, timekeeper, new_authority("another"))) as way:
+        outcome = way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),)))
 
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotDelivered)
     assert "certificate is not accepted" in outcome.reason
     assert timekeeper.arrivals == []
 
 
 def test_a_timekeeper_that_never_answers_costs_the_timeout(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     timekeeper.answer = lambda _: SILENCE
 
-    with closing(courier(tmp_path, timekeeper, authority, 0.2)) as way:
-        assert way.deliver(Post("run", 1, (Use(0, seen()),))) == Failed("no answer within 0.2 s")
+    with closing(client(tmp_path, timekeeper, authority, 0.2)) as way:
+        assert way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),))) == NotDelivered(
+            "no answer within 0.2 s"
+        )
 
 
 def test_the_real_timekeeper_takes_what_the_agent_writes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from tests.sidecar.worlds import ROOT, WITHIN_S, Timekeeper, variables
 
 # Each takes 0.2 to 4 MiB; the reasons stand where the sidecar does without.
@@ -43,7 +43,7 @@ print(json.dumps([code, sorted(sys.modules)]))
 
 
 def test_nothing_dear_is_loaded_by_a_sidecar_that_beats(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     run = subprocess.run(
         [sys.executable, "-S", "-c", PROBE],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from sidecar import spool
 from sidecar.disk import node_boot
 from tests.nvml import compile_library
@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("answer", "said"), BROKEN.values(), ids=BROKEN)
 def test_an_answer_that_is_none_is_said_once_and_the_post_is_repeated(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, answer: bytes, said: str
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, answer: bytes, said: str
 ) -> None:
     timekeeper.answer = lambda _: [answer]
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -88,7 +88,7 @@ def test_an_answer_that_is_none_is_said_once_and_the_post_is_repeated(
     ],
 )
 def test_odd_words_in_an_answer_change_nothing(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, odd: dict[str, object]
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, odd: dict[str, object]
 ) -> None:
     timekeeper.answer = lambda _: (200, {"version": 1, **odd})
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -110,7 +110,7 @@ def test_odd_words_in_an_answer_change_nothing(
     ids=ENDLESS,
 )
 def test_an_answer_that_never_ends_stops_neither_the_beats_nor_the_end(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, piece: bytes, pause_s: float
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, piece: bytes, pause_s: float
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 2)
@@ -137,7 +137,7 @@ def deaf() -> Iterator[str]:
 
 
 def test_the_end_comes_within_a_second_when_the_connection_is_not_taken_up(
-    authority: Authority, tmp_path: Path
+    authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with deaf() as url, beating(tmp_path, variables(tmp_path, url, authority)) as sidecar:
         eventually(lambda: spooled(tmp_path), "a beat is under way")
@@ -149,7 +149,7 @@ def test_the_end_comes_within_a_second_when_the_connection_is_not_taken_up(
 
 
 def test_a_name_that_nobody_knows_is_said_once_and_beats_are_kept(
-    authority: Authority, tmp_path: Path
+    authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, "https://timekeeper.invalid", authority)
     with beating(tmp_path, environ) as sidecar:
@@ -166,7 +166,7 @@ def test_a_name_that_nobody_knows_is_said_once_and_beats_are_kept(
     ids=["empty", "random bytes", "a folder"],
 )
 def test_a_token_that_is_none_is_said_once_and_waited_for(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, token: bytes | None, said: str
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, token: bytes | None, said: str
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
     file = tmp_path / "token"
@@ -188,7 +188,7 @@ def test_a_token_that_is_none_is_said_once_and_waited_for(
 
 @pytest.mark.parametrize("content", [None, b"", os.urandom(512)], ids=["missing", "empty", "random bytes"])
 def test_a_ca_file_that_is_none_is_said_once_and_waited_for(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, content: bytes | None
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, content: bytes | None
 ) -> None:
     file = tmp_path / "ca.crt"
     if content is not None:
@@ -242,7 +242,11 @@ def occupied(folder: Path) -> None:
     ],
 )
 def test_a_spool_folder_that_is_none_is_said_once_and_beats_go_all_the_same(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, broken: Callable[[Path], None], said: str
+    timekeeper: Timekeeper,
+    authority: LocalAuthority,
+    tmp_path: Path,
+    broken: Callable[[Path], None],
+    said: str,
 ) -> None:
     broken(tmp_path / "spool")
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -258,7 +262,7 @@ def test_a_spool_folder_that_is_none_is_said_once_and_beats_go_all_the_same(
 
 
 def test_a_wall_clock_that_is_set_moves_no_beat(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     """Back by ten years and forward by as many: ages come from the boot's clock. While the clock is wrong no
     new connection is verified, and what was beaten then is delivered when it is right again."""
@@ -291,11 +295,11 @@ LIMIT_KIB = 64 * 1024  # of memory, as the webhook writes it; the kernel counts 
 
 
 def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answers(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     figure = {"uuid": "MIG-" + "x" * 36, "utilisation": None, "memory_mib": 80_000, "scope": "shared"}
     most = spool.MOST_FIGURES_WAITING // spool.MOST_CARDS
-    beats = tuple(spool.Beat(at, (figure,) * spool.MOST_CARDS) for at in range(most))  # type: ignore[arg-type]
+    beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MOST_CARDS) for at in range(most))  # type: ignore[arg-type]
     held = spool.sending(spool.Spool("run", 1, None, beats))
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "spool.json").write_text(spool.encode(held, node_boot()))
@@ -334,7 +338,7 @@ def listening(sidecar: Sidecar) -> tuple[list[str], int]:
     return reachable, len(mine)
 
 
-def test_nothing_listens(timekeeper: Timekeeper, authority: Authority, tmp_path: Path) -> None:
+def test_nothing_listens(timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 3)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, eventually, variables
 
@@ -149,7 +149,7 @@ def test_a_card_that_is_not_in_the_machine_is_said(tmp_path: Path) -> None:
 
 
 def test_beats_carry_the_figures_and_outlive_a_lost_card(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     nvml = fake_nvml(tmp_path, TWO)
     environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a,GPU-b", **nvml)
@@ -164,7 +164,7 @@ def test_beats_carry_the_figures_and_outlive_a_lost_card(
 
 
 def test_an_nvml_that_hangs_stops_neither_the_beats_nor_the_end(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     nvml = fake_nvml(tmp_path, TWO + "hang nvmlDeviceGetUtilizationRates\n")
     environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a", **nvml)
@@ -179,7 +179,7 @@ def test_an_nvml_that_hangs_stops_neither_the_beats_nor_the_end(
 
 
 def test_without_a_readable_library_that_is_said_once_and_beats_go_without_figures(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("hides the library of a machine that has one")
     environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a")

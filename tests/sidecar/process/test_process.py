@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.identity import Authority, new_authority
+from deploy.local.identity import LocalAuthority, new_authority
 from sidecar.run import boot_ms
 from tests.nvml import compile_library
 from tests.sidecar.worlds import (
@@ -70,7 +70,7 @@ def first_unanswered(timekeeper: Timekeeper) -> Arrival:
 
 
 def test_beats_arrive_with_the_pods_token_and_in_order(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)):
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)
@@ -87,7 +87,7 @@ def test_beats_arrive_with_the_pods_token_and_in_order(
 
 
 def test_the_connection_is_kept_open_between_beats(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)):
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)
@@ -96,7 +96,7 @@ def test_the_connection_is_kept_open_between_beats(
 
 
 def test_a_connection_that_was_closed_while_idle_costs_no_beat_and_no_back_off(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_connection_that_was_closed_while_idle_costs_no_beat_and_no_back_off(
 
 
 def test_a_rotated_token_is_used_at_the_next_post(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)):
         timekeeper.wait(lambda: timekeeper.arrivals)
@@ -120,7 +120,7 @@ def test_a_rotated_token_is_used_at_the_next_post(
 
 
 def test_nothing_is_lost_or_counted_twice_while_the_timekeeper_is_away(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 2)
@@ -139,7 +139,7 @@ def test_nothing_is_lost_or_counted_twice_while_the_timekeeper_is_away(
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
 def test_a_refused_post_is_kept_and_repeated_under_its_number(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, status: int
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, status: int
 ) -> None:
     timekeeper.answer = lambda _: (status, {"error": "not now"})
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -155,7 +155,7 @@ def test_a_refused_post_is_kept_and_repeated_under_its_number(
 
 
 def test_a_post_whose_answer_was_lost_is_repeated_with_the_same_beats(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)):
         unanswered = first_unanswered(timekeeper)
@@ -170,7 +170,7 @@ def test_a_post_whose_answer_was_lost_is_repeated_with_the_same_beats(
 
 
 def test_a_restarted_process_replays_what_the_killed_one_had_spooled(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
     with beating(tmp_path, environ) as sidecar:
@@ -191,7 +191,7 @@ def test_a_restarted_process_replays_what_the_killed_one_had_spooled(
 
 
 def test_a_ca_that_the_timekeeper_names_is_followed_also_by_a_restarted_process(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     coming = new_authority("coming")
     both = (authority.pem + coming.pem).decode()
@@ -212,7 +212,7 @@ def test_a_ca_that_the_timekeeper_names_is_followed_also_by_a_restarted_process(
 
 
 def test_a_bundle_that_does_not_sign_the_timekeeper_locks_nobody_out(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     mistaken = new_authority("mistaken").pem.decode()
     timekeeper.answer = lambda arrival: fine(arrival, ca=mistaken)
@@ -222,7 +222,7 @@ def test_a_bundle_that_does_not_sign_the_timekeeper_locks_nobody_out(
         assert "ca-followed" not in sidecar.log()
 
 
-def test_a_timekeeper_of_another_name_gets_no_token(tmp_path: Path, authority: Authority) -> None:
+def test_a_timekeeper_of_another_name_gets_no_token(tmp_path: Path, authority: LocalAuthority) -> None:
     timekeeper = Timekeeper(tmp_path, authority, ["another.example"])
     timekeeper.start()
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -233,7 +233,7 @@ def test_a_timekeeper_of_another_name_gets_no_token(tmp_path: Path, authority: A
     assert timekeeper.arrivals == []
 
 
-def test_a_timekeeper_of_another_authority_gets_no_token(tmp_path: Path, authority: Authority) -> None:
+def test_a_timekeeper_of_another_authority_gets_no_token(tmp_path: Path, authority: LocalAuthority) -> None:
     timekeeper = Timekeeper(tmp_path, new_authority("another"))
     timekeeper.start()
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -245,7 +245,7 @@ def test_a_timekeeper_of_another_authority_gets_no_token(tmp_path: Path, authori
 
 
 def test_the_end_of_the_pod_sends_a_last_beat(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     timekeeper.answer = lambda arrival: (200, {**fine(arrival)[1], "interval_ms": 300_000})
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -268,7 +268,7 @@ def absent(timekeeper: Timekeeper) -> None:
 
 @pytest.mark.parametrize("state", [unanswering, absent])
 def test_the_end_comes_within_a_second_whatever_the_timekeeper_does(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, state: object
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, state: object
 ) -> None:
     assert callable(state)
     state(timekeeper)
@@ -280,7 +280,9 @@ def test_the_end_comes_within_a_second_whatever_the_timekeeper_does(
     assert len(spooled(tmp_path)) == 2
 
 
-def test_the_end_comes_within_a_second_when_the_handshake_hangs(authority: Authority, tmp_path: Path) -> None:
+def test_the_end_comes_within_a_second_when_the_handshake_hangs(
+    authority: LocalAuthority, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
         with beating(tmp_path, variables(tmp_path, url, authority)) as sidecar:
@@ -292,7 +294,7 @@ def test_the_end_comes_within_a_second_when_the_handshake_hangs(authority: Autho
 
 
 def test_the_end_comes_within_a_second_when_the_name_lookup_hangs(
-    authority: Authority, tmp_path: Path
+    authority: LocalAuthority, tmp_path: Path
 ) -> None:
     compile_library((Path(__file__).parents[1] / "stuck_resolver.c"), tmp_path / "stuck.so")
     environ = variables(
@@ -307,7 +309,7 @@ def test_the_end_comes_within_a_second_when_the_name_lookup_hangs(
 
 
 def test_the_folder_of_the_spool_may_be_missing_or_full(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     environ = variables(tmp_path, timekeeper.url, authority, BURSAR_SPOOL=str(tmp_path / "file" / "spool"))
@@ -318,7 +320,7 @@ def test_the_folder_of_the_spool_may_be_missing_or_full(
 
 
 def test_a_missing_token_is_said_and_waited_for(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
     (tmp_path / "token").unlink()
@@ -331,7 +333,7 @@ def test_a_missing_token_is_said_and_waited_for(
 
 
 def test_no_line_of_the_log_holds_a_token(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
     (tmp_path / "token").write_text("secret\r\nX-Injected: secret")
@@ -344,7 +346,7 @@ def test_no_line_of_the_log_holds_a_token(
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_log_that_nobody_reads_stops_nothing(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path, closed: bool
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, closed: bool
 ) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -371,7 +373,7 @@ def test_in_a_pod_a_missing_setting_is_said_once_and_the_process_stays(tmp_path:
 
 
 def test_a_plain_container_ends_with_code_0_once_the_pod_is_over(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority, BURSAR_ENDS="over")
     with beating(tmp_path, environ) as sidecar:
@@ -388,7 +390,7 @@ def test_a_plain_container_ends_with_code_0_once_the_pod_is_over(
 
 
 def test_a_native_sidecar_beats_on_until_the_kubelet_ends_it(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     timekeeper.answer = lambda arrival: fine(arrival, over=True)
     with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
@@ -431,7 +433,9 @@ def test_by_hand_a_wrong_setting_is_a_sentence_and_exit_code_2(arguments: list[s
     assert sentence in run.stderr
 
 
-def test_flags_shadow_the_variables(timekeeper: Timekeeper, authority: Authority, tmp_path: Path) -> None:
+def test_flags_shadow_the_variables(
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
+) -> None:
     environ = variables(tmp_path, "https://127.0.0.1:1", authority)
     command = [sys.executable, "-m", "sidecar", f"--timekeeper-url={timekeeper.url}/base/"]
     with subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.DEVNULL) as process:
@@ -443,7 +447,7 @@ def test_flags_shadow_the_variables(timekeeper: Timekeeper, authority: Authority
 
 
 def test_a_spool_of_nonsense_is_said_once_and_begun_anew(
-    timekeeper: Timekeeper, authority: Authority, tmp_path: Path
+    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "spool.json").write_text('{"version": 1, "waiting": [[Infinity, {}]]')

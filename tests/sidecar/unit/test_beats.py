@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import beats
-from sidecar.beats import Answer
+from sidecar.beats import HeartbeatReply
 
 fractions = st.floats(0, 1)
 
@@ -45,20 +45,20 @@ def test_the_back_off_doubles_and_its_upper_half_is_by_chance() -> None:
 @pytest.mark.parametrize(
     ("body", "read"),
     [
-        ({"interval_ms": 5000, "in_budget": True}, Answer(5000, True, None, False)),
-        ({"interval_ms": 5000, "in_budget": False, "ca": "PEM"}, Answer(5000, False, "PEM", False)),
-        ({"interval_ms": 1, "in_budget": True}, Answer(100, True, None, False)),
-        ({"interval_ms": 10**9, "in_budget": True}, Answer(300_000, True, None, False)),
-        ({"interval_ms": True, "in_budget": 1, "ca": ["PEM"]}, Answer(None, None, None, False)),
-        ({"interval_ms": 2.5, "in_budget": None, "more": 1}, Answer(None, None, None, False)),
-        ({"interval_ms": 5000, "in_budget": True, "over": True}, Answer(5000, True, None, True)),
-        ({"over": False}, Answer(None, None, None, False)),
-        ({"over": "true"}, Answer(None, None, None, False)),
-        ({}, Answer(None, None, None, False)),
+        ({"interval_ms": 5000, "in_budget": True}, HeartbeatReply(5000, True, None, False)),
+        ({"interval_ms": 5000, "in_budget": False, "ca": "PEM"}, HeartbeatReply(5000, False, "PEM", False)),
+        ({"interval_ms": 1, "in_budget": True}, HeartbeatReply(100, True, None, False)),
+        ({"interval_ms": 10**9, "in_budget": True}, HeartbeatReply(300_000, True, None, False)),
+        ({"interval_ms": True, "in_budget": 1, "ca": ["PEM"]}, HeartbeatReply(None, None, None, False)),
+        ({"interval_ms": 2.5, "in_budget": None, "more": 1}, HeartbeatReply(None, None, None, False)),
+        ({"interval_ms": 5000, "in_budget": True, "over": True}, HeartbeatReply(5000, True, None, True)),
+        ({"over": False}, HeartbeatReply(None, None, None, False)),
+        ({"over": "true"}, HeartbeatReply(None, None, None, False)),
+        ({}, HeartbeatReply(None, None, None, False)),
     ],
 )
 def test_an_answer_is_read_within_bounds_and_what_is_odd_in_it_passed_over(
-    body: object, read: Answer
+    body: object, read: HeartbeatReply
 ) -> None:
     assert beats.answer(json.dumps(body).encode()) == read
 

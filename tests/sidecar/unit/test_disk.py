@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from sidecar import spool
-from sidecar.disk import FOLLOWED, SPOOL, Disk, node_boot
-from sidecar.spool import Beat
+from sidecar.disk import FOLLOWED, SPOOL, SpoolFolder, node_boot
+from sidecar.spool import SpooledBeat
 
-HELD = spool.add(spool.empty("r"), Beat(5, ()))
+HELD = spool.add(spool.empty("r"), SpooledBeat(5, ()))
 
 
 def test_a_folder_is_made_and_its_files_are_the_owners_alone(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path / "a" / "b"), "boot")
+    disk = SpoolFolder(str(tmp_path / "a" / "b"), "boot")
     disk.keep(HELD)
     disk.follow("configured", "followed")
 
@@ -25,7 +25,7 @@ def test_a_folder_is_made_and_its_files_are_the_owners_alone(tmp_path: Path) -> 
 
 
 def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path), "boot")
+    disk = SpoolFolder(str(tmp_path), "boot")
 
     assert disk.load("s", 10) == spool.empty("s")
     assert disk.followed() is None
@@ -37,7 +37,7 @@ def test_files_of_nonsense_are_said_and_passed_over(
 ) -> None:
     (tmp_path / SPOOL).write_text(text)
     (tmp_path / FOLLOWED).write_text(text)
-    disk = Disk(str(tmp_path), "boot")
+    disk = SpoolFolder(str(tmp_path), "boot")
 
     assert (disk.load("s", 10), disk.followed()) == (spool.empty("s"), None)
     assert [line.split()[0] for line in capfd.readouterr().err.splitlines()] == [
@@ -51,7 +51,7 @@ def test_a_folder_that_takes_nothing_is_said_once_until_it_is_well_again(
 ) -> None:
     folder = tmp_path / "spool"
     folder.write_text("in the way")
-    disk = Disk(str(folder), "boot")
+    disk = SpoolFolder(str(folder), "boot")
     disk.keep(HELD)
     disk.keep(HELD)
     folder.unlink()

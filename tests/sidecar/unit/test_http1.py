@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import http1
-from sidecar.http1 import Gone, NotHTTP, Response
+from sidecar.http1 import ConnectionClosed, HttpResponse, NotHTTP
 
 
-def read(text: bytes) -> Response:
+def read(text: bytes) -> HttpResponse:
     return http1.response(io.BytesIO(text))
 
 
@@ -24,21 +24,24 @@ def test_a_request_is_one_piece_with_its_length_and_token() -> None:
 @pytest.mark.parametrize(
     ("text", "response"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}left", Response(200, b"{}", True)),
-        (b"HTTP/1.1 200\r\ncontent-LENGTH:2\r\n\r\n{}", Response(200, b"{}", True)),
-        (b"HTTP/1.1 503 No\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n", Response(503, b"", False)),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", Response(200, b"{}", False)),
-        (b"HTTP/1.1 200 OK\r\n\r\nto the end", Response(200, b"to the end", False)),
-        (b"HTTP/1.1 204 None\r\n\r\n", Response(204, b"", True)),
-        (b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", Response(401, b"", True)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}left", HttpResponse(200, b"{}", True)),
+        (b"HTTP/1.1 200\r\ncontent-LENGTH:2\r\n\r\n{}", HttpResponse(200, b"{}", True)),
+        (b"HTTP/1.1 503 No\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n", HttpResponse(503, b"", False)),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", HttpResponse(200, b"{}", False)),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", HttpResponse(200, b"to the end", False)),
+        (b"HTTP/1.1 204 None\r\n\r\n", HttpResponse(204, b"", True)),
+        (
+            b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n",
+            HttpResponse(401, b"", True),
+        ),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n"
             b"Trailer: t\r\n\r\n",
-            Response(200, b"abc0123456789", True),
+            HttpResponse(200, b"abc0123456789", True),
         ),
     ],
 )
-def test_answers_are_read_to_their_end_and_no_further(text: bytes, response: Response) -> None:
+def test_answers_are_read_to_their_end_and_no_further(text: bytes, response: HttpResponse) -> None:
     assert read(text) == response
 
 
@@ -69,7 +72,7 @@ def test_what_is_no_answer_is_named(text: bytes, odd: str) -> None:
 
 
 def test_a_connection_that_ends_before_the_answer_is_gone() -> None:
-    with pytest.raises(Gone):
+    with pytest.raises(ConnectionClosed):
         read(b"")
 
 
@@ -77,6 +80,6 @@ def test_a_connection_that_ends_before_the_answer_is_gone() -> None:
 def test_any_bytes_are_an_answer_or_one_of_two_errors(text: bytes) -> None:
     try:
         answer = read(text)
-    except (NotHTTP, Gone):
+    except (NotHTTP, ConnectionClosed):
         return
     assert 200 <= answer.status <= 999

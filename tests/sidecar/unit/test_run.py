@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from deploy.local.identity import Authority
+from deploy.local.identity import LocalAuthority
 from sidecar import __main__, beats, run, settings, spool
-from sidecar.background import errand
-from sidecar.event_loop import End, Inbox
+from sidecar.background import run_in_background
+from sidecar.event_loop import End, EventLoop
 from sidecar.heartbeat_client import Delivered
 from sidecar.log import say
-from sidecar.nvml import Gauge
-from sidecar.reporter import Heart, Ports
-from sidecar.run import Posted
+from sidecar.nvml import PodCardReader
+from sidecar.reporter import Reporter, ReporterPorts
+from sidecar.run import PostDone
 from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
 
 
@@ -32,9 +32,9 @@ def signals() -> Iterator[None]:
 
 
 @pytest.fixture
-def inbox(signals: None) -> Inbox:
+def loop(signals: None) -> EventLoop:
     """The inbox of this process."""
-    return Inbox()
+    return EventLoop()
 
 
 def once_there_are(posts: int, timekeeper: Timekeeper, what: Callable[[], object]) -> None:
@@ -49,12 +49,12 @@ def once_there_are(posts: int, timekeeper: Timekeeper, what: Callable[[], object
 
 
 def test_the_loop_beats_until_the_end_and_leaves_no_thread_behind(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, inbox: Inbox
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority, loop: EventLoop
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority, NVIDIA_VISIBLE_DEVICES="GPU-a")
-    once_there_are(3, timekeeper, lambda: inbox.put(End(signal.SIGTERM)))
+    once_there_are(3, timekeeper, lambda: loop.put(End(signal.SIGTERM)))
 
-    assert run.until_the_end(settings.read([], environ), inbox) is False
+    assert run.until_the_end(settings.read([], environ), loop) is False
     assert len(timekeeper.moments()) == 4
 
 
@@ -62,8 +62,8 @@ def test_the_loop_beats_until_the_end_and_leaves_no_thread_behind(
 def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
     tmp_path: Path,
     timekeeper: Timekeeper,
-    authority: Authority,
-    inbox: Inbox,
+    authority: LocalAuthority,
+    loop: EventLoop,
     capfd: pytest.CaptureFixture[str],
     last: Callable[[Arrival], Any],
     said: int,
@@ -71,11 +71,11 @@ def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
     def answer(arrival: Arrival) -> Any:
         if len(timekeeper.arrivals) < 2:
             return fine(arrival)
-        inbox.put(End(signal.SIGTERM))
+        loop.put(End(signal.SIGTERM))
         return last(arrival)
 
     timekeeper.answer = answer
-    run.until_the_end(settings.read([], variables(tmp_path, timekeeper.url, authority)), inbox)
+    run.until_the_end(settings.read([], variables(tmp_path, timekeeper.url, authority)), loop)
 
     lines = capfd.readouterr().err.splitlines()
     assert sum(line.startswith("event=unacknowledged beats=") for line in lines) == said
@@ -84,7 +84,7 @@ def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
 def test_the_role_runs_from_its_entry_point(
     tmp_path: Path,
     timekeeper: Timekeeper,
-    authority: Authority,
+    authority: LocalAuthority,
     signals: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,22 +97,22 @@ def test_the_role_runs_from_its_entry_point(
 
 
 def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
-    inbox: Inbox, capfd: pytest.CaptureFixture[str]
+    loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     faults = [OSError("odd"), ValueError("odd"), ValueError("odd")]
-    posts: list[spool.Post] = []
+    posts: list[spool.HeartbeatPost] = []
 
     def keep(_: spool.Spool) -> None:
         if faults:
             raise faults.pop()
 
-    def post(each: spool.Post) -> None:
+    def post(each: spool.HeartbeatPost) -> None:
         posts.append(each)
-        inbox.put(Posted(Delivered(beats.Answer(None, None, None, False))))
-        inbox.put(End(signal.SIGTERM))
+        loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None, False))))
+        loop.put(End(signal.SIGTERM))
 
-    heart = Heart(Ports(post, None, keep, lambda: 0.5, say), spool.empty("r"), run.boot_ms())
-    run.beat_on(heart, inbox, after_a_fault_ms=1)
+    heart = Reporter(ReporterPorts(post, None, keep, lambda: 0.5, say), spool.empty("r"), run.boot_ms())
+    run.beat_on(heart, loop, after_a_fault_ms=1)
 
     assert len(posts) == 2
     assert capfd.readouterr().err.splitlines() == [
@@ -121,32 +121,32 @@ def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
     ]
 
 
-def test_an_errand_brings_what_its_work_gives(inbox: Inbox) -> None:
+def test_an_errand_brings_what_its_work_gives(loop: EventLoop) -> None:
     main = threading.get_ident()
-    errand(inbox, threading.get_ident, "otherwise")
+    run_in_background(loop, threading.get_ident, "otherwise")
 
-    assert inbox.wait(None) not in (main, "otherwise")
+    assert loop.wait(None) not in (main, "otherwise")
 
 
 def test_an_errand_that_fails_says_so_without_its_words(
-    inbox: Inbox, capfd: pytest.CaptureFixture[str]
+    loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def quoting() -> None:
         raise RuntimeError("Bearer secret")
 
-    errand(inbox, quoting, "otherwise")
+    run_in_background(loop, quoting, "otherwise")
 
-    assert inbox.wait(None) == "otherwise"
+    assert loop.wait(None) == "otherwise"
     assert capfd.readouterr().err == "event=fault where=errand kind=RuntimeError\n"
 
 
-def test_an_errand_for_which_there_is_no_thread_fails(inbox: Inbox) -> None:
+def test_an_errand_for_which_there_is_no_thread_fails(loop: EventLoop) -> None:
     def refuse(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    errand(inbox, lambda: "done", "otherwise", refuse)
+    run_in_background(loop, lambda: "done", "otherwise", refuse)
 
-    assert inbox.wait(None) == "otherwise"
+    assert loop.wait(None) == "otherwise"
 
 
 def test_a_binding_that_fails_in_its_own_way_costs_the_figures_only(
@@ -155,7 +155,7 @@ def test_a_binding_that_fails_in_its_own_way_costs_the_figures_only(
     def bind() -> None:
         raise ImportError("no module named pynvml")
 
-    gauge = Gauge(("GPU-a",), lambda: 0, 0, bind)
+    gauge = PodCardReader(("GPU-a",), lambda: 0, 0, bind)
 
     assert [gauge.read() for _ in range(3)] == [()] * 3
     assert capfd.readouterr().err == 'event=no-figures reason="ImportError: no module named pynvml"\n'

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar import settings
-from sidecar.settings import Settings, Wrong
+from sidecar.settings import SettingError, SidecarSettings
 from sidecar.trust import PEM
 
 SET = {
@@ -15,7 +15,7 @@ SET = {
 
 
 def test_the_variables_of_a_pod_are_all_it_needs() -> None:
-    assert settings.read([], {**SET, "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2"}) == Settings(
+    assert settings.read([], {**SET, "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2"}) == SidecarSettings(
         authority="bursar-timekeeper.bursar-system.svc",
         host="bursar-timekeeper.bursar-system.svc",
         port=443,
@@ -69,7 +69,7 @@ def test_a_url_is_taken_apart(url: str, parts: tuple[str, str, int, str]) -> Non
     ],
 )
 def test_a_url_that_cannot_be_is_named_with_an_example(url: str) -> None:
-    with pytest.raises(Wrong, match="must be an https URL such as"):
+    with pytest.raises(SettingError, match="must be an https URL such as"):
         settings.read([], {**SET, "BURSAR_TIMEKEEPER_URL": url})
 
 
@@ -77,12 +77,12 @@ def test_a_url_that_cannot_be_is_named_with_an_example(url: str) -> None:
 def test_a_missing_variable_is_named_with_its_flag(name: str) -> None:
     flag = "--" + name.removeprefix("BURSAR_").lower().replace("_", "-")
 
-    with pytest.raises(Wrong, match=rf"not set: {name} \(as flags: {flag}\)"):
+    with pytest.raises(SettingError, match=rf"not set: {name} \(as flags: {flag}\)"):
         settings.read([], {**SET, name: " "})
 
 
 def test_text_that_holds_no_certificate_is_named() -> None:
-    with pytest.raises(Wrong, match="BURSAR_CA holds several lines"):
+    with pytest.raises(SettingError, match="BURSAR_CA holds several lines"):
         settings.read([], {**SET, "BURSAR_CA": "one\ntwo"})
 
 
@@ -93,7 +93,7 @@ def test_what_ends_the_sidecar_is_told_by_a_variable(told: str, ends: bool) -> N
 
 @pytest.mark.parametrize("told", ["yes", "OVER", "over,"])
 def test_another_word_for_the_end_is_named_with_the_right_one(told: str) -> None:
-    with pytest.raises(Wrong, match=f"BURSAR_ENDS is '{told}', but must be over or not set."):
+    with pytest.raises(SettingError, match=f"BURSAR_ENDS is '{told}', but must be over or not set."):
         settings.read([], {**SET, "BURSAR_ENDS": told})
 
 

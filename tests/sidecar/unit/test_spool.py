@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar import spool
-from sidecar.spool import Beat, Post, Spool
+from sidecar.spool import HeartbeatPost, Spool, SpooledBeat
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.core.wire import BeatDevice
@@ -26,10 +26,10 @@ figures = st.builds(
     st.none() | st.integers(0, 10**6),
 )
 beats = st.lists(
-    st.builds(Beat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
+    st.builds(SpooledBeat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
 ).map(tuple)
 posts = st.builds(
-    Post,
+    HeartbeatPost,
     st.text("abz019._:-", min_size=1, max_size=16),
     st.integers(0, 10**6),
     beats.filter(len),
@@ -45,7 +45,7 @@ def beaten(at: list[int]) -> Spool:
     """A spool of a run "r" that took beats at these moments and sent none."""
     taken = spool.empty("r")
     for each in at:
-        taken = spool.add(taken, Beat(each, ()))
+        taken = spool.add(taken, SpooledBeat(each, ()))
     return taken
 
 
@@ -53,7 +53,7 @@ def beaten(at: list[int]) -> Spool:
 def test_folding_is_bounded_and_loses_neither_end_nor_order_of_what_the_beats_cover(
     at: list[int], most: int
 ) -> None:
-    held = [beat.at_ms for beat in spool.fold(tuple(Beat(each, ()) for each in at), most)]
+    held = [beat.at_ms for beat in spool.fold(tuple(SpooledBeat(each, ()) for each in at), most)]
 
     assert len(held) == min(len(at), most)
     assert held == sorted(held)
@@ -64,7 +64,7 @@ def test_folding_is_bounded_and_loses_neither_end_nor_order_of_what_the_beats_co
 
 @given(st.lists(st.integers(0, 10**6), min_size=3, max_size=30, unique=True).map(sorted))
 def test_folding_one_beat_leaves_the_smallest_gap_that_it_could(at: list[int]) -> None:
-    held = [beat.at_ms for beat in spool.fold(tuple(Beat(each, ()) for each in at), len(at) - 1)]
+    held = [beat.at_ms for beat in spool.fold(tuple(SpooledBeat(each, ()) for each in at), len(at) - 1)]
 
     (dropped,) = set(at) - set(held)
     place = at.index(dropped)
@@ -92,7 +92,7 @@ def test_a_post_under_way_keeps_its_beats_and_number_whatever_comes_after_it(
     sent = spool.sending(beaten(at))
     waited = sent
     for number in range(later):
-        waited = spool.add(waited, Beat(10**9 + number, ()))
+        waited = spool.add(waited, SpooledBeat(10**9 + number, ()))
 
     assert spool.sending(waited) == waited
     assert waited.post == sent.post
@@ -104,13 +104,13 @@ def test_posts_carry_the_oldest_beats_first_and_count_up() -> None:
     second = spool.sending(spool.delivered(first))
     third = spool.sending(spool.delivered(second))
 
-    assert first.post == Post("r", 1, tuple(Beat(at, ()) for at in range(64)))
-    assert second.post == Post("r", 2, tuple(Beat(at, ()) for at in range(64, 100)))
+    assert first.post == HeartbeatPost("r", 1, tuple(SpooledBeat(at, ()) for at in range(64)))
+    assert second.post == HeartbeatPost("r", 2, tuple(SpooledBeat(at, ()) for at in range(64, 100)))
     assert third.post is None
 
 
 def test_a_beat_is_as_old_as_the_clock_says_when_it_is_sent() -> None:
-    post = Post("r", 7, (Beat(1_000, (FIGURE,)), Beat(4_500, ())))
+    post = HeartbeatPost("r", 7, (SpooledBeat(1_000, (FIGURE,)), SpooledBeat(4_500, ())))
 
     assert spool.document(post, 5_000) == {
         "version": 1,
@@ -126,13 +126,13 @@ def test_another_process_goes_on_with_what_the_disk_holds(held: Spool) -> None:
 
 
 def test_another_process_repeats_the_unanswered_post_and_counts_its_own_from_one() -> None:
-    left = spool.add(spool.sending(beaten([1, 2])), Beat(3, ()))
+    left = spool.add(spool.sending(beaten([1, 2])), SpooledBeat(3, ()))
 
     taken = spool.sending(spool.decode(spool.encode(left, "boot-1"), "boot-1", "s", 10))
     own = spool.sending(spool.delivered(taken))
 
-    assert taken.post == Post("r", 1, (Beat(1, ()), Beat(2, ())))
-    assert own.post == Post("s", 1, (Beat(3, ()),))
+    assert taken.post == HeartbeatPost("r", 1, (SpooledBeat(1, ()), SpooledBeat(2, ())))
+    assert own.post == HeartbeatPost("s", 1, (SpooledBeat(3, ()),))
 
 
 def test_beats_from_before_the_node_booted_have_no_age() -> None:
@@ -198,7 +198,7 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
     figure = {"uuid": "MIG-" + "x" * 90, "utilisation": 100, "memory_mib": 1_000_000, "scope": "exclusive"}
     held = spool.empty("x" * 16)
     for number in range(2 * spool.MOST_BEATS):
-        held = spool.sending(spool.add(held, Beat(10**12 + number, (figure,) * cards)))  # type: ignore[arg-type]
+        held = spool.sending(spool.add(held, SpooledBeat(10**12 + number, (figure,) * cards)))  # type: ignore[arg-type]
     first, last = held.beats()[0], held.beats()[-1]
 
     assert 2 * len(spool.encode(held, "b" * 36)) < 4 << 20
@@ -213,7 +213,11 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
 
 def test_no_age_is_told_that_the_timekeeper_would_not_take() -> None:
     """After an outage of months the beats are still delivered, as old as may be."""
-    post = Post("r", 1, (Beat(0, ()), Beat(spool.MOST_AGE_MS, ()), Beat(3 * spool.MOST_AGE_MS, ())))
+    post = HeartbeatPost(
+        "r",
+        1,
+        (SpooledBeat(0, ()), SpooledBeat(spool.MOST_AGE_MS, ()), SpooledBeat(3 * spool.MOST_AGE_MS, ())),
+    )
 
     told = spool.document(post, 3 * spool.MOST_AGE_MS)["beats"]
 

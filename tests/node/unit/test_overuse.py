@@ -9,51 +9,53 @@ from sidecar.node.state.overuse import (
     OVER_FOR_MS,
     TELL_AGAIN_MS,
     WITHIN,
-    Episode,
-    Notice,
+    AgentEvent,
+    OveruseEpisode,
     shares,
     watch,
 )
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Load, PodSeen
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad, PodState
 
-POD = PodSeen("u", "team", "p", ("G0",), False, (("main", ("G0",)),))
+POD = PodState("u", "team", "p", ("G0",), False, (("main", ("G0",)),))
 GIVEN = {"u": {"G0": 8_000}}
 STEP = 5_000
 
 
-class Watch:
+class UseHistory:
     """A watchdog and a clock that goes on a step with each look."""
 
     def __init__(self) -> None:
-        self.episodes: dict[str, Episode] = {}
+        self.episodes: dict[str, OveruseEpisode] = {}
         self.now_ms = 0
         self.told: list[tuple[int, str]] = []
 
-    def look(self, memory_mib: int | None, times: int = 1, step_ms: int = STEP) -> tuple[Notice, ...]:
+    def look(self, memory_mib: int | None, times: int = 1, step_ms: int = STEP) -> tuple[AgentEvent, ...]:
         """So many looks at the pod that use so much; the notices of the last."""
-        notices: tuple[Notice, ...] = ()
+        notices: tuple[AgentEvent, ...] = ()
         for _ in range(times):
             self.now_ms += step_ms
-            seen = Measured((PodLoad("u", (Load("G0", 0, memory_mib), Load("G9", 0, 9_999_999))),), ())
+            seen = UsageReading(
+                (PodLoad("u", (CardLoad("G0", 0, memory_mib), CardLoad("G9", 0, 9_999_999))),), ()
+            )
             self.episodes, notices = watch(self.episodes, seen, (POD,), GIVEN, self.now_ms)
             self.told += [(self.now_ms, each.reason) for each in notices]
         return notices
 
 
 def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> None:
-    looks = Watch()
+    looks = UseHistory()
 
     looks.look(8_001, times=100)
 
     assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
-    assert Watch().look(9_000, times=4) == (
-        Notice("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 and was given 8000 MiB"),
+    assert UseHistory().look(9_000, times=4) == (
+        AgentEvent("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 and was given 8000 MiB"),
     )
 
 
 def test_all_of_its_share_is_not_over_it() -> None:
-    looks = Watch()
+    looks = UseHistory()
 
     looks.look(8_000, times=100)
 
@@ -61,7 +63,7 @@ def test_all_of_its_share_is_not_over_it() -> None:
 
 
 def test_a_short_peak_is_no_alarm() -> None:
-    looks = Watch()
+    looks = UseHistory()
     for _ in range(10):
         looks.look(20_000, times=3)
         looks.look(1)
@@ -70,7 +72,7 @@ def test_a_short_peak_is_no_alarm() -> None:
 
 
 def test_it_is_told_again_each_hour_while_it_lasts() -> None:
-    looks = Watch()
+    looks = UseHistory()
 
     looks.look(9_000, times=2 * TELL_AGAIN_MS // STEP + 10)
 
@@ -79,7 +81,7 @@ def test_it_is_told_again_each_hour_while_it_lasts() -> None:
 
 
 def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told() -> None:
-    looks = Watch()
+    looks = UseHistory()
     looks.look(9_000, times=5)
     looks.look(7_000, times=5)
 
@@ -89,7 +91,7 @@ def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told()
 
 
 def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
-    looks = Watch()
+    looks = UseHistory()
     while looks.now_ms < 3 * TELL_AGAIN_MS:
         looks.look(9_000, times=5)
         looks.look(1)
@@ -99,7 +101,7 @@ def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
 
 
 def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
-    looks = Watch()
+    looks = UseHistory()
     looks.look(9_000, times=4)
     looks.look(1, times=TELL_AGAIN_MS // STEP - 1)
     looks.look(9_000, times=3)
@@ -109,7 +111,7 @@ def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
 
 
 def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts() -> None:
-    looks = Watch()
+    looks = UseHistory()
     looks.look(9_000, times=5)
     looks.look(1)
     looks.look(9_000, times=TELL_AGAIN_MS // STEP)
@@ -119,7 +121,7 @@ def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_i
 
 
 def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
-    looks = Watch()
+    looks = UseHistory()
     looks.look(None, times=10)
     assert looks.episodes == {}
 
@@ -130,14 +132,14 @@ def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
 
 
 def test_a_pod_that_is_gone_is_forgotten() -> None:
-    looks = Watch()
+    looks = UseHistory()
     looks.look(9_000, times=5)
 
-    assert watch(looks.episodes, Measured((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())
+    assert watch(looks.episodes, UsageReading((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())
 
 
 def test_a_pod_without_a_known_share_is_never_over_it() -> None:
-    seen = Measured((PodLoad("u", (Load("G0", 0, 9_000),)),), ())
+    seen = UsageReading((PodLoad("u", (CardLoad("G0", 0, 9_000),)),), ())
 
     assert watch({}, seen, (POD,), {}, 1) == ({}, ())
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.kube.api import Answer, Unreached
+from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
 from sidecar.node.kube.informer import LONGEST_PAUSE_S, PAGE, follow
 
 PATH, ACCEPT = "/api/v1/pods?fieldSelector=x", "json;as=Metadata{}"
@@ -37,21 +37,21 @@ class Server:
             raise Over
         told = self.script.pop(0)
         if isinstance(told, str):
-            raise Unreached(told)
+            raise ApiUnreachable(told)
         return told
 
-    def call(self, _method: str, path: str, accept: str) -> Answer:
+    def call(self, _method: str, path: str, accept: str) -> ApiAnswer:
         told = self._next(path, accept)
-        if isinstance(told, Answer):
+        if isinstance(told, ApiAnswer):
             return told
         if isinstance(told, int):
-            return Answer(told, None, "no")
-        return Answer(200, {"items": told, "metadata": {"resourceVersion": "7"}}, "")
+            return ApiAnswer(told, None, "no")
+        return ApiAnswer(200, {"items": told, "metadata": {"resourceVersion": "7"}}, "")
 
     def watch(self, path: str, accept: str) -> Iterator[dict[str, Any]]:
         for each in self._next(path, accept):
             if isinstance(each, str):
-                raise Unreached(each)
+                raise ApiUnreachable(each)
             yield each
 
 
@@ -121,8 +121,8 @@ def test_a_server_that_ends_each_watch_at_once_is_not_asked_without_a_breath() -
     assert pauses == [0.5] * 3
 
 
-def page(uid: str, **metadata: str) -> Answer:
-    return Answer(200, {"items": [thing(uid, 5)], "metadata": {"resourceVersion": "7", **metadata}}, "")
+def page(uid: str, **metadata: str) -> ApiAnswer:
+    return ApiAnswer(200, {"items": [thing(uid, 5)], "metadata": {"resourceVersion": "7", **metadata}}, "")
 
 
 def test_a_list_is_read_by_pages_and_heard_once_it_is_whole() -> None:
@@ -142,7 +142,7 @@ def test_pages_whose_version_is_gone_by_then_are_no_list() -> None:
 
 
 def test_an_answer_that_nobody_can_read_is_told_and_asked_for_again() -> None:
-    empty, odd = Answer(200, None, ""), event("ADDED", "b", 8)
+    empty, odd = ApiAnswer(200, None, ""), event("ADDED", "b", 8)
     del odd["object"]["metadata"]["uid"]
     heard, failures, pauses = followed(Server(empty, [], [odd], [thing("c", 9)], []))
 

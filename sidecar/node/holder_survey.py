@@ -8,19 +8,18 @@ from pathlib import Path
 from sidecar.node.host import cgroups, runtimes
 from sidecar.node.kubelet import podresources
 from sidecar.node.kubelet.grpc import CallFailed
-from sidecar.node.state import holders, plugin_devices
-from sidecar.node.state import unauthorized_use as strangers
+from sidecar.node.state import holders, plugin_devices, unauthorized_use
 from sidecar.node.state.exporter import metric
-from sidecar.node.state.holders import Sight
-from sidecar.node.state.overuse import Notice
+from sidecar.node.state.holders import Observation
+from sidecar.node.state.overuse import AgentEvent
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sidecar.node.state.holders import Held
-    from sidecar.node.state.plugin_devices import Given
-    from sidecar.node.values import Look, NodeSeen, PodSeen, Seated
+    from sidecar.node.state.holders import HoldersRecord
+    from sidecar.node.state.plugin_devices import PluginDevices
+    from sidecar.node.values import NodeState, NvmlReading, PodState, ProcessOwner
     from sidecar.reporter import Say
 
 KUBELET_S = 2.0
@@ -30,7 +29,7 @@ STRANGER, OPEN_RUNTIME = "GPUStranger", "GPURuntimeOpen"
 
 
 @value
-class Places:
+class SurveyPaths:
     """Where to look: the node's ``/proc`` and ``/sys/fs/cgroup``, the PodResources socket, the runtime's
     configuration files. ``closes``: strangers and open runtimes close the node; else they are only told of.
     ``trusted``: namespaces whose pods may use any card."""
@@ -43,21 +42,21 @@ class Places:
     trusted: frozenset[str]
 
 
-class Whereabouts:
+class HolderSurvey:
     """The state. ``tell`` takes an Event on its way."""
 
-    def __init__(self, places: Places, boot: str, say: Say, tell: Callable[[Notice], None]) -> None:
+    def __init__(self, places: SurveyPaths, boot: str, say: Say, tell: Callable[[AgentEvent], None]) -> None:
         """``boot``: the kernel's name of this boot."""
         self._places, self._boot, self._say, self._tell = places, boot, say, tell
-        self._held: Held | None = None
+        self._held: HoldersRecord | None = None
         self._picks = False
-        self._watch = strangers.NOBODY
+        self._watch = unauthorized_use.NOBODY
         self._judged = False
         self._open = ""
         self._kubelet_at = self._runtime_at = 0
         self._failing: dict[str, str] = {}
 
-    def saw_node(self, node: NodeSeen) -> None:
+    def saw_node(self, node: NodeState) -> None:
         """The node as it stands: the first time, what the agent before this one said; each time, whether a
         plugin picks its cards."""
         if self._held is None:
@@ -66,9 +65,9 @@ class Whereabouts:
 
     def looked(
         self,
-        look: Look,
-        seats: Mapping[int, Seated | None] | None,
-        pods: tuple[PodSeen, ...] | None,
+        look: NvmlReading,
+        seats: Mapping[int, ProcessOwner | None] | None,
+        pods: tuple[PodState, ...] | None,
         cards: frozenset[str],
         now_ms: int,
     ) -> str | None:
@@ -80,7 +79,7 @@ class Whereabouts:
         if self._held is None:
             return None
         given = self._given(pods, cards, now_ms) if self._picks else {}
-        self._held = holders.after(self._held, Sight(pods, self._populated(), given, self._picks))
+        self._held = holders.after(self._held, Observation(pods, self._populated(), given, self._picks))
         self._read_runtime(now_ms)
         if not (look.error or seats is None or pods is None or given is None):
             self._judge(look, seats, pods, now_ms)
@@ -115,13 +114,13 @@ class Whereabouts:
         return found
 
     def _given(
-        self, pods: tuple[PodSeen, ...] | None, cards: frozenset[str], now_ms: int
+        self, pods: tuple[PodState, ...] | None, cards: frozenset[str], now_ms: int
     ) -> dict[str, tuple[str, ...]] | None:
         if now_ms < self._kubelet_at or pods is None:
             return None
         try:
             listed = podresources.listed(self._places.pod_resources, KUBELET_S)
-        except (CallFailed, podresources.Malformed) as error:
+        except (CallFailed, podresources.MalformedAnswer) as error:
             self._kubelet_at = now_ms + KUBELET_AGAIN_MS
             self._fails("pod-resources", f"{self._places.pod_resources}: {error}")
             return None
@@ -129,7 +128,7 @@ class Whereabouts:
         self._say_unknown(listed, cards)
         return holders.by_uid(listed, pods, cards)
 
-    def _say_unknown(self, listed: tuple[Given, ...], cards: frozenset[str]) -> None:
+    def _say_unknown(self, listed: tuple[PluginDevices, ...], cards: frozenset[str]) -> None:
         odd = [
             f"{each.namespace}/{each.name} has {device}"
             for each in listed
@@ -152,15 +151,19 @@ class Whereabouts:
             self._works("runtime-configs")
         if self._open and self._open != before:
             self._say("runtime-open", reason=self._open)
-            self._tell(Notice("", "", "", "Warning", OPEN_RUNTIME, self._open))
+            self._tell(AgentEvent("", "", "", "Warning", OPEN_RUNTIME, self._open))
 
     def _judge(
-        self, look: Look, seats: Mapping[int, Seated | None], pods: tuple[PodSeen, ...], now_ms: int
+        self,
+        look: NvmlReading,
+        seats: Mapping[int, ProcessOwner | None],
+        pods: tuple[PodState, ...],
+        now_ms: int,
     ) -> None:
         held = self._held.pods if self._held else {}
         proc = Path(self._places.proc)
         try:
-            seen = strangers.found(
+            seen = unauthorized_use.found(
                 look.processes,
                 seats,
                 pods,
@@ -174,22 +177,22 @@ class Whereabouts:
         self._works("processes")
         if not self._judged and self._held and self._held.closed:
             # The agent before this one has closed the node: who is there still was seen before.
-            self._watch = strangers.after(self._watch, seen, now_ms)
+            self._watch = unauthorized_use.after(self._watch, seen, now_ms)
         self._judged = True
-        before, self._watch = self._watch, strangers.after(self._watch, seen, now_ms)
-        for each in strangers.new(before, self._watch):
+        before, self._watch = self._watch, unauthorized_use.after(self._watch, seen, now_ms)
+        for each in unauthorized_use.new(before, self._watch):
             self._tell_of(each)
 
-    def _tell_of(self, stranger: strangers.Stranger) -> None:
-        note = strangers.about(stranger)
+    def _tell_of(self, stranger: unauthorized_use.UnauthorizedUse) -> None:
+        note = unauthorized_use.about(stranger)
         self._say("stranger", uuid=stranger.uuid, pod_uid=stranger.pod_uid, reason=note)
         pod = (stranger.pod_uid, stranger.namespace, stranger.name)
-        self._tell(Notice(*pod, "Warning", STRANGER, note))
+        self._tell(AgentEvent(*pod, "Warning", STRANGER, note))
 
     def _why_closed(self) -> str:
         if not self._places.closes:
             return ""
-        why = strangers.sentence(self._watch) or self._open
+        why = unauthorized_use.sentence(self._watch) or self._open
         kept = self._held.closed if self._held and not self._judged else ""
         return why or kept
 
@@ -203,6 +206,8 @@ class Whereabouts:
             self._say("seen-again", what=what)
 
 
-def _nameless(stranger: strangers.Stranger) -> strangers.Stranger:
+def _nameless(stranger: unauthorized_use.UnauthorizedUse) -> unauthorized_use.UnauthorizedUse:
     """Without the program's name, which anybody can choose: no label of ours."""
-    return strangers.Stranger(stranger.uuid, stranger.pod_uid, stranger.namespace, stranger.name, "")
+    return unauthorized_use.UnauthorizedUse(
+        stranger.uuid, stranger.pod_uid, stranger.namespace, stranger.name, ""
+    )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.kube import trimmed_json as lean
-from sidecar.node.kube.api import Api
+from sidecar.node.kube import trimmed_json
+from sidecar.node.kube.api import NodeApi
 
 DEVICES = "bursar.dev/devices"
 MANY = 46_000
@@ -51,9 +51,9 @@ ABOUT = {"resourceVersion": "7", "continue": "x"}
 def test_of_each_object_only_what_the_agent_reads_is_kept(write: Any, uids: str) -> None:
     whole = {"kind": "PodList", "metadata": ABOUT, "items": [pod(uid) for uid in uids]}
 
-    assert lean.loads(write(whole)) == {**whole, "items": [kept(uid) for uid in uids]}
-    assert lean.loads(write(pod("a"))) == kept("a")
-    assert lean.loads(write({"items": None, "metadata": ABOUT})) == {"items": None, "metadata": ABOUT}
+    assert trimmed_json.loads(write(whole)) == {**whole, "items": [kept(uid) for uid in uids]}
+    assert trimmed_json.loads(write(pod("a"))) == kept("a")
+    assert trimmed_json.loads(write({"items": None, "metadata": ABOUT})) == {"items": None, "metadata": ABOUT}
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_of_each_object_only_what_the_agent_reads_is_kept(write: Any, uids: str)
 )
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
-        lean.loads(text.encode())
+        trimmed_json.loads(text.encode())
 
 
 def test_a_text_of_somebodys_that_looks_like_a_list_changes_nothing() -> None:
     sly = pod("a") | {"note": '"items":[{}]}', "spec": {"items": [1, 2], "x": 1}}
 
-    assert lean.loads(written(sly)) == sly | kept("a")
+    assert trimmed_json.loads(written(sly)) == sly | kept("a")
 
 
-class Plain(Api):
+class Plain(NodeApi):
     """Without TLS."""
 
     def __init__(self, port: int, token: Path) -> None:
@@ -88,7 +88,7 @@ def large() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[Api]:
+def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
     """A server that lists the large pods, and tells of each where it is watched."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[Api]:
         thread.join()
 
 
-def test_pods_full_of_annotations_take_no_room_in_the_agent(api: Api) -> None:
+def test_pods_full_of_annotations_take_no_room_in_the_agent(api: NodeApi) -> None:
     tracemalloc.start()
     listed = api.call("GET", "/list").body
     told = list(api.watch("/watch"))
@@ -128,7 +128,7 @@ def test_only_one_of_a_page_is_read_in_full_at_a_time(large: list[dict[str, Any]
     def peak_of(pods: list[dict[str, Any]]) -> int:
         text = written({"metadata": ABOUT, "items": pods})
         tracemalloc.start()
-        lean.loads(text)
+        trimmed_json.loads(text)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return peak - 2 * len(text)  # as text, whole and without its head

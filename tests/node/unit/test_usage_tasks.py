@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from sidecar.node.agent import Agent, Ports
-from sidecar.node.duties import Duties
-from sidecar.node.kube.api import Answer, Unreached
-from sidecar.node.kube.events import Events
-from sidecar.node.run import NodeHeard, PodsHeard, PodsLost, _follow_pods, _take
+from sidecar.node.agent import Agent, AgentPorts
+from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
+from sidecar.node.kube.events import EventPoster
+from sidecar.node.run import NodeChanged, PodsChanged, PodsUnknown, _follow_pods, _take
 from sidecar.node.settings import read
-from sidecar.node.state.api_objects import Listed
-from sidecar.node.values import Process
+from sidecar.node.state.api_objects import NodePods
+from sidecar.node.usage_tasks import UsageTasks
+from sidecar.node.values import GPUProcess
 from tests.node.worlds import card, look, node
 
 BOOT = "boot-1"
@@ -29,10 +29,10 @@ class World:
         settings = read(["--node-name=n1", *flags], {})
         self.folder, self.now_ms = folder, 1_000_000
         (folder / "cgroup").mkdir()
-        ports = Ports(lambda _: Answer(200, {}, ""), lambda _: None, lambda *_, **__: None)
+        ports = AgentPorts(lambda _: ApiAnswer(200, {}, ""), lambda _: None, lambda *_, **__: None)
         self.agent = Agent(ports, BOOT, STEP_MS, self.now_ms)
-        self.duties = Duties(settings, self.agent, None, Events(None, "n1"), BOOT)  # type: ignore[arg-type]
-        self.hears(NodeHeard(node(boot=BOOT)))
+        self.duties = UsageTasks(settings, self.agent, None, EventPoster(None, "n1"), BOOT)  # type: ignore[arg-type]
+        self.hears(NodeChanged(node(boot=BOOT)))
 
     def hears(self, event: object) -> None:
         _take(event, self.agent, self.duties)
@@ -49,7 +49,7 @@ class World:
     def looks(self, *pids: int) -> dict[str, Any]:
         """What is told of holders after a look that shows these processes on the card."""
         self.now_ms += STEP_MS
-        seen = look(GPU, processes=tuple(Process(pid, GPU.uuid, 100, 5) for pid in pids))
+        seen = look(GPU, processes=tuple(GPUProcess(pid, GPU.uuid, 100, 5) for pid in pids))
         self.agent.looked(seen, self.now_ms)
         self.duties.looked(seen, self.now_ms)
         told: dict[str, Any] = json.loads(self.agent.holders or "null")
@@ -63,10 +63,10 @@ def world(tmp_path: Path) -> World:
 
 def test_while_pods_cannot_be_followed_a_pod_bound_since_is_no_stranger(world: World) -> None:
     world.runs("1", 11)
-    world.hears(PodsHeard(Listed((), ())))
-    world.hears(PodsLost())
+    world.hears(PodsChanged(NodePods((), ())))
+    world.hears(PodsUnknown())
     blind = [world.looks(11)["closed"] for _ in range(3)]
-    world.hears(PodsHeard(Listed((), ())))
+    world.hears(PodsChanged(NodePods((), ())))
     seeing = [world.looks(11)["closed"] for _ in range(2)]
 
     assert blind == [""] * 3
@@ -84,11 +84,11 @@ class Away:
     def __init__(self) -> None:
         self.asked = 0
 
-    def call(self, *_: str, accept: str) -> Answer:
+    def call(self, *_: str, accept: str) -> ApiAnswer:
         self.asked += 1
         if self.asked > 1:
             raise Over
-        raise Unreached("away")
+        raise ApiUnreachable("away")
 
 
 class Heard:
@@ -106,5 +106,5 @@ def test_a_list_that_fails_is_told_to_who_judges(capfd: pytest.CaptureFixture[st
     with pytest.raises(Over):
         _follow_pods(Away(), "n1", heard)  # type: ignore[arg-type]
 
-    assert heard.events == [PodsLost()]
+    assert heard.events == [PodsUnknown()]
     assert "event=not-followed" in capfd.readouterr().err

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.state import node_patch as advertise
-from sidecar.node.state.node_patch import Wanted, change
-from sidecar.node.values import Card, NodeSeen
+from sidecar.node.state import node_patch
+from sidecar.node.state.node_patch import DesiredNode, change
+from sidecar.node.values import NodeCard, NodeState
 from tests.node.worlds import MEMORY_MIB, card, node
 from timekeeper.core import names
 from timekeeper.core.dialects import GPU_RESOURCE
@@ -19,8 +19,8 @@ A, B = card("GPU-a"), card("GPU-b", index=1)
 TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
 
 
-def wanted(*cards: Card, held: bool = False, holders: str | None = None) -> Wanted:
-    return Wanted(cards, frozenset(), holders, held)
+def wanted(*cards: NodeCard, held: bool = False, holders: str | None = None) -> DesiredNode:
+    return DesiredNode(cards, frozenset(), holders, held)
 
 
 def capacity(patch: dict[str, Any]) -> Any:
@@ -36,7 +36,7 @@ def test_a_bare_node_gets_inventory_and_capacity_in_one_change_allocatable_with_
     assert patch == {
         "metadata": {
             "annotations": {
-                "bursar.dev/inventory": advertise.inventory((A, B)),
+                "bursar.dev/inventory": node_patch.inventory((A, B)),
                 "bursar.dev/holders": "{}",
             }
         },
@@ -45,35 +45,37 @@ def test_a_bare_node_gets_inventory_and_capacity_in_one_change_allocatable_with_
 
 
 def test_what_stands_already_is_not_written_again() -> None:
-    stands = node(advertise.inventory((A, B)), "{}", TWO_CARDS)
+    stands = node(node_patch.inventory((A, B)), "{}", TWO_CARDS)
 
     assert change(stands, wanted(A, B, holders="{}")) == {}
 
 
 def test_a_card_on_mps_is_said_to_be_and_readers_of_the_inventory_read_on() -> None:
-    text = advertise.inventory((A, B), frozenset({"GPU-b", "GPU-gone"}))
+    text = node_patch.inventory((A, B), frozenset({"GPU-b", "GPU-gone"}))
 
     assert [each.get("mps") for each in json.loads(text)["cards"]] == [None, True]
-    assert decode_inventory(text) == decode_inventory(advertise.inventory((A, B)))
-    assert advertise.read_inventory(text) == (A, B)
-    assert advertise.read_mps(text) == {"GPU-b"}
+    assert decode_inventory(text) == decode_inventory(node_patch.inventory((A, B)))
+    assert node_patch.read_inventory(text) == (A, B)
+    assert node_patch.read_mps(text) == {"GPU-b"}
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cards": [3]}', '{"cards": [{"mps": true}]}'])
 def test_of_an_inventory_that_cannot_be_read_nothing_is_said_of_mps(text: str | None) -> None:
-    assert advertise.read_mps(text) == frozenset()
+    assert node_patch.read_mps(text) == frozenset()
 
 
 def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
     stands = node(
-        advertise.inventory((A, B)), None, {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "160Ki"}
+        node_patch.inventory((A, B)),
+        None,
+        {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "160Ki"},
     )
 
     assert change(stands, wanted(A, B)) == {}
 
 
 def test_what_somebody_removed_is_written_again_and_nothing_else() -> None:
-    text = advertise.inventory((A, B))
+    text = node_patch.inventory((A, B))
     half = {"bursar.dev/gpu-percent": "200"}
     memory = {"bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
 
@@ -117,7 +119,7 @@ def test_a_node_of_another_plugin_gets_the_inventory_and_no_capacity_of_ours(
 ) -> None:
     patch = change(node(None, None, {resource: amount}), wanted(A, B))
 
-    assert patch == {"metadata": {"annotations": {"bursar.dev/inventory": advertise.inventory((A, B))}}}
+    assert patch == {"metadata": {"annotations": {"bursar.dev/inventory": node_patch.inventory((A, B))}}}
 
 
 def test_where_another_plugin_came_to_a_node_of_ours_our_capacity_goes_with_the_last_pod() -> None:
@@ -134,13 +136,13 @@ def test_other_peoples_resources_are_never_in_a_change() -> None:
 
 
 def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
-    assert change(node(), Wanted(None, frozenset(), None, True)) == {}
+    assert change(node(), DesiredNode(None, frozenset(), None, True)) == {}
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
-    assert GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(") == advertise.OF_OTHERS.pattern
-    assert (advertise.INVENTORY, advertise.HOLDERS) == (names.INVENTORY, names.HOLDERS)
-    assert advertise.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
+    assert GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(") == node_patch.OF_OTHERS.pattern
+    assert (node_patch.INVENTORY, node_patch.HOLDERS) == (names.INVENTORY, names.HOLDERS)
+    assert node_patch.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -148,18 +150,18 @@ def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
     [("0", 0), ("8", 8), ("8k", 8000), ("160Ki", 163_840), ("1Gi", 1 << 30), ("2M", 2_000_000)],
 )
 def test_quantities_are_read_as_kubernetes_writes_them(text: str, amount: int) -> None:
-    assert advertise.amount(text) == amount
+    assert node_patch.amount(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0.5", "1e3", "1_0", "\u0661", "100m", "k"])
 def test_what_is_no_whole_quantity_is_none(text: str) -> None:
-    assert advertise.amount(text) is None
+    assert node_patch.amount(text) is None
 
 
 words = st.text(st.characters(codec="utf-8"), max_size=20)
 some_cards = st.lists(
     st.builds(
-        Card,
+        NodeCard,
         st.uuids().map(lambda each: f"GPU-{each}"),
         st.integers(0, 10_000),
         words,
@@ -176,11 +178,13 @@ some_cards = st.lists(
 
 
 @given(some_cards)
-def test_an_inventory_is_read_back_by_us_and_by_the_core_as_it_was_written(cards: tuple[Card, ...]) -> None:
-    text = advertise.inventory(cards)
+def test_an_inventory_is_read_back_by_us_and_by_the_core_as_it_was_written(
+    cards: tuple[NodeCard, ...],
+) -> None:
+    text = node_patch.inventory(cards)
     ordered = sorted(cards, key=lambda each: each.index)
 
-    assert advertise.read_inventory(text) == cards
+    assert node_patch.read_inventory(text) == cards
     assert [
         (each.uuid, each.index, each.model, each.memory_mib, each.healthy, each.numa, each.links)
         for each in decode_inventory(text)
@@ -198,13 +202,13 @@ some_json = st.recursive(
 
 @given(st.none() | words | some_json)
 def test_an_annotation_that_is_none_of_ours_tells_of_no_card_and_raises_nothing(text: str | None) -> None:
-    assert advertise.read_inventory(text) == ()
-    assert isinstance(advertise.boot_in(text), str)
+    assert node_patch.read_inventory(text) == ()
+    assert isinstance(node_patch.boot_in(text), str)
 
 
 @given(some_cards, some_cards, st.booleans())
 def test_after_a_change_nothing_is_left_to_write_and_nothing_shrank_under_pods(
-    before: tuple[Card, ...], after: tuple[Card, ...], held: bool
+    before: tuple[NodeCard, ...], after: tuple[NodeCard, ...], held: bool
 ) -> None:
     stands = applied(node(), change(node(), wanted(*before)))
     changed = applied(stands, change(stands, wanted(*after, held=held)))
@@ -214,7 +218,7 @@ def test_after_a_change_nothing_is_left_to_write_and_nothing_shrank_under_pods(
         assert int(dict(changed.capacity)[name]) >= int(text)
 
 
-def applied(stands: NodeSeen, patch: dict[str, Any]) -> NodeSeen:
+def applied(stands: NodeState, patch: dict[str, Any]) -> NodeState:
     """The node after a merge patch."""
     annotations = patch.get("metadata", {}).get("annotations", {})
     status = patch.get("status", {})

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.state import api_objects as pods
-from sidecar.node.values import PodSeen
+from sidecar.node.state import api_objects
+from sidecar.node.values import PodState
 
 DEVICES = {
     "version": 1,
@@ -30,7 +30,7 @@ def raw(devices: str | None = None, **metadata: Any) -> dict[str, Any]:
 
 
 def test_a_pod_has_its_cards_together_and_by_container() -> None:
-    assert pods.read_pod(raw(json.dumps(DEVICES))) == PodSeen(
+    assert api_objects.read_pod(raw(json.dumps(DEVICES))) == PodState(
         "u",
         "team-a",
         "p",
@@ -41,11 +41,11 @@ def test_a_pod_has_its_cards_together_and_by_container() -> None:
 
 
 def test_a_pod_that_is_being_deleted_is_told_so() -> None:
-    assert pods.read_pod(raw(deletionTimestamp="2026-01-01T00:00:00Z")).deleted
+    assert api_objects.read_pod(raw(deletionTimestamp="2026-01-01T00:00:00Z")).deleted
 
 
 def test_what_each_pod_was_given_of_a_card_is_the_sum_of_its_containers() -> None:
-    listed = pods.read_all([raw(json.dumps(DEVICES)), raw(uid="other")])
+    listed = api_objects.read_all([raw(json.dumps(DEVICES)), raw(uid="other")])
 
     assert [each.uid for each in listed.pods] == ["other", "u"]
     assert dict(listed.shares) == {"u": (("GPU-a", 130), ("GPU-b", 100))}
@@ -59,14 +59,14 @@ def test_what_each_pod_was_given_of_a_card_is_the_sum_of_its_containers() -> Non
     ).map(json.dumps)
 )
 def test_a_placement_that_cannot_be_read_holds_no_card_and_harms_nothing(text: str) -> None:
-    seen = pods.read_pod(raw(text))
+    seen = api_objects.read_pod(raw(text))
 
     assert (seen.uid, seen.name) == ("u", "p")
     assert all(isinstance(each, str) for each in seen.cards)
 
 
 def test_a_node_is_read_with_its_gpu_amounts_alone() -> None:
-    node = pods.read_node(
+    node = api_objects.read_node(
         {
             "metadata": {
                 "uid": "n",
@@ -87,15 +87,15 @@ def test_a_node_is_read_with_its_gpu_amounts_alone() -> None:
 
 
 def test_a_bare_node_can_be_read() -> None:
-    node = pods.read_node({"metadata": {"uid": "n", "resourceVersion": "5"}})
+    node = api_objects.read_node({"metadata": {"uid": "n", "resourceVersion": "5"}})
 
     assert (node.boot, node.inventory, node.holders, node.capacity) == ("", None, None, ())
 
 
 @pytest.mark.parametrize("name", ["n1", "a.b-c"])
 def test_only_the_own_node_and_its_pods_that_have_not_ended_are_asked_for(name: str) -> None:
-    assert pods.node_path(name) == f"/api/v1/nodes?fieldSelector=metadata.name%3D{name}"
-    assert pods.pods_path(name) == (
+    assert api_objects.node_path(name) == f"/api/v1/nodes?fieldSelector=metadata.name%3D{name}"
+    assert api_objects.pods_path(name) == (
         f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"
         "%2Cstatus.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
     )

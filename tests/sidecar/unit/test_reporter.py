@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import beats, spool
-from sidecar.heartbeat_client import NOT_KNOWN, Delivered, Failed
+from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
 from sidecar.reporter import (
     ENDING_MS,
     GATHER_MS,
     MOST_ENDING_INTERVAL_MS,
     MOST_REASONS,
     MOST_SILENCE_MS,
-    Heart,
-    Ports,
+    Reporter,
+    ReporterPorts,
 )
 from timekeeper.core.wire import BeatDevice
 
-FINE = Delivered(beats.Answer(1_000, True, None, False))
-OVER = Delivered(beats.Answer(1_000, True, None, True))
-AWAY = Failed("Connection refused")
+FINE = Delivered(beats.HeartbeatReply(1_000, True, None, False))
+OVER = Delivered(beats.HeartbeatReply(1_000, True, None, True))
+AWAY = NotDelivered("Connection refused")
 FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
 
 
@@ -36,13 +36,13 @@ class World:
     now_ms: int = 1_000_000
     runs: int = 0
     disk: str = ""
-    under_way: spool.Post | None = None
+    under_way: spool.HeartbeatPost | None = None
     gauging: bool = False
-    posts: list[spool.Post] = field(default_factory=list)
+    posts: list[spool.HeartbeatPost] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
-    heart: Heart = field(init=False)
+    heart: Reporter = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
@@ -53,10 +53,10 @@ class World:
         boot = f"run-{self.runs}"
         held = spool.decode(self.disk, "n", boot, self.now_ms) if self.disk else spool.empty(boot)
         self.under_way, self.gauging = None, False
-        ports = Ports(
+        ports = ReporterPorts(
             self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
         )
-        self.heart = Heart(ports, held, self.now_ms, self.ends_when_over)
+        self.heart = Reporter(ports, held, self.now_ms, self.ends_when_over)
         self.heart.tick(self.now_ms)
 
     def run(self, for_ms: int) -> None:
@@ -69,7 +69,7 @@ class World:
                 break
         self.now_ms = end
 
-    def answer(self, outcome: Delivered | Failed) -> None:
+    def answer(self, outcome: Delivered | NotDelivered) -> None:
         """The post under way ends so."""
         assert self.under_way
         self.under_way = None
@@ -88,7 +88,7 @@ class World:
         self.heart.end(self.now_ms)
         self.heart.tick(self.now_ms)
 
-    def _post(self, post: spool.Post) -> None:
+    def _post(self, post: spool.HeartbeatPost) -> None:
         assert self.under_way is None
         self.under_way = post
         self.posts.append(post)
@@ -116,7 +116,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
     story: list[tuple[str, int]],
 ) -> None:
     world = World()
-    received: dict[tuple[str, int], spool.Post] = {}
+    received: dict[tuple[str, int], spool.HeartbeatPost] = {}
     for event, then_ms in [*story, *[("delivered", 120_000)] * 3]:
         if event == "killed":
             world.now_ms += 1  # two processes never beat in the same millisecond
@@ -139,7 +139,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
 
 def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool() -> None:
     world = World()
-    world.answer(Delivered(beats.Answer(20_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(20_000, True, None, False)))
     while world.now_ms < 1_000_000 + 86_400_000:
         world.run(60_000)
         if world.under_way:
@@ -162,7 +162,7 @@ def test_pods_that_start_together_drift_apart() -> None:
     for seed in range(3):
         world = World(chance=random.Random(seed))
         for _ in range(5):
-            world.answer(Delivered(beats.Answer(10_000, True, None, False)))
+            world.answer(Delivered(beats.HeartbeatReply(10_000, True, None, False)))
             world.run(11_000)
         beaten.append(sorted(world.made))
 
@@ -172,7 +172,7 @@ def test_pods_that_start_together_drift_apart() -> None:
 
 def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> None:
     world = World()
-    world.answer(Delivered(beats.Answer(60_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(60_000, True, None, False)))
     world.run(5_500)
     if world.under_way:
         world.answer(FINE)
@@ -186,7 +186,7 @@ def test_an_interval_that_was_stretched_is_kept_to_through_an_outage() -> None:
     """As many pods ask the timekeeper for as long as it is away; none of them comes more often for that than
     the back-off says, and beats go on at the interval that was named last."""
     world = World()
-    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
     world.run(6_000)
     world.answer(AWAY)
     before = len(world.made)
@@ -201,13 +201,13 @@ def test_an_interval_that_was_stretched_is_kept_to_through_an_outage() -> None:
 
 def test_the_last_beat_goes_at_once_however_far_the_next_one_was() -> None:
     world = World()
-    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
     world.run(6_000)
-    world.answer(Delivered(beats.Answer(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
     world.run(20_000)
     world.end()
 
-    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
     world.answer(FINE)
     assert world.heart.ended(world.now_ms)
 
@@ -215,7 +215,7 @@ def test_the_last_beat_goes_at_once_however_far_the_next_one_was() -> None:
 def test_a_sidecar_that_is_to_end_by_itself_asks_once_a_minute_at_least() -> None:
     """A Job's cards are not held for five minutes because beats are far apart."""
     world = World(ends_when_over=True)
-    seldom = Delivered(beats.Answer(300_000, True, None, False))
+    seldom = Delivered(beats.HeartbeatReply(300_000, True, None, False))
     world.answer(seldom)
     world.run(6_000)
     world.answer(seldom)
@@ -274,7 +274,7 @@ def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off() -> None:
 
     assert [post.sequence for post in world.posts] == [1, 1]
     world.answer(FINE)
-    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
     assert not world.heart.ended(world.now_ms)
     world.answer(FINE)
     assert world.heart.ended(world.now_ms)
@@ -304,7 +304,7 @@ def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
 def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
     world = World()
     for number in range(100):
-        world.answer(Failed(f"request {number} failed"))
+        world.answer(NotDelivered(f"request {number} failed"))
         world.run(60_000)
 
     assert [each for each in world.lines if each != "spool-full"] == ["timekeeper-away"] * MOST_REASONS
@@ -322,11 +322,11 @@ def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away() -> None:
 def test_each_reason_is_said_once_in_an_outage() -> None:
     world = World()
     for reason in ("a", "b", "a", "b"):
-        world.answer(Failed(reason))
+        world.answer(NotDelivered(reason))
         world.run(60_000)
     world.answer(FINE)
     world.run(5_500)
-    world.answer(Failed("a"))
+    world.answer(NotDelivered("a"))
 
     assert world.lines.count("timekeeper-away") == 3
     assert world.lines.count("timekeeper-back") == 1
@@ -341,7 +341,7 @@ def test_once_the_pods_other_containers_have_ended_a_last_beat_goes_and_the_side
     world.run(1_200)
     world.answer(OVER)
 
-    assert world.posts[-1].beats == (spool.Beat(world.now_ms, ()),)
+    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
     assert not world.heart.ended(world.now_ms)
     world.answer(OVER)
     assert world.heart.ended(world.now_ms)
@@ -388,7 +388,7 @@ def test_a_timekeeper_that_stays_silent_ends_a_sidecar_that_nobody_else_ends() -
 
     world.run(1)
     assert world.lines.count("ends") == 1
-    assert world.posts[-1].beats[0] == spool.Beat(began, ())
+    assert world.posts[-1].beats[0] == spool.SpooledBeat(began, ())
     assert world.made >= {began + MOST_SILENCE_MS}
     world.answer(AWAY)
     assert world.heart.ended(world.now_ms)

@@ -6,46 +6,50 @@ from __future__ import annotations
 from pathlib import Path
 
 from sidecar.log import say
+from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
-from sidecar.node.state import exporter, use
-from sidecar.node.state import overuse as watchdog
-from sidecar.node.values import Look
-from sidecar.node.whereabouts import Places, Whereabouts
+from sidecar.node.state import exporter, overuse, use
+from sidecar.node.values import NvmlReading
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidecar.heartbeat_client import Delivered, Failed
+    from sidecar.heartbeat_client import Delivered, NotDelivered
     from sidecar.node.agent import Agent
-    from sidecar.node.kube.events import Events
-    from sidecar.node.settings import Settings
-    from sidecar.node.state.api_objects import Listed
-    from sidecar.node.state.overuse import Episode
-    from sidecar.node.state.reports import Reports
-    from sidecar.node.values import NodeSeen, Process, Seated
+    from sidecar.node.kube.events import EventPoster
+    from sidecar.node.settings import AgentSettings
+    from sidecar.node.state.api_objects import NodePods
+    from sidecar.node.state.overuse import OveruseEpisode
+    from sidecar.node.state.reports import UsageReports
+    from sidecar.node.values import GPUProcess, NodeState, ProcessOwner
 
 LATE_MS = 2_000  # beyond the time between two looks: so late NVML may be
-SILENCE = Look((), (), (), (), (), (), (), "it does not answer")
+SILENCE = NvmlReading((), (), (), (), (), (), (), "it does not answer")
 
 
-class Duties:
+class UsageTasks:
     """The state; used by the main thread alone. ``reports`` None: use is not reported."""
 
     def __init__(
-        self, settings: Settings, agent: Agent, reports: Reports | None, events: Events, boot: str
+        self,
+        settings: AgentSettings,
+        agent: Agent,
+        reports: UsageReports | None,
+        events: EventPoster,
+        boot: str,
     ) -> None:
         self._settings, self._agent, self._reports = settings, agent, reports
         self.events = events
-        self._whereabouts = Whereabouts(_places(settings), boot, say, events.post)
+        self._whereabouts = HolderSurvey(_places(settings), boot, say, events.post)
         self._see_at = 0
         self._proc = Path(settings.proc)
-        self._listed: Listed | None = None
+        self._listed: NodePods | None = None
         self._is_fresh = False
         self._measured = use.NOTHING
-        self._episodes: dict[str, Episode] = {}
+        self._episodes: dict[str, OveruseEpisode] = {}
         self._said: set[str] = set()
         self._ended = False
 
-    def looked(self, look: Look, now_ms: int) -> None:
+    def looked(self, look: NvmlReading, now_ms: int) -> None:
         """NVML was read: measure, see who is over, and who is there."""
         if look.error:
             self._measured = use.NOTHING
@@ -58,18 +62,18 @@ class Duties:
         self._measured = use.measure(look.loads, look.processes, seats or {}, self._listed.pods)
         if self._reports:
             self._reports.look(self._measured)
-        self._episodes, notices = watchdog.watch(
+        self._episodes, notices = overuse.watch(
             self._episodes, self._measured, self._listed.pods, self._given(), now_ms
         )
         for notice in notices:
             self.events.post(notice)
 
-    def saw_node(self, node: NodeSeen | None) -> None:
+    def saw_node(self, node: NodeState | None) -> None:
         """The node as it stands now."""
         if node is not None:
             self._whereabouts.saw_node(node)
 
-    def saw_pods(self, listed: Listed) -> None:
+    def saw_pods(self, listed: NodePods) -> None:
         """The node's pods as they are now."""
         self._listed, self._is_fresh = listed, True
 
@@ -77,7 +81,7 @@ class Duties:
         """Nobody tells of pods now, so that a process of one that is not listed may be a new pod's."""
         self._is_fresh = False
 
-    def posted(self, outcome: Delivered | Failed, now_ms: int) -> None:
+    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
         """A report came to its end."""
         if self._reports:
             self._reports.posted(outcome, now_ms)
@@ -120,7 +124,7 @@ class Duties:
             + self._whereabouts.page()
         )
 
-    def _see(self, look: Look, seats: dict[int, Seated | None] | None, now_ms: int) -> None:
+    def _see(self, look: NvmlReading, seats: dict[int, ProcessOwner | None] | None, now_ms: int) -> None:
         self._see_at = now_ms + self._settings.look_every_ms + LATE_MS
         cards = self._agent.cards
         if self._agent.node is None or not (cards or self._agent.nvml_answers):
@@ -133,7 +137,7 @@ class Duties:
     def _given(self) -> dict[str, dict[str, int]]:
         return {uid: dict(cards) for uid, cards in self._listed.shares} if self._listed else {}
 
-    def _seats(self, processes: tuple[Process, ...]) -> dict[int, Seated | None] | None:
+    def _seats(self, processes: tuple[GPUProcess, ...]) -> dict[int, ProcessOwner | None] | None:
         """Whose each process is; None where that cannot be told."""
         try:
             return cgroups.seats(self._proc, [each.pid for each in processes])
@@ -147,8 +151,8 @@ class Duties:
             say(event, reason=reason)
 
 
-def _places(settings: Settings) -> Places:
-    return Places(
+def _places(settings: AgentSettings) -> SurveyPaths:
+    return SurveyPaths(
         settings.proc,
         settings.cgroups,
         settings.pod_resources,

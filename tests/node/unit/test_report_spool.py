@@ -7,30 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.state import report_spool as kept
-from sidecar.node.state.reports import MOST_WAITING, Post, Use, figures_in
-from sidecar.node.state.use import Measured, PodLoad
-from sidecar.node.values import Load
+from sidecar.node.state import report_spool
+from sidecar.node.state.reports import MOST_WAITING, UsageInterval, UsagePost, figures_in
+from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.values import CardLoad
 
 NOW = 1_000_000
 figure = st.none() | st.integers(0, 10**9)
-loads = st.lists(st.builds(Load, st.text(max_size=4), figure, figure), max_size=3).map(tuple)
+loads = st.lists(st.builds(CardLoad, st.text(max_size=4), figure, figure), max_size=3).map(tuple)
 pods = st.lists(st.builds(PodLoad, st.text(max_size=4), loads), max_size=3).map(tuple)
-uses = st.lists(st.builds(Use, st.integers(0, NOW), st.builds(Measured, pods, loads)), max_size=4).map(tuple)
-posts = st.none() | st.builds(Post, st.text(max_size=8), st.integers(0, 10**9), uses.filter(bool))
+uses = st.lists(
+    st.builds(UsageInterval, st.integers(0, NOW), st.builds(UsageReading, pods, loads)), max_size=4
+).map(tuple)
+posts = st.none() | st.builds(UsagePost, st.text(max_size=8), st.integers(0, 10**9), uses.filter(bool))
 
-ONE = Use(5, Measured((PodLoad("uid", (Load("GPU-a", 7, None),)),), (Load("GPU-a", 50, 8_000),)))
-TEXT = kept.encode(Post("run", 3, (ONE,)), (ONE,), "boot")
+ONE = UsageInterval(
+    5, UsageReading((PodLoad("uid", (CardLoad("GPU-a", 7, None),)),), (CardLoad("GPU-a", 50, 8_000),))
+)
+TEXT = report_spool.encode(UsagePost("run", 3, (ONE,)), (ONE,), "boot")
 
 
 @given(posts, uses)
-def test_what_was_written_is_read(post: Post | None, waiting: tuple[Use, ...]) -> None:
-    assert kept.decode(kept.encode(post, waiting, "boot"), "boot", NOW) == (post, waiting)
+def test_what_was_written_is_read(post: UsagePost | None, waiting: tuple[UsageInterval, ...]) -> None:
+    assert report_spool.decode(report_spool.encode(post, waiting, "boot"), "boot", NOW) == (post, waiting)
 
 
 def test_of_another_boot_of_the_node_nothing_is_taken_for_its_uses_have_no_age() -> None:
     with pytest.raises(ValueError, match="another boot"):
-        kept.decode(TEXT, "other", NOW)
+        report_spool.decode(TEXT, "other", NOW)
 
 
 def changed(**fields: Any) -> str:
@@ -63,25 +67,25 @@ def changed(**fields: Any) -> str:
 )
 def test_what_we_did_not_write_is_refused_with_a_reason(text: str) -> None:
     with pytest.raises(ValueError, match="it holds no reports"):
-        kept.decode(text, "boot", NOW)
+        report_spool.decode(text, "boot", NOW)
 
 
 def test_a_version_of_tomorrow_is_told_apart() -> None:
     with pytest.raises(ValueError, match="another version"):
-        kept.decode(changed(version=2), "boot", NOW)
+        report_spool.decode(changed(version=2), "boot", NOW)
 
 
 @given(st.text())
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     with pytest.raises(ValueError, match="it"):
-        kept.decode(text, "boot", NOW)
+        report_spool.decode(text, "boot", NOW)
 
 
 def test_all_that_may_wait_fits_into_the_folder_of_the_manifest_twice() -> None:
     """The file is replaced by another that is written first."""
-    cards = tuple(Load(f"GPU-{at}-1111-2222-3333-444455556666", 100, 81_920) for at in range(8))
+    cards = tuple(CardLoad(f"GPU-{at}-1111-2222-3333-444455556666", 100, 81_920) for at in range(8))
     seen = tuple(PodLoad(f"{at:08}-1111-2222-3333-444455556666", cards[:1]) for at in range(64))
-    one = Use(NOW * 1_000, Measured(seen, cards))
-    text = kept.encode(None, (one,) * (MOST_WAITING // figures_in(one)), "boot")
+    one = UsageInterval(NOW * 1_000, UsageReading(seen, cards))
+    text = report_spool.encode(None, (one,) * (MOST_WAITING // figures_in(one)), "boot")
 
     assert 2 * len(text) < 4 << 20

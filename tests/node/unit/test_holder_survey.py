@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from sidecar.node.holder_survey import KUBELET_AGAIN_MS, RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
-from sidecar.node.state.overuse import Notice
-from sidecar.node.values import Look, NodeSeen, PodSeen, Process
-from sidecar.node.whereabouts import KUBELET_AGAIN_MS, RUNTIME_AGAIN_MS, Places, Whereabouts
+from sidecar.node.state.overuse import AgentEvent
+from sidecar.node.values import GPUProcess, NodeState, NvmlReading, PodState
 from tests.node.podresources_server import Kubelet, serving
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
@@ -33,11 +33,11 @@ class World:
     resources: tuple[tuple[str, str], ...] = ()
     socket: str = ""
     closes: bool = True
-    pods: tuple[PodSeen, ...] | None = None
-    processes: tuple[Process, ...] = ()
+    pods: tuple[PodState, ...] | None = None
+    processes: tuple[GPUProcess, ...] = ()
     error: str = ""
     said: list[tuple[str, dict[str, object]]] = field(default_factory=list)
-    events: list[Notice] = field(default_factory=list)
+    events: list[AgentEvent] = field(default_factory=list)
     now_ms: int = 1_000_000
 
     def __post_init__(self) -> None:
@@ -57,9 +57,9 @@ class World:
         """The process runs in no pod."""
         self._process(pid, "0::/system.slice/ssh.service\n", program)
 
-    def starts(self, annotation: str | None, boot: str = BOOT) -> Whereabouts:
+    def starts(self, annotation: str | None, boot: str = BOOT) -> HolderSurvey:
         """The agent starts, with this annotation on the node."""
-        places = Places(
+        places = SurveyPaths(
             str(self.folder / "proc"),
             str(self.folder / "cgroup"),
             self.socket,
@@ -67,20 +67,20 @@ class World:
             self.closes,
             frozenset({"kube-system"}),
         )
-        self.agent = Whereabouts(
+        self.agent = HolderSurvey(
             places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
         )
-        self.agent.saw_node(NodeSeen("n", "1", boot, None, annotation, self.resources, self.resources))
+        self.agent.saw_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources))
         return self.agent
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: AgentEvent) -> None:
         self.events.append(notice)
 
     def look(self, after_ms: int = 5_000) -> dict[str, Any]:
         """What is told after the next look."""
         self.now_ms += after_ms
         seats = cgroups.seats(self.folder / "proc", [each.pid for each in self.processes])
-        look = Look((), (), (), (), self.processes, (), (), self.error)
+        look = NvmlReading((), (), (), (), self.processes, (), (), self.error)
         told: dict[str, Any] = json.loads(
             self.agent.looked(look, seats, self.pods, CARDS, self.now_ms) or "null"
         )
@@ -94,8 +94,8 @@ class World:
             (place / "comm").write_text(f"{program}\n")
 
 
-def pod(uid: str, name: str, *cards: str) -> PodSeen:
-    return PodSeen(uid, "team-a", name, cards, False, (("main", cards),) if cards else ())
+def pod(uid: str, name: str, *cards: str) -> PodState:
+    return PodState(uid, "team-a", name, cards, False, (("main", cards),) if cards else ())
 
 
 @pytest.fixture
@@ -122,10 +122,10 @@ def test_the_pods_on_the_cards_are_told(world: World) -> None:
 
 
 def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
-    places = Places("", "", "", (), True, frozenset())
-    agent = Whereabouts(places, BOOT, lambda event, **pairs: None, world.tell)
+    places = SurveyPaths("", "", "", (), True, frozenset())
+    agent = HolderSurvey(places, BOOT, lambda event, **pairs: None, world.tell)
 
-    assert agent.looked(Look((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
+    assert agent.looked(NvmlReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
     assert "bursar_node_holders_known 0" in agent.page()
 
 
@@ -198,12 +198,12 @@ def test_a_device_that_is_no_card_of_the_inventory_is_said(tmp_path: Path, kubel
 
 
 def test_a_stranger_closes_the_node_is_told_to_its_pod_and_counted(world: World) -> None:
-    world.processes = (Process(1, "GPU-1", 100, 5), Process(2, "GPU-1", 100, 5))
+    world.processes = (GPUProcess(1, "GPU-1", 100, 5), GPUProcess(2, "GPU-1", 100, 5))
     first, second, third = world.look(), world.look(), world.look()
 
     why = "pod team-a/web uses card GPU-1, which it was not given"
     assert [each["closed"] for each in (first, second, third)] == ["", why, why]
-    assert world.events == [Notice(WEB, "team-a", "web", "Warning", "GPUStranger", why)]
+    assert world.events == [AgentEvent(WEB, "team-a", "web", "Warning", "GPUStranger", why)]
     assert [event for event, _ in world.said] == ["stranger"]
     labels = f'uuid="GPU-1",namespace="team-a",pod="web",uid="{WEB}"'
     assert f"bursar_node_stranger{{{labels}}} 1" in world.agent.page()
@@ -212,7 +212,7 @@ def test_a_stranger_closes_the_node_is_told_to_its_pod_and_counted(world: World)
 
 def test_the_node_opens_a_minute_after_the_stranger_was_seen_last(world: World) -> None:
     world.runs_beside(9, "python3")
-    world.processes = (Process(9, "GPU-2", 100, 5),)
+    world.processes = (GPUProcess(9, "GPU-2", 100, 5),)
     world.look()
     closed = world.look()
     world.processes = ()
@@ -225,7 +225,7 @@ def test_the_node_opens_a_minute_after_the_stranger_was_seen_last(world: World) 
 def test_where_strangers_do_not_close_the_node_they_are_told_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONTAINERD)
     world = World(tmp_path, closes=False)
-    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.processes = (GPUProcess(2, "GPU-1", 100, 5),)
     world.look()
 
     assert world.look()["closed"] == ""
@@ -234,7 +234,7 @@ def test_where_strangers_do_not_close_the_node_they_are_told_all_the_same(tmp_pa
 
 
 def test_while_nvml_is_silent_nobody_is_judged_and_the_node_stays_as_it_is(world: World) -> None:
-    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.processes = (GPUProcess(2, "GPU-1", 100, 5),)
     world.look()
     closed = world.look()["closed"]
     world.error = "the driver is gone"
@@ -247,7 +247,7 @@ def test_processes_whose_names_cannot_be_read_are_not_judged(world: World) -> No
     world.runs_beside(9, "python3")
     (world.folder / "proc" / "9" / "comm").unlink()
     (world.folder / "proc" / "9" / "comm").mkdir()
-    world.processes = (Process(9, "GPU-2", 100, 5),)
+    world.processes = (GPUProcess(9, "GPU-2", 100, 5),)
     world.look()
 
     assert world.look()["closed"] == ""
@@ -257,7 +257,7 @@ def test_processes_whose_names_cannot_be_read_are_not_judged(world: World) -> No
 
 
 def test_an_agent_that_starts_anew_opens_no_node_that_has_a_stranger(world: World) -> None:
-    world.processes = (Process(2, "GPU-1", 100, 5),)
+    world.processes = (GPUProcess(2, "GPU-1", 100, 5),)
     world.look()
     closed = world.look()
     world.error = "NVML starts"
@@ -285,7 +285,7 @@ def test_a_runtime_that_hands_out_all_cards_closes_the_node_until_it_is_mended(w
     assert closed == still
     assert "containerd (nvidia)" in closed
     assert world.look(after_ms=1)["closed"] == ""
-    assert world.events == [Notice("", "", "", "Warning", "GPURuntimeOpen", closed)]
+    assert world.events == [AgentEvent("", "", "", "Warning", "GPURuntimeOpen", closed)]
 
 
 def test_a_configuration_that_cannot_be_read_is_said(world: World) -> None:

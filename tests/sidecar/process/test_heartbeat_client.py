@@ -8,42 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.identity import Authority, new_authority
+from deploy.local.identity import LocalAuthority, new_authority
 from sidecar import settings, spool
-from sidecar.beats import Answer
-from sidecar.heartbeat_client import Courier, Delivered, Failed
+from sidecar.beats import HeartbeatReply
+from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
 from sidecar.run import boot_ms
 from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
 
-POST = spool.Post("run", 3, (spool.Beat(boot_ms(), ()),))
-FINE = Delivered(Answer(INTERVAL_MS, True, None, False))
+POST = spool.HeartbeatPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
+FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None, False))
 
 
 class Route:
     """A courier, and what it asked to be remembered."""
 
     def __init__(
-        self, folder: Path, url: str, authority: Authority, timeout_s: float = 10, **more: str
+        self, folder: Path, url: str, authority: LocalAuthority, timeout_s: float = 10, **more: str
     ) -> None:
         self.remembered: list[tuple[str, str]] = []
         read = settings.read([], variables(folder, url, authority, **more))
-        self.courier = Courier(read, boot_ms, None, lambda *pair: self.remembered.append(pair), timeout_s)
+        self.client = HeartbeatClient(
+            read, boot_ms, None, lambda *pair: self.remembered.append(pair), timeout_s
+        )
 
-    def deliver(self) -> Delivered | Failed:
-        return self.courier.deliver(POST)
+    def deliver(self) -> Delivered | NotDelivered:
+        return self.client.deliver(POST)
 
 
 @pytest.fixture
-def route(tmp_path: Path, timekeeper: Timekeeper, authority: Authority) -> Iterator[Route]:
+def route(tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority) -> Iterator[Route]:
     """The way to a timekeeper that is well."""
     made = Route(tmp_path, timekeeper.url, authority)
-    with closing(made.courier):
+    with closing(made.client):
         yield made
 
 
-def reason(outcome: Delivered | Failed) -> str:
+def reason(outcome: Delivered | NotDelivered) -> str:
     """Why a post failed."""
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotDelivered)
     return outcome.reason
 
 
@@ -87,7 +89,7 @@ def test_any_answer_but_a_heartbeats_is_a_failure_with_its_words(
 
 
 def test_the_bundle_of_an_answer_is_verified_on_a_new_connection_before_it_is_taken_over(
-    route: Route, timekeeper: Timekeeper, authority: Authority
+    route: Route, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     both = (authority.pem + new_authority("coming").pem).decode()
     timekeeper.answer = lambda arrival: fine(arrival, ca=both)
@@ -111,7 +113,7 @@ def test_a_bundle_that_cannot_be_read_is_passed_over(
 
 
 def test_a_ca_may_be_a_file_and_is_read_again_when_it_changes(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     file = tmp_path / "ca.crt"
     route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA=str(file))
@@ -122,7 +124,7 @@ def test_a_ca_may_be_a_file_and_is_read_again_when_it_changes(
     assert "its certificate is not accepted" in reason(route.deliver())
     file.write_bytes(authority.pem)
 
-    with closing(route.courier):
+    with closing(route.client):
         assert route.deliver() == FINE
 
 
@@ -131,20 +133,20 @@ REMARK = "# F\u0151tan\u00fas\u00edtv\u00e1ny\n"  # as Mozilla's bundle has one
 
 @pytest.mark.parametrize("is_file", [True, False])
 def test_remarks_between_certificates_may_be_in_any_language(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, is_file: bool
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority, is_file: bool
 ) -> None:
     text = REMARK + authority.pem.decode()
     (tmp_path / "ca.crt").write_text(text)
     ca = str(tmp_path / "ca.crt") if is_file else text
     route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA=ca)
 
-    with closing(route.courier):
+    with closing(route.client):
         assert route.deliver() == FINE
 
 
 @pytest.mark.parametrize("remark", [REMARK, "\ud800", "\x00"])
 def test_an_offered_bundle_with_odd_letters_locks_nobody_out(
-    route: Route, timekeeper: Timekeeper, authority: Authority, remark: str
+    route: Route, timekeeper: Timekeeper, authority: LocalAuthority, remark: str
 ) -> None:
     timekeeper.answer = lambda arrival: fine(arrival, ca=remark + authority.pem.decode())
 
@@ -152,7 +154,7 @@ def test_an_offered_bundle_with_odd_letters_locks_nobody_out(
 
 
 def test_a_configured_bundle_of_nonsense_is_named(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     route = Route(tmp_path, timekeeper.url, authority, BURSAR_CA="-----BEGIN CERTIFICATE-----\nnonsense")
 
@@ -177,18 +179,18 @@ def test_a_token_that_no_header_could_carry_is_not_sent(
     assert timekeeper.arrivals == []
 
 
-def test_a_port_where_nobody_listens_is_named(tmp_path: Path, authority: Authority) -> None:
+def test_a_port_where_nobody_listens_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
     assert reason(Route(tmp_path, f"https://127.0.0.1:{port}", authority).deliver()) == "Connection refused"
 
 
-def test_a_name_that_nobody_knows_is_named(tmp_path: Path, authority: Authority) -> None:
+def test_a_name_that_nobody_knows_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
     assert "known" in reason(Route(tmp_path, "https://timekeeper.invalid", authority).deliver())
 
 
-def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: Authority) -> None:
+def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: LocalAuthority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"https://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -201,7 +203,7 @@ def test_a_server_that_is_silent_is_given_up(tmp_path: Path, authority: Authorit
     ids=ENDLESS,
 )
 def test_a_server_that_answers_for_ever_is_given_up(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority, piece: bytes, pause_s: float
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority, piece: bytes, pause_s: float
 ) -> None:
     timekeeper.answer = lambda _: for_ever(piece, pause_s)
 
@@ -209,17 +211,17 @@ def test_a_server_that_answers_for_ever_is_given_up(
 
 
 def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
-    tmp_path: Path, timekeeper: Timekeeper, authority: Authority
+    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
 ) -> None:
     def quoting() -> int:
         raise KeyError("Bearer secret")
 
     read = settings.read([], variables(tmp_path, timekeeper.url, authority))
-    with closing(Courier(read, quoting, None, lambda *_: None)) as courier:
-        assert reason(courier.deliver(POST)) == "the sender has a fault: KeyError"
+    with closing(HeartbeatClient(read, quoting, None, lambda *_: None)) as client:
+        assert reason(client.deliver(POST)) == "the sender has a fault: KeyError"
 
 
-def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: Authority) -> None:
+def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: LocalAuthority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -238,7 +240,7 @@ def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: Authorit
 
 
 def test_the_age_of_a_beat_is_taken_after_the_connection_stands(
-    timekeeper: Timekeeper, tmp_path: Path, authority: Authority
+    timekeeper: Timekeeper, tmp_path: Path, authority: LocalAuthority
 ) -> None:
     order: list[str] = []
     read = settings.read([], variables(tmp_path, timekeeper.url, authority))
@@ -247,7 +249,7 @@ def test_the_age_of_a_beat_is_taken_after_the_connection_stands(
         order.append("age" if timekeeper.connections else "age too early")
         return boot_ms()
 
-    with closing(Courier(read, clock, None, lambda *_: None)) as courier:
-        courier.deliver(POST)
+    with closing(HeartbeatClient(read, clock, None, lambda *_: None)) as client:
+        client.deliver(POST)
 
     assert order == ["age"]
