@@ -10,7 +10,7 @@ from timekeeper.core.budgets.policy import not_built
 from timekeeper.core.budgets.reader import EntryError, read, read_entry
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE, SETTINGS = (DOCS / "budgets.md").read_text(), (DOCS / "settings.md").read_text()
+PAGE, SETTINGS = (DOCS / "budgets.md").read_text(), (DOCS / "budget-settings.md").read_text()
 
 
 def fields(key: str, text: str) -> list[str]:
@@ -42,4 +42,4 @@ def test_every_field_of_a_budget_is_explained(field: str) -> None:
 
 @pytest.mark.parametrize("field", fields("_settings", "nothing: 1"))
 def test_every_field_of_the_settings_is_explained(field: str) -> None:
-    assert f"`{field}`" in section("Fields of `_settings`:", "## What a pod may say")
+    assert f"`{field}`" in section("Fields of `_settings`:", "Durations are written")

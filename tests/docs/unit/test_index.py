@@ -1,0 +1,56 @@
+"""docs/README.md lists every page, and every link of every page resolves, heading included."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+INDEX = (DOCS / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def test_every_page_has_one_row_in_the_index() -> None:
+    listed = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\) \| \S.*\|$", INDEX, re.MULTILINE)
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+    assert sorted(target for _, target in listed) == sorted(pages | {"decisions"})
+    assert [name for name, target in listed if name != target] == []
+
+
+def test_the_readme_is_short_and_leads_to_the_index() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert len(readme.splitlines()) <= 150
+    assert "](docs/README.md)" in readme
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_resolves(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        target, _, anchor = link.partition("#")
+        aim = (page.parent / target).resolve() if target else page
+        if "://" not in link and (not aim.exists() or (anchor and anchor not in anchors(aim))):
+            broken.append(link)
+
+    assert broken == []
+
+
+def test_a_heading_becomes_the_anchor_that_github_makes_of_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# `overuse: evict`\n\n```sh\n# a comment\n```\n\n## Who's there, and why?\n")
+
+    assert anchors(page) == {"overuse-evict", "whos-there-and-why"}
