@@ -10,7 +10,14 @@ from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import Mark, read_mark
 from scheduler_ext.model.node import Facts, read_node
 from scheduler_ext.model.pod import Other, Pod, read_any
-from timekeeper.core.kube.reflector import Changed, Event, Failed, Json, Listed, reflect
+from timekeeper.core.kube.reflector import (
+    Json,
+    ObjectChanged,
+    ObjectsListed,
+    WatchEvent,
+    WatchFailed,
+    reflect,
+)
 from timekeeper.runtime.api_server import Api
 
 V = TypeVar("V")
@@ -77,7 +84,7 @@ def follow(api: Api, kind: Kind[V], heard: Callable[[], None], log: Log, stop: t
         book(kind, event, heard, log)
 
 
-def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[Event]:
+def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[WatchEvent]:
     """What happens to one kind, in order, for ever."""
 
     def list_all() -> tuple[tuple[Json, ...], str]:
@@ -92,16 +99,16 @@ def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[
     return reflect(list_all, lambda version: api.watch(kind.path, version), wait_ms)
 
 
-def book(kind: Kind[V], event: Event, heard: Callable[[], None], log: Log) -> None:
+def book(kind: Kind[V], event: WatchEvent, heard: Callable[[], None], log: Log) -> None:
     """One event goes into the books."""
-    if isinstance(event, Failed):
+    if isinstance(event, WatchFailed):
         log("unheard", path=kind.path, error=event.sentence)
         return
     heard()
-    if isinstance(event, Listed):
+    if isinstance(event, ObjectsListed):
         kind.listed([each[_SLIM] for each in event.items])
         log("listed", path=kind.path, kept=len(event.items))
-    elif isinstance(event, Changed):
+    elif isinstance(event, ObjectChanged):
         value = kind.read(event.item)
         if value is not None:
             (kind.gone if event.deleted else kind.seen)(value)

@@ -6,7 +6,7 @@ from scheduler_ext.fit.card_sets import Chosen, Steps, best_set, near_first
 from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Room, need_in, takes
-from timekeeper.core.request.cards import Use
+from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Ask
 
 
@@ -56,7 +56,7 @@ def _cheapest(
     task: Task,
     at: int,
     among: Sequence[int],
-    uses: tuple[Sequence[Use], Sequence[Use]],
+    uses: tuple[Sequence[CardAmount], Sequence[CardAmount]],
     policy: Policy,
     steps: Steps,
 ) -> Chosen | None:
@@ -75,15 +75,15 @@ def _cheapest(
     return best_set(best, ask.devices, near, steps)
 
 
-def _extra(ask: Ask, room: Room, around: Use, peak: Use) -> int:
+def _extra(ask: Ask, room: Room, around: CardAmount, peak: CardAmount) -> int:
     """How much less is left of the card for it."""
     higher = _peak(peak, around + need_in(ask, room))
     return _less(room, peak).left_milli - _less(room, higher).left_milli
 
 
-def _peak(a: Use, b: Use) -> Use:
-    return Use(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
+def _peak(a: CardAmount, b: CardAmount) -> CardAmount:
+    return CardAmount(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
 
 
-def _less(room: Room, use: Use) -> Room:
+def _less(room: Room, use: CardAmount) -> Room:
     return Room(room.share_milli - use.share_milli, room.memory_mib - use.memory_mib, room.card_mib)

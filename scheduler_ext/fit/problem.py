@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.fit.card_sets import Chosen
 from scheduler_ext.snapshot.free import Room, Shape, need_in, takes
-from timekeeper.core.request.cards import NO_USE, Use
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Ask, ContainerAsk
 
 
@@ -94,10 +94,10 @@ def beside(asks: Sequence[ContainerAsk], at: int) -> list[int]:
     return [before for before in range(at) if not asks[before].init]
 
 
-def uses_by(task: Task, chosen: Mapping[int, Chosen], who: Iterable[int]) -> list[Use]:
+def uses_by(task: Task, chosen: Mapping[int, Chosen], who: Iterable[int]) -> list[CardAmount]:
     """What those asks take of each card together."""
     rooms = task.shape.rooms
-    uses = [NO_USE] * len(rooms)
+    uses = [NO_AMOUNT] * len(rooms)
     for at in who:
         for card in chosen[at]:
             uses[card] += need_in(task.asks[at].ask, rooms[card])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from scheduler_ext.log import Log
-from timekeeper.core.kube.lease import Lease, Watched, is_free, read_lease, watched, written
+from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 from timekeeper.runtime.api_server import Answered, Api, Reply
 
 CALL_S = 2.0
@@ -89,7 +89,7 @@ class OwnLease:
         self._api, self._place, self._me, self._log = api, place, me, log
         self._duration_s, self._now_s = duration_s, now_s
         self.every_s = duration_s / LOOKS
-        self._seen: Watched | None = None
+        self._seen: ObservedVersion | None = None
         self._renewed_s: float | None = None
 
     def look(self) -> bool | None:
@@ -115,7 +115,7 @@ class OwnLease:
         lease = self._read()
         if isinstance(lease, str):
             return None
-        self._seen = watched(lease, self._seen, self._now_s())
+        self._seen = observe(lease, self._seen, self._now_s())
         if not is_free(lease, self._me, self._seen, self._now_s()):
             return False
         return self._write(lease, self._me)
@@ -137,7 +137,7 @@ class OwnLease:
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {**metadata, "labels": _LABELS},
-            "spec": written(lease, holder, self._duration_s, now),
+            "spec": lease_spec(lease, holder, self._duration_s, now),
         }
         path = self._place.path if lease else self._place.path.rpartition("/")[0]
         reply = self._api.call("PUT" if lease else "POST", path, body, timeout_s=CALL_S)

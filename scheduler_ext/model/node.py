@@ -7,7 +7,7 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_FACE, Face, read_face
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
-from timekeeper.core.kube.holders import UNREADABLE, Present, kubelets_boot, present_on
+from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.constraints import listed
@@ -51,7 +51,7 @@ class Facts:
     allocatable: tuple[tuple[str, int], ...]
     cpu_milli: int
     face: Face = NO_FACE
-    present: Present | None = None
+    present: NodeHolders | None = None
     boot: str = ""
 
     @property
@@ -89,17 +89,17 @@ def read_node(raw: Json) -> Facts:
     )
 
 
-def _present(raw: Json) -> Present | None:
+def _present(raw: Json) -> NodeHolders | None:
     try:
-        return present_on(raw)
+        return read_holders(raw)
     except UndecodableError:
-        return UNREADABLE
+        return UNREADABLE_HOLDERS
 
 
-def _agents_fault(family: str, present: Present | None, has_agent: bool) -> str:
+def _agents_fault(family: str, present: NodeHolders | None, has_agent: bool) -> str:
     """Why the node is closed by what its agent says, or does not say yet where only it can know. Where a
     plugin picks the cards and there is no agent, pods are counted, whichever cards they have."""
-    if present is UNREADABLE:
+    if present is UNREADABLE_HOLDERS:
         return "holders"
     if present is not None and present.closed:
         return "strangers"

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from scheduler_ext.snapshot.node_info import Node, uses_of
-from timekeeper.core.request.cards import NO_USE, Use, allowed, need
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
 NEVER = 1_000_000  # more pods than any node has: no set of those at hand will do
 
-Held = Sequence[tuple[tuple[tuple[str, Use], ...], int]]  # what each class holds, by UUID, and its size
+Held = Sequence[
+    tuple[tuple[tuple[str, CardAmount], ...], int]
+]  # what each class holds, by UUID, and its size
 Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card
 
 
@@ -36,7 +38,7 @@ class Shortage:
         self._held = [([(at[u], use) for u, use in uses if u in at], count) for uses, count in held]
         self._by_plugin = node.facts is not None and node.facts.plugin_chooses
         used = uses_of(node.seats)
-        on_cards = [used.get(card.uuid, NO_USE) for card in cards]
+        on_cards = [used.get(card.uuid, NO_AMOUNT) for card in cards]
         both = list(zip(cards, on_cards, strict=True))
         asks = {each.ask for each in request.asks}
         self._lacks = [(ask.devices, [_lack(ask, card, use) for card, use in both]) for ask in asks]
@@ -111,7 +113,7 @@ def _first(sums: list[int], wanted: int) -> int:
     return place + 1 if place < len(sums) else NEVER
 
 
-def _lack(ask: Ask, card: Card, used: Use) -> tuple[int, int]:
+def _lack(ask: Ask, card: Card, used: CardAmount) -> tuple[int, int]:
     """What must be given back of the card so that the ask fits on it; compute and memory, 0 or less where it
     is there. A whole card must be given back whole."""
     wanted = need(ask, card)
@@ -121,13 +123,13 @@ def _lack(ask: Ask, card: Card, used: Use) -> tuple[int, int]:
     return used.share_milli + wanted.share_milli - WHOLE_MILLI, used.memory_mib + memory - card.memory_mib
 
 
-def _least_lack(asks: Sequence[Ask], card: Card, used: Use) -> tuple[int, int]:
+def _least_lack(asks: Sequence[Ask], card: Card, used: CardAmount) -> tuple[int, int]:
     """What must be given back of the card whichever of the asks it is that comes onto it."""
     lacks = [_lack(ask, card, used) for ask in asks]
     return min(share for share, _ in lacks), min(memory for _, memory in lacks)
 
 
-def _lack_together(request: GPURequest, cards: Sequence[Card], uses: Sequence[Use]) -> tuple[int, int]:
+def _lack_together(request: GPURequest, cards: Sequence[Card], uses: Sequence[CardAmount]) -> tuple[int, int]:
     """What must be given back of all cards so that the containers that run together fit in sum."""
     asks = [each.ask for each in request.asks if not each.init]
     smallest = min(cards, key=lambda card: card.memory_mib, default=None)

@@ -23,7 +23,7 @@ from scheduler_ext.model.pdb import Disruption
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.lower_bound import NEVER, Freed, Held, Shortage
 from scheduler_ext.preemption.precedence import Rank
-from timekeeper.core.request.cards import Use
+from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Placement
 
 
@@ -45,7 +45,7 @@ class Candidate:
     node's plugin could name. ``covering``: the PodDisruptionBudgets over it."""
 
     pod: Pod
-    uses: tuple[tuple[str, Use], ...]
+    uses: tuple[tuple[str, CardAmount], ...]
     unnamed: int
     rank: Rank
     covering: tuple[Disruption, ...]

@@ -11,7 +11,7 @@ from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import Gauge
 from scheduler_ext.snapshot.node_info import Node, Seat, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.request.cards import NO_USE, Use
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Card
 
 
@@ -165,11 +165,13 @@ def _node(node: Node, total: Total) -> NodeView:
         closed_by=list(culprits(node)),
         cpu_left_milli=node.cpu_left,
         figures=None if node.closed else _figures(figures_of(node, total.gauge), total.gauge),
-        cards=[_card(card, uses.get(card.uuid, NO_USE), on_card.get(card.uuid, [])) for card in node.cards],
+        cards=[
+            _card(card, uses.get(card.uuid, NO_AMOUNT), on_card.get(card.uuid, [])) for card in node.cards
+        ],
     )
 
 
-def _pod(seat: Seat, use: Use) -> PodView:
+def _pod(seat: Seat, use: CardAmount) -> PodView:
     namespace, _, name = seat.full_name.partition("/")
     return PodView(
         namespace=namespace,
@@ -181,7 +183,7 @@ def _pod(seat: Seat, use: Use) -> PodView:
     )
 
 
-def _card(card: Card, used: Use, pods: list[PodView]) -> CardView:
+def _card(card: Card, used: CardAmount, pods: list[PodView]) -> CardView:
     return CardView(
         uuid=card.uuid,
         index=card.index,

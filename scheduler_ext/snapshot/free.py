@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from timekeeper.core.request.cards import Use, need
+from timekeeper.core.request.cards import CardAmount, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 
 
@@ -29,7 +29,7 @@ class Room(NamedTuple):
         return self.share_milli + self.memory_mib * 1000 // self.card_mib
 
 
-def room_of(card: Card, use: Use) -> Room:
+def room_of(card: Card, use: CardAmount) -> Room:
     """What the use leaves of the card: never less than nothing, whatever has shrunk under it."""
     return Room(
         max(0, WHOLE_MILLI - use.share_milli),
@@ -39,12 +39,12 @@ def room_of(card: Card, use: Use) -> Room:
 
 
 @lru_cache(maxsize=4096)
-def _need(ask: Ask, card_mib: int) -> Use:
+def _need(ask: Ask, card_mib: int) -> CardAmount:
     use = need(ask, Card("", 0, "", card_mib))
-    return Use(use.share_milli, card_mib) if ask.whole else use
+    return CardAmount(use.share_milli, card_mib) if ask.whole else use
 
 
-def need_in(ask: Ask, room: Room) -> Use:
+def need_in(ask: Ask, room: Room) -> CardAmount:
     """What the ask keeps others from on a card with this room; of a whole card that is everything, whatever
     memory was asked."""
     return _need(ask, room.card_mib)

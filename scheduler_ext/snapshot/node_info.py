@@ -8,7 +8,7 @@ from scheduler_ext.model.node import Facts
 from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.snapshot.free import Room, Shape, room_of, shape_of
-from timekeeper.core.request.cards import NO_USE, Use, mismatch, use_of
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 Held = Literal["bound", "assumed", "vanished", "reserved"]
@@ -36,7 +36,7 @@ class Seat:
     grace_ms: int
     held: Held
     until_ms: int = 0
-    uses: tuple[tuple[str, Use], ...] = ()
+    uses: tuple[tuple[str, CardAmount], ...] = ()
     fault: str = ""
     unnamed: int = 0
     listed: bool = False
@@ -82,7 +82,7 @@ def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat], others_mi
     uses = uses_of(seats)
     # of several faults always the same, whichever pod came first: a restart must tell no other reason
     closed = facts.fault or min((seat.fault for seat in seats.values() if seat.fault), default="")
-    rooms = tuple(room_of(c, uses.get(c.uuid, NO_USE)) if c.usable else None for c in facts.cards)
+    rooms = tuple(room_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in facts.cards)
     healthy = tuple(sorted(room for room in rooms if room is not None))
     models = {c.model for c, room in zip(facts.cards, rooms, strict=True) if room is not None}
     return Node(
@@ -170,7 +170,7 @@ def judged(seat: Seat, facts: Facts | None) -> Seat:
         return seat if seat.held == "reserved" else replace(seat, fault="placement")
     if facts.plugin_chooses:
         return _by_agent(seat, facts, _cards_asked(seat.request))
-    return replace(seat, uses=tuple(use_of(seat.request, seat.placement).items()))
+    return replace(seat, uses=tuple(amounts_by_card(seat.request, seat.placement).items()))
 
 
 def reserved(pod: Pod, reservation: Reservation) -> Seat:
@@ -202,9 +202,9 @@ def is_nameless(seat: Seat) -> bool:
     return seat.held == "vanished" and seat.full_name.startswith("?/")
 
 
-def uses_of(seats: Mapping[str, Seat]) -> dict[str, Use]:
+def uses_of(seats: Mapping[str, Seat]) -> dict[str, CardAmount]:
     """What is taken of each card, by UUID."""
-    total: dict[str, Use] = {}
+    total: dict[str, CardAmount] = {}
     for seat in seats.values():
         for uuid, use in seat.uses:
             total[uuid] = total[uuid] + use if uuid in total else use
@@ -254,7 +254,7 @@ def _by_agent(seat: Seat, facts: Facts, count: int) -> Seat:
     which nobody knows which they are where the agent does not name them. A pod of which not even the number
     is known closes the node."""
     told = facts.present.pods.get(seat.uid, ()) if facts.present is not None else ()
-    there = {card.uuid: Use(WHOLE_MILLI, card.memory_mib) for card in facts.cards if card.uuid in told}
+    there = {card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in facts.cards if card.uuid in told}
     named = bool(told) and len(there) == len(set(told))
     if named:
         return replace(seat, uses=tuple(there.items()))

@@ -29,7 +29,7 @@ from sqlalchemy import event, insert, text
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease
-from timekeeper.settler.cluster.cluster_state import Heard, One, Quiet
+from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
 from timekeeper.settler.settler import TICK_MS, Settler
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.schema import POSTINGS, SESSIONS
@@ -86,7 +86,9 @@ class Run:
         began, longest, rows, size = time.process_time(), 0.0, self.meter.rows, self.meter.bytes()
         ticked = began
         for at in range(self.cluster.pods):
-            self.settler.hear(Heard("pods", self.now, One(self.cluster.read(at, running), deleted=False)))
+            self.settler.hear(
+                WatchUpdate("pods", self.now, ItemChanged(self.cluster.read(at, running), deleted=False))
+            )
             if at % 64 == 0 and time.process_time() - ticked > max(TICK_MS, longest) / 1000:
                 self.now += TICK_MS
                 longest = max(longest, self.tick_ms())
@@ -105,7 +107,7 @@ class Run:
         """A node's kubelet is heard."""
         item = READ["leases"](lease(self.now - 1, f"node-{at:05d}"))
         if item is not None:
-            self.settler.hear(Heard("leases", self.now, One(item, deleted=False)))
+            self.settler.hear(WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)))
 
     def after(self, change: Callable[[], None], times: int = 5) -> float:
         """The median of a tick after such a change, in milliseconds, the taking in of the change included."""
@@ -122,7 +124,7 @@ class Run:
         """Every node is heard at once."""
         for at in range(self.cluster.nodes):
             self.lease(at)
-        self.settler.hear(Heard("pods", self.now, Quiet()))
+        self.settler.hear(WatchUpdate("pods", self.now, StreamAlive()))
 
     def one_pod(self) -> None:
         """One running pod ends: its session is posted and settled."""
@@ -133,7 +135,7 @@ class Run:
         raw["status"]["containerStatuses"][0]["state"] = state
         item = READ["pods"](raw)
         if item is not None:
-            self.settler.hear(Heard("pods", self.now, One(item, deleted=False)))
+            self.settler.hear(WatchUpdate("pods", self.now, ItemChanged(item, deleted=False)))
 
     def one_budget(self) -> None:
         """One namespace's budget is spent from now on: its standing is another."""
@@ -141,7 +143,7 @@ class Run:
         for raw in self.cluster.budgets(self._hours * 1000):
             item = READ["configmaps"](raw)
             if item is not None:
-                self.settler.hear(Heard("configmaps", self.now, One(item, deleted=False)))
+                self.settler.hear(WatchUpdate("configmaps", self.now, ItemChanged(item, deleted=False)))
 
     def beats(self) -> None:
         """The heartbeats of one tick, as the workers write them: 500 a second, or each pod's each 5 s."""
@@ -161,7 +163,7 @@ class Run:
             self.now += TICK_MS
             for at in range(step, self.cluster.nodes, ticks):
                 self.lease(at)
-            self.settler.hear(Heard("pods", self.now, Quiet()))
+            self.settler.hear(WatchUpdate("pods", self.now, StreamAlive()))
             if beating:
                 self.beats()
             took.append(self.tick_ms())

@@ -8,7 +8,7 @@ import orjson
 
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, gpu_pod, lease, node, placement
-from timekeeper.settler.cluster.cluster_state import All, Heard, Item
+from timekeeper.settler.cluster.cluster_state import Item, ListReplaced, WatchUpdate
 
 Json = dict[str, Any]
 
@@ -67,7 +67,7 @@ class Cluster:
             for at, part in enumerate(parts)
         ]
 
-    def lists(self, at_ms: int, pods: bool) -> Iterator[Heard]:
+    def lists(self, at_ms: int, pods: bool) -> Iterator[WatchUpdate]:
         """Everything there is, as after a start."""
         nodes = range(self.nodes)
         listed: dict[str, list[Json]] = {
@@ -77,7 +77,7 @@ class Cluster:
             "priorityclasses": [],
         }
         items = tuple(self.read(at, running=True) for at in range(self.pods)) if pods else ()
-        yield Heard("pods", at_ms, All(items))
+        yield WatchUpdate("pods", at_ms, ListReplaced(items))
         for source, raws in listed.items():
             found = (READ[source](raw) for raw in raws)
-            yield Heard(source, at_ms, All(tuple(each for each in found if each is not None)))
+            yield WatchUpdate(source, at_ms, ListReplaced(tuple(each for each in found if each is not None)))

@@ -19,7 +19,7 @@ from scheduler_ext.scoring.policy import policy_named
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
-from timekeeper.core.kube.reflector import Event, ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError, WatchEvent
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
 
 Json = dict[str, Any]
@@ -237,7 +237,7 @@ class Replica:
         self.kinds: dict[str, Any] = dict(
             zip(("pods", "nodes"), kinds(self.cache, GRACE_MS, self.leadership, HOME), strict=True)
         )
-        self.streams: dict[str, Iterator[Event]] = {
+        self.streams: dict[str, Iterator[WatchEvent]] = {
             word: events(api, kind, lambda _ms: None) for word, kind in self.kinds.items()
         }
         self.busy: set[str] = set()

@@ -7,19 +7,25 @@ from dataclasses import dataclass, field, replace
 from tests.timekeeper.listed import Listed
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import Entry, history_of
-from timekeeper.accounts.grants import Grant, Granted
+from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import admitted_in_budget, estimated_rate
 from timekeeper.accounts.statements import AccountKey, Part, statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
-from timekeeper.settler.budget_entries import Read, read_entries
-from timekeeper.settler.cluster.cluster_state import All, Heard, One, Quiet, World
-from timekeeper.settler.decide.decide import Decision, Facts, decide, listed_namespaces
+from timekeeper.settler.budget_entries import EntryChanges, read_entries
+from timekeeper.settler.cluster.cluster_state import (
+    ClusterState,
+    ItemChanged,
+    ListReplaced,
+    StreamAlive,
+    WatchUpdate,
+)
+from timekeeper.settler.decide.decide import TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.self_check import differences
-from timekeeper.settler.state.ledger_state import Book
-from timekeeper.settler.state.totals import Grants
+from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.state.totals import GrantCache
 
 NODES = ("n1", "n2", "n3")
 TEAMS = ("team-a", "team-b", "team-c", "other")
@@ -57,7 +63,7 @@ class Shelf:
         mine = (each for each in self.postings if each.namespace == namespace)
         return amount_within(mine, Interval(start, end))
 
-    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
         """The grants of these accounts."""
         return {key: each for key, each in self.all().items() if key in set(keys)}
 
@@ -66,12 +72,12 @@ class Shelf:
         ended = sorted((end, start, name) for name, start, end in self.all() if end <= before_ms)
         return {name: Interval(start, end) for end, start, name in ended}
 
-    def all(self) -> dict[AccountKey, Granted]:
+    def all(self) -> dict[AccountKey, GrantSums]:
         """The grants of every account."""
-        found: dict[AccountKey, Granted] = {}
+        found: dict[AccountKey, GrantSums] = {}
         for each in self.grants:
             key = (each.subject, each.span.start_ms, each.span.end_ms)
-            found[key] = found.get(key, Granted()).plus(each)
+            found[key] = found.get(key, GrantSums()).plus(each)
         return found
 
 
@@ -90,10 +96,10 @@ class Life:
 
     def __init__(self) -> None:
         self.now = T0
-        self.world = World()
-        self.book = Book(history_of(()), {}, {}, {}, {}, {}, set(), {})
+        self.world = ClusterState()
+        self.book = LedgerState(history_of(()), {}, {}, {}, {}, {}, set(), {})
         self.shelf = Shelf()
-        self.entries: list[Entry] = []
+        self.entries: list[BudgetEntry] = []
         self.pods: dict[str, Json] = {}
         self.made = 0
         for source, items in (("nodes", [node(name, cards=4) for name in NODES]), ("pods", [])):
@@ -103,20 +109,22 @@ class Life:
 
     def list_all(self, source: str, raw: Iterable[Json]) -> None:
         items = tuple(item for item in map(READ[source], raw) if item is not None)
-        self.world.apply(Heard(source, self.now, All(items)))
+        self.world.apply(WatchUpdate(source, self.now, ListReplaced(items)))
 
     def hear(self, source: str, raw: Json, deleted: bool = False) -> None:
         item = READ[source](raw)
-        self.world.apply(Heard(source, self.now, Quiet() if item is None else One(item, deleted)))
+        self.world.apply(
+            WatchUpdate(source, self.now, StreamAlive() if item is None else ItemChanged(item, deleted))
+        )
 
-    def tick(self, is_written: bool = True) -> Decision:
+    def tick(self, is_written: bool = True) -> TickDecision:
         """A tick; where it is not written, nothing of it counts."""
         book = self.book
         now = max(self.now, book.history.newest_ms() + 1)
         read = read_entries(self.world.config_maps, book.history, book.errors, now)
         history = history_of((*self.entries, *read.entries)) if read.entries else book.history
         names = listed_namespaces(history, self.world, book)
-        decision = decide(self.world, book, Facts(read, history, names, self.shelf, now))
+        decision = decide(self.world, book, TickInputs(read, history, names, self.shelf, now))
         if is_written:
             self.write(decision, read)
             book.merge(decision.changes, history, decision.kept)
@@ -125,7 +133,7 @@ class Life:
             self.check(names, now)
         return decision
 
-    def write(self, decision: Decision, read: Read) -> None:
+    def write(self, decision: TickDecision, read: EntryChanges) -> None:
         self.entries += read.entries
         self.shelf.postings += decision.changes.postings
         self.shelf.grants += decision.changes.grants
@@ -159,7 +167,7 @@ class Life:
         before = self.book.grants.now
         keys = living.keys() | before.keys()
         self.book.regranted |= {key[0] for key in keys if living.get(key) != before.get(key)}
-        self.book.grants = Grants((len(self.shelf.grants), 0), 0, living)
+        self.book.grants = GrantCache((len(self.shelf.grants), 0), 0, living)
 
     def waiting(self, now: int) -> dict[str, int]:
         """The rates of admitted pods without a node, from all of them."""
@@ -243,7 +251,7 @@ class Life:
         self.now += span
         self.hear("leases", lease(self.now - (0, 0, SECOND, HOUR)[more % 4], NODES[which % 3]))
         if more % 5:
-            self.world.apply(Heard("pods", self.now, Quiet()))
+            self.world.apply(WatchUpdate("pods", self.now, StreamAlive()))
 
     def time_passes(self, which: int, span: int, more: int) -> None:
         self.now += span

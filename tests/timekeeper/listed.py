@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.balance import Held, Rates, rates_of
-from timekeeper.accounts.grants import NONE, Granted
+from timekeeper.accounts.balance import Rates, UnsettledSession, rates_of
+from timekeeper.accounts.grants import NO_GRANTS, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
@@ -14,9 +14,9 @@ from timekeeper.core.ledger.metering import Interval
 class Listed:
     """The sums out of lists: sessions one by one, and this tick's postings on top of what stood there."""
 
-    grants: Mapping[AccountKey, Granted]
+    grants: Mapping[AccountKey, GrantSums]
     totals: Mapping[Part, int]
-    held: Mapping[str, Iterable[Held]]
+    held: Mapping[str, Iterable[UnsettledSession]]
     waiting: Mapping[str, int]
     postings: tuple[Posting, ...]
     now_ms: int
@@ -27,9 +27,9 @@ class Listed:
     def expect_granted(self, keys: Iterable[AccountKey]) -> None:
         """See `Sums`: it is all there."""
 
-    def granted(self, key: AccountKey) -> Granted:
+    def granted(self, key: AccountKey) -> GrantSums:
         """See `Sums`."""
-        return self.grants.get(key, NONE)
+        return self.grants.get(key, NO_GRANTS)
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
         """See `Sums`."""

@@ -22,7 +22,7 @@ from tests.timekeeper.oracle import Known, Terms
 from tests.timekeeper.oracle_accounts import Books, Budget
 from tests.timekeeper.oracle_presence import Word
 from tests.timekeeper.worlds import READ, Clock, Json, Town, budgets, lease
-from timekeeper.settler.cluster.cluster_state import All, Heard, One
+from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError
 
@@ -173,7 +173,7 @@ class Life(RuleBasedStateMachine):
         item = READ["pods"](raw)
         assert item is not None
         now = self.town.clock()
-        self.town.settler.hear(Heard("pods", now, One(item, deleted)))
+        self.town.settler.hear(WatchUpdate("pods", now, ItemChanged(item, deleted)))
         (self.heard.goes if deleted else self.heard.sees)(raw, now)
 
     def nodes_are_heard(self) -> None:
@@ -265,7 +265,7 @@ class Life(RuleBasedStateMachine):
 
     def list_pods(self, raws: list[Json], asked: int) -> None:
         items = tuple(item for item in map(READ["pods"], raws) if item is not None)
-        self.town.settler.hear(Heard("pods", asked, All(items)))
+        self.town.settler.hear(WatchUpdate("pods", asked, ListReplaced(items)))
         self.heard.lists(raws, asked)
         self.delivered.clear()
 
@@ -275,7 +275,11 @@ class Life(RuleBasedStateMachine):
             if source != "pods":
                 read = (READ[source](raw) for raw in self.town.objects[source].values())
                 self.town.settler.hear(
-                    Heard(source, self.town.clock(), All(tuple(item for item in read if item is not None)))
+                    WatchUpdate(
+                        source,
+                        self.town.clock(),
+                        ListReplaced(tuple(item for item in read if item is not None)),
+                    )
                 )
         leases = self.town.objects["leases"].values()
         self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}

@@ -18,8 +18,8 @@ from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.budget_entries import Notice
-from timekeeper.settler.cluster.cluster_state import All, Heard, One, Quiet
+from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
 from timekeeper.settler.cluster.watches import sources
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store, open_store
@@ -209,7 +209,7 @@ class Town:
         self.store: Store = open_store(self.url)
         upgrade(self.store)
         self.reviews = Reviews({ADMIN: user_status("admin")})
-        self.notices: list[Notice] = []
+        self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
         self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
         self.client: FlaskClient = self.serve()
@@ -233,7 +233,7 @@ class Town:
     def hear_all(self, source: str) -> None:
         """The settler hears everything there is of one source."""
         read = tuple(item for item in map(READ[source], self.objects[source].values()) if item is not None)
-        self.settler.hear(Heard(source, self.clock(), All(read)))
+        self.settler.hear(WatchUpdate(source, self.clock(), ListReplaced(read)))
 
     def begin(self, *items: tuple[str, Json]) -> None:
         """List these objects, and tick."""
@@ -250,12 +250,12 @@ class Town:
             self.objects[source][_key(raw)] = raw
         if not unheard:
             item = READ[source](raw)
-            what = Quiet() if item is None else One(item, deleted)
-            self.settler.hear(Heard(source, self.clock(), what))
+            what = StreamAlive() if item is None else ItemChanged(item, deleted)
+            self.settler.hear(WatchUpdate(source, self.clock(), what))
 
     def quiet(self, source: str = "pods") -> None:
         """A bookmark."""
-        self.settler.hear(Heard(source, self.clock(), Quiet()))
+        self.settler.hear(WatchUpdate(source, self.clock(), StreamAlive()))
 
     def node_heard(self, name: str = "n1") -> None:
         """The node's Lease is renewed, and the watch of pods is alive."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.budget_history import Account, History, InForce
+from timekeeper.accounts.budget_history import Account, BudgetInForce, History
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import (
@@ -11,7 +11,7 @@ from timekeeper.core.ledger.metering import (
     Balance,
     Evidence,
     Interval,
-    Witnessed,
+    WitnessedInterval,
     charge,
     exhausted_at,
     reserved,
@@ -20,14 +20,14 @@ from timekeeper.core.ledger.metering import (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UnsettledSession:
     """A session that is not settled, all that is known of it, and what was posted of it so far."""
 
     session: Session
     evidence: Evidence
     posted: tuple[Posting, ...] = ()
 
-    def witnessed(self, now_ms: int) -> Witnessed:
+    def witnessed(self, now_ms: int) -> WitnessedInterval:
         """The interval it is charged for at this moment."""
         return witnessed(self.evidence, self.session.terms, now_ms)
 
@@ -46,7 +46,7 @@ class Statement:
     ``group``: the account of the namespace's group. A namespace is in budget only if its group is too.
     """
 
-    in_force: InForce
+    in_force: BudgetInForce
     account: Account
     balance: Balance
     carried: int = 0
@@ -130,7 +130,7 @@ NO_RATES = Rates()
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class BalanceFigures:
     """The sums that an account's balance is made of: what was ``granted`` and ``posted`` in it, what its open
     sessions owe beyond (``pending``), the rates of its sessions, and how much of what was granted was
     ``carried`` over."""
@@ -142,7 +142,7 @@ class Figures:
     carried: int = 0
 
 
-def rates_of(held: Iterable[Held], waiting_milli: int, now_ms: int) -> Rates:
+def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) -> Rates:
     """The rates of a namespace from its sessions that are not settled, one by one. Those admitted over budget
     reserve nothing, or the standing would swing."""
     reserving = running = 0
@@ -155,16 +155,21 @@ def rates_of(held: Iterable[Held], waiting_milli: int, now_ms: int) -> Rates:
 
 
 def figures_of(
-    span: Interval, granted: int, posted: int, held: Iterable[Held], waiting_milli: int, now_ms: int
-) -> Figures:
+    span: Interval,
+    granted: int,
+    posted: int,
+    held: Iterable[UnsettledSession],
+    waiting_milli: int,
+    now_ms: int,
+) -> BalanceFigures:
     """The figures of an account with this span from its sessions that are not settled, one by one."""
     sessions = tuple(held)
     pending = sum(each.pending(span, now_ms) for each in sessions)
-    return Figures(granted, posted, pending, rates_of(sessions, waiting_milli, now_ms))
+    return BalanceFigures(granted, posted, pending, rates_of(sessions, waiting_milli, now_ms))
 
 
 def statement(
-    history: History, subject: str, figures: Figures, now_ms: int, group: Statement | None = None
+    history: History, subject: str, figures: BalanceFigures, now_ms: int, group: Statement | None = None
 ) -> Statement:
     """The account of a namespace or a group now, from its figures; ``group``: that of the namespace's
     group."""

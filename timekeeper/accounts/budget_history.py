@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
-from timekeeper.core.budgets.policy import UNLIMITED, Budget, Settings
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.budgets.reader import EntryError, read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 
@@ -21,7 +21,7 @@ GROUP = "_group."  # and a name: the subject of a group's account, and the key o
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BudgetEntry:
     """The text of one key of the budget ConfigMaps from a moment on; None: from then on there is none."""
 
     key: str
@@ -30,7 +30,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class BudgetInForce:
     """The budget that holds for a namespace or group, and the key it stands under (empty: there is none)."""
 
     key: str
@@ -47,7 +47,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenure:
+class BillingInterval:
     """A time through which a namespace was in one group (empty: in none) at one price per weighted GPU-hour
     (decimal text, empty where there is none)."""
 
@@ -58,7 +58,7 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _PeriodRule:
     """A time through which periods of one kind ran, in one time zone; ``first_end_ms``: when the first of
     them ended, where that is not the calendar's to say."""
 
@@ -69,14 +69,14 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dated:
+class _DatedValues:
     """One key's values with the moments from which they hold, in order."""
 
     texts: tuple[str | None, ...]
-    values: tuple[Budget | Settings | None, ...]
+    values: tuple[Budget | BudgetSettings | None, ...]
     from_ms: tuple[int, ...]
 
-    def at(self, at_ms: int) -> Budget | Settings | None:
+    def at(self, at_ms: int) -> Budget | BudgetSettings | None:
         index = bisect_right(self.from_ms, at_ms)
         return self.values[index - 1] if index else None
 
@@ -90,8 +90,8 @@ class History:
     unread: tuple[EntryError, ...]
     groups: frozenset[str]
     has_groups: bool
-    _dated: dict[str, _Dated]
-    _stretches: dict[str, tuple[_Stretch, ...]] = field(default_factory=dict, compare=False)
+    _dated: dict[str, _DatedValues]
+    _stretches: dict[str, tuple[_PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were asked for: the present one, and perhaps the one before
     _lately: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
@@ -109,20 +109,20 @@ class History:
         """When the newest entry took effect; 0 where there is none."""
         return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
 
-    def settings(self, at_ms: int) -> Settings:
+    def settings(self, at_ms: int) -> BudgetSettings:
         """The settings in force then; the defaults where none were written."""
         dated = self._dated.get(SETTINGS)
         value = dated.at(at_ms) if dated else None
-        return value if isinstance(value, Settings) else Settings()
+        return value if isinstance(value, BudgetSettings) else BudgetSettings()
 
-    def budget(self, subject: str, at_ms: int) -> InForce:
+    def budget(self, subject: str, at_ms: int) -> BudgetInForce:
         """A namespace's own entry, else ``_defaults``, else no limit; a group's own, else no limit."""
         for key in (subject,) if is_group(subject) else (subject, DEFAULTS):
             dated = self._dated.get(key)
             value = dated.at(at_ms) if dated else None
             if isinstance(value, Budget):
-                return InForce(key, value)
-        return InForce("", UNLIMITED)
+                return BudgetInForce(key, value)
+        return BudgetInForce("", UNLIMITED)
 
     def group(self, namespace: str, at_ms: int) -> str:
         """The group that the namespace was in then, by its own entry or, without one, by ``_defaults``; empty
@@ -149,7 +149,7 @@ class History:
         graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
         return next(graces, settings.overuse_grace_ms)
 
-    def tenures(self, namespace: str, interval: Interval) -> Iterator[Tenure]:
+    def tenures(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed, in order, without empty
         parts."""
         start = interval.start_ms
@@ -157,7 +157,7 @@ class History:
             terms = self._terms(namespace, start)
             later = (at for at in self._moments(namespace, start) if self._terms(namespace, at) != terms)
             end = min(interval.end_ms, next(later, interval.end_ms))
-            yield Tenure(Interval(start, end), *terms)
+            yield BillingInterval(Interval(start, end), *terms)
             start = end
 
     def memberships(self, namespace: str) -> tuple[tuple[Interval, str], ...]:
@@ -234,17 +234,17 @@ class History:
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
 
-    def _stretches_of(self, subject: str) -> tuple[_Stretch, ...]:
+    def _stretches_of(self, subject: str) -> tuple[_PeriodRule, ...]:
         if subject not in self._stretches:
             self._stretches[subject] = _stretches(self._changes(subject))
         return self._stretches[subject]
 
-    def _changes(self, subject: str) -> Iterator[_Stretch]:
+    def _changes(self, subject: str) -> Iterator[_PeriodRule]:
         """Kind and zone at each moment when either may have changed, where there was a limit then."""
         for at in self._moments(subject):
             budget = self.budget(subject, at).budget
             if budget.amount is not None:
-                yield _Stretch(at, budget.period, self.settings(at).time_zone)
+                yield _PeriodRule(at, budget.period, self.settings(at).time_zone)
 
 
 def is_group(subject: str) -> bool:
@@ -253,20 +253,20 @@ def is_group(subject: str) -> bool:
 
 
 @functools.lru_cache(maxsize=16_384)
-def entry_value(key: str, text: str) -> Budget | Settings | EntryError:
+def entry_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
     """`read_entry`, whose answers are kept: YAML takes a millisecond, and thousands of entries are read again
     whenever one of them changes."""
     return read_entry(key, text)
 
 
-def _settled_value(key: str, text: str) -> Budget | Settings | EntryError:
+def _settled_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
     value = entry_value(key, text)
     return read_entry(key, text, settled=True) if isinstance(value, EntryError) else value
 
 
-def history_of(entries: Iterable[Entry]) -> History:
+def history_of(entries: Iterable[BudgetEntry]) -> History:
     """The history that entries in the order of their moments make."""
-    rows: dict[str, list[tuple[Entry, Budget | Settings | None]]] = {}
+    rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unread = []
     for entry in entries:
         value = None if entry.text is None else _settled_value(entry.key, entry.text)
@@ -275,7 +275,7 @@ def history_of(entries: Iterable[Entry]) -> History:
         else:
             rows.setdefault(entry.key, []).append((entry, value))
     dated = {
-        key: _Dated(
+        key: _DatedValues(
             tuple(entry.text for entry, _ in each),
             tuple(value for _, value in each),
             tuple(entry.from_ms for entry, _ in each),
@@ -287,16 +287,16 @@ def history_of(entries: Iterable[Entry]) -> History:
     return History(tuple(unread), frozenset(now - {""}), bool(groups - {""}), dated)
 
 
-def _group(key: str, value: Budget | Settings | None) -> str:
+def _group(key: str, value: Budget | BudgetSettings | None) -> str:
     """The group that an entry is of, or that it names."""
     if not isinstance(value, Budget):
         return ""
     return key.removeprefix(GROUP) if is_group(key) else value.group
 
 
-def _stretches(changes: Iterable[_Stretch]) -> tuple[_Stretch, ...]:
+def _stretches(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
     """Neighbours of one kind and zone are one stretch; the first reaches back to the beginning of time."""
-    stretches: list[_Stretch] = []
+    stretches: list[_PeriodRule] = []
     for change in changes:
         while len(stretches) > 1 and stretches[-1].start_ms > change.start_ms:
             stretches.pop()  # a change of the zone that was itself changed before it counted
@@ -310,17 +310,17 @@ def _stretches(changes: Iterable[_Stretch]) -> tuple[_Stretch, ...]:
     return tuple(stretches)
 
 
-def _in_another_zone(last: _Stretch, change: _Stretch) -> _Stretch:
+def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
     """The stretch that begins when the running period ends. Less than half a period until the new zone's next
     boundary is no period, but belongs to the first one: a few hours are not granted a month's budget."""
     start = _account(last, FOREVER_MS, change.start_ms).span.end_ms
     first = period_at(change.kind, change.zone, start)
     if 2 * (first.end_ms - start) < first.length_ms:
         first = period_at(change.kind, change.zone, first.end_ms)
-    return _Stretch(start, change.kind, change.zone, first.end_ms)
+    return _PeriodRule(start, change.kind, change.zone, first.end_ms)
 
 
-def _account(stretch: _Stretch, until_ms: int, at_ms: int) -> Account:
+def _account(stretch: _PeriodRule, until_ms: int, at_ms: int) -> Account:
     """The account within a stretch that lasts until then."""
     if at_ms < stretch.first_end_ms:
         span = Interval(stretch.start_ms, min(stretch.first_end_ms, until_ms))

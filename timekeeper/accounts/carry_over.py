@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from timekeeper.accounts.budget_history import Account, History
 from timekeeper.accounts.grants import (
-    NONE,
+    NO_GRANTS,
     Grant,
-    Granted,
+    GrantSums,
     budget_grant,
     carry_due,
     carry_grant,
@@ -26,17 +26,17 @@ from timekeeper.core.ledger.metering import Interval
 # once, and corrected for that not more often than so.
 CORRECTED_EACH_MS = 60_000
 
-GrantedIn = Callable[[Account], Granted]
+GrantedIn = Callable[[Account], GrantSums]
 SpentIn = Callable[[Account], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueGrants:
     """The grants that are due to a subject, what its present account then has, and when it must be looked at
     again in any case (None: not before something of it moves)."""
 
     grants: tuple[Grant, ...]
-    granted: Granted
+    granted: GrantSums
     again_ms: int | None = None
 
 
@@ -54,7 +54,7 @@ def reached(
     """The accounts before the present one that `chain` asks the grants of where none was missed, the latest
     first."""
     account = history.account(subject, now_ms)
-    is_new = granted_in(account) == NONE
+    is_new = granted_in(account) == NO_GRANTS
     while (before := giver(history, subject, account)) is not None:
         yield before
         if not is_new and (touched_ms is None or touched_ms >= before.span.start_ms):
@@ -79,7 +79,7 @@ def chain(
     """
     found = [history.account(subject, now_ms)]
     while (before := giver(history, subject, found[0])) is not None:
-        is_new, is_missed = granted_in(found[0]) == NONE, granted_in(before) == NONE
+        is_new, is_missed = granted_in(found[0]) == NO_GRANTS, granted_in(before) == NO_GRANTS
         if is_missed and last_granted(before.span.start_ms) is None:
             break
         found.insert(0, before)
@@ -95,7 +95,7 @@ def due(
     granted_in: GrantedIn,
     spent_in: SpentIn,
     now_ms: int,
-) -> Due:
+) -> DueGrants:
     """The grants that are due in these accounts of a `chain`: to the present one what its budget says, to
     missed ones what it said at their end, and what each carries over into the next."""
     grants: list[Grant] = []
@@ -115,7 +115,7 @@ def due(
         if carried:
             grants.append(carried)
             granted = granted.plus(carried)
-    return Due(tuple(grants), granted, again_ms)
+    return DueGrants(tuple(grants), granted, again_ms)
 
 
 def giver(history: History, subject: str, account: Account) -> Account | None:
@@ -125,8 +125,8 @@ def giver(history: History, subject: str, account: Account) -> Account | None:
 
 
 def _by_budget(
-    history: History, subject: str, account: Account, granted: Granted, is_present: bool, now_ms: int
-) -> tuple[Granted, list[Grant]]:
+    history: History, subject: str, account: Account, granted: GrantSums, is_present: bool, now_ms: int
+) -> tuple[GrantSums, list[Grant]]:
     """What the account has with the grant that its budget still owes it. One that has ended owes only what it
     never gave."""
     if not is_present and granted.by_budget is not None:
@@ -136,5 +136,5 @@ def _by_budget(
     return (granted.plus(grant), [grant]) if grant else (granted, [])
 
 
-def _is_fresh(granted: Granted, now_ms: int) -> bool:
+def _is_fresh(granted: GrantSums, now_ms: int) -> bool:
     return granted.carries > 0 and 0 <= now_ms - granted.carried_ms < CORRECTED_EACH_MS

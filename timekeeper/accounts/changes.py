@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
-from timekeeper.accounts.standings import Published
+from timekeeper.accounts.standings import StandingsDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Changes:
     """
 
     pulse: Pulse | None = None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[BudgetEntry, ...] = ()
     errors: Mapping[str, str] | None = None
     opened: tuple[Session, ...] = ()
     changed: tuple[Session, ...] = ()
@@ -42,4 +42,4 @@ class Changes:
     postings: tuple[Posting, ...] = ()
     grants: tuple[Grant, ...] = ()
     waiting: Mapping[str, int] | None = None
-    published: Published | None = None
+    published: StandingsDocument | None = None

@@ -3,7 +3,7 @@ row."""
 
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.budget_history import Account, History, InForce
+from timekeeper.accounts.budget_history import Account, BudgetInForce, History
 from timekeeper.core.ledger.metering import Interval
 
 PERIOD = "period"
@@ -39,7 +39,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantSums:
     """The sums of an account's grants: by its budget (period and corrections), by hand (transfers and what
     somebody corrected, too), and carried over from the period before in ``carries`` rows, the latest written
     at ``carried_ms``."""
@@ -55,7 +55,7 @@ class Granted:
         """All that was granted."""
         return (self.by_budget or 0) + self.by_hand + self.carried
 
-    def plus(self, grant: Grant) -> "Granted":
+    def plus(self, grant: Grant) -> "GrantSums":
         """The sums with a further grant, of the settler's own kinds, in them."""
         if grant.kind == CARRY:
             carried, carries = self.carried + grant.amount, self.carries + 1
@@ -63,11 +63,11 @@ class Granted:
         return replace(self, by_budget=(self.by_budget or 0) + grant.amount)
 
 
-NONE = Granted()
+NO_GRANTS = GrantSums()
 
 
 def budget_grant(
-    subject: str, in_force: InForce, account: Account, granted: Granted, now_ms: int
+    subject: str, in_force: BudgetInForce, account: Account, granted: GrantSums, now_ms: int
 ) -> Grant | None:
     """The grant that brings the account to what its budget says: the period's own, or the correction after a
     change; None where nothing is to be given."""
@@ -100,7 +100,7 @@ def carry_due(part_milli: int, granted: int, spent: int) -> int:
 
 
 def carry_grant(
-    subject: str, before: Account, account: Account, granted: Granted, due: int, now_ms: int
+    subject: str, before: Account, account: Account, granted: GrantSums, due: int, now_ms: int
 ) -> Grant | None:
     """The grant that brings what is carried over into the account to what is due; None where it is so."""
     difference = due - granted.carried

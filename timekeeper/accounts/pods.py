@@ -9,7 +9,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.ledger import hold
-from timekeeper.core.request.request import Parsed, annotations_of, mapping, parse, sequence
+from timekeeper.core.request.request import ParsedRequest, annotations_of, mapping, parse, sequence
 from timekeeper.core.values import GPURequest
 
 Json = Mapping[str, Any]
@@ -18,7 +18,7 @@ _ANY_GRACE_MS = 2**53  # the settings bound a grace period, not the reading of i
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class LedgerPod:
     """A pod that asks for GPUs. Times in milliseconds since 1970.
 
     ``node`` is empty until the pod is bound; ``standing`` and ``devices`` are the annotations' text, empty
@@ -48,7 +48,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadablePod:
     """A pod that asks for GPUs in a way that admission would have refused: it has no rate, and is only
     reported."""
 
@@ -58,19 +58,19 @@ class Unreadable:
     problem: str
 
 
-def read_pod(raw: Json) -> Pod | Unreadable | None:
+def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
     """The pod, or None where it asks for no GPU. Never raises on what an API server can send."""
     metadata = mapping(raw.get("metadata"))
     parsed = _parse(raw)
     namespace = intern(str(metadata.get("namespace", "")))
     where = (str(metadata.get("uid", "")), namespace, str(metadata.get("name", "")))
     if parsed.violations:
-        return Unreadable(*where, parsed.violations[0].sentence())
+        return UnreadablePod(*where, parsed.violations[0].sentence())
     if parsed.request is None:
         return None
     annotations = annotations_of(raw)
     spec = mapping(raw.get("spec"))
-    return Pod(
+    return LedgerPod(
         *where,
         owner=intern(_owner(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
@@ -122,7 +122,7 @@ def _ended_for_good(container: Json, pods_policy: object, end: object, is_leavin
     return policy == "Never" or (policy == "OnFailure" and end.get("exitCode") == 0)
 
 
-def _parse(raw: Json) -> Parsed:
+def _parse(raw: Json) -> ParsedRequest:
     """The request of the spec. What a user may write into annotations later cannot make a pod that runs
     unreadable."""
     parsed = parse(raw)

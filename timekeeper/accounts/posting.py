@@ -42,7 +42,7 @@ class Posting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Missing:
+class _Difference:
     interval: Interval
     rate_milli: int
     kind: str
@@ -82,21 +82,21 @@ def still_to_post(
     )
 
 
-def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Iterator[_Missing]:
+def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Iterator[_Difference]:
     """The difference between due and posted, in runs of equal rate."""
     horizon = max((each.to_ms for each in posted), default=0)
-    run: _Missing | None = None
+    run: _Difference | None = None
     for part in _segments(posted, due):
         rate = (rate_milli if part.within(due).length_ms else 0) - sum(
             each.rate_milli for each in posted if part.within(each.interval).length_ms
         )
         kind = SETTLED if part.start_ms >= horizon else CORRECTION
         if run and (run.rate_milli, run.kind) == (rate, kind):
-            run = _Missing(Interval(run.interval.start_ms, part.end_ms), rate, kind)
+            run = _Difference(Interval(run.interval.start_ms, part.end_ms), rate, kind)
             continue
         if run and run.rate_milli:
             yield run
-        run = _Missing(part, rate, kind)
+        run = _Difference(part, rate, kind)
     if run and run.rate_milli:
         yield run
 

@@ -7,7 +7,7 @@ Charge = tuple[int, int, int]  # from and to in milliseconds, rate in milli-GPU 
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RateInterval:
     """A time, from (included) to (excluded), through which the rate stayed the same."""
 
     from_ms: int
@@ -31,12 +31,12 @@ def steps(charges: Iterable[Charge]) -> dict[int, int]:
     return {at: changes[at] for at in sorted(changes) if changes[at]}
 
 
-def runs(changes: dict[int, int]) -> tuple[Run, ...]:
+def runs(changes: dict[int, int]) -> tuple[RateInterval, ...]:
     """The times of one rate that these steps make, without those of rate 0."""
     found = []
     rate_milli = since_ms = 0
     for at_ms, change in changes.items():
         if rate_milli:
-            found.append(Run(since_ms, at_ms, rate_milli))
+            found.append(RateInterval(since_ms, at_ms, rate_milli))
         rate_milli, since_ms = rate_milli + change, at_ms
     return tuple(found)

@@ -4,8 +4,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.pods import Pod
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as placing
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
@@ -60,13 +60,13 @@ class Session:
         return self.ended_ms is not None or self.vanished_ms is not None
 
     @property
-    def terms(self) -> Settings:
+    def terms(self) -> BudgetSettings:
         """The settings it was opened under: what changes later changes no session that runs."""
         return _terms(self.charge_from, self.start_grace_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSession:
     """A new session; ``doubt`` tells why it is charged by its request and not by its placement."""
 
     session: Session
@@ -74,8 +74,8 @@ class Opened:
 
 
 @functools.cache
-def _terms(charge_from: str, start_grace_ms: int) -> Settings:
-    return Settings(charge_from=charge_from, start_grace_ms=start_grace_ms)
+def _terms(charge_from: str, start_grace_ms: int) -> BudgetSettings:
+    return BudgetSettings(charge_from=charge_from, start_grace_ms=start_grace_ms)
 
 
 def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | None) -> Evidence:
@@ -91,7 +91,9 @@ def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | Non
     )
 
 
-def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: int) -> Opened:
+def open_session(
+    pod: LedgerPod, cards: Iterable[Card], settings: BudgetSettings, now_ms: int
+) -> OpenedSession:
     """The session of a bound pod on a node with these cards, its rate fixed by what then holds.
 
     Charged by its placement where that is one the request could have been given; else by the request alone.
@@ -102,10 +104,10 @@ def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: in
         rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
         requested = asked(pod.request)
     else:
-        uses = placing.use_of(pod.request, given)
+        uses = placing.amounts_by_card(pod.request, given)
         rate = placing.rate(uses, on_node, settings.weights, settings.charge_by)
         models, devices = _models(uses, on_node), placing.encode_placement(given)
-        requested = sum(uses.values(), start=placing.NO_USE)
+        requested = sum(uses.values(), start=placing.NO_AMOUNT)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -124,17 +126,17 @@ def open_session(pod: Pod, cards: Iterable[Card], settings: Settings, now_ms: in
         requested_milli=requested.share_milli,
         requested_mib=requested.memory_mib,
     )
-    return Opened(session, given if isinstance(given, str) else "")
+    return OpenedSession(session, given if isinstance(given, str) else "")
 
 
-def admitted_in_budget(standing: str, settings: Settings) -> bool:
+def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
     """Whether a pod with this ``bursar.dev/standing`` was let in as one that may use what is left."""
     if standing == "UNKNOWN":
         return settings.unknown_standing == "inBudget"
     return standing in ("IN_BUDGET", "UNLIMITED")
 
 
-def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: Settings) -> int:
+def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetSettings) -> int:
     """The highest rate that the request can have on any of these cards that it allows; on none, its compute
     share at weight 1."""
     choices = tuple(card for card in cards if placing.allowed(request, card))
@@ -143,22 +145,24 @@ def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: Setting
     return max((*init, sum(together)))
 
 
-def asked(request: GPURequest) -> placing.Use:
+def asked(request: GPURequest) -> placing.CardAmount:
     """What the request takes of its cards together at one time, as far as it names amounts."""
     uses = [
-        (each.init, placing.Use(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
+        (each.init, placing.CardAmount(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
         for each in request.asks
     ]
-    init = [placing.Use(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if is_init]
-    together = [
-        placing.Use(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if not is_init
+    init = [
+        placing.CardAmount(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if is_init
     ]
-    all_at_once = sum(together, start=placing.NO_USE)
+    together = [
+        placing.CardAmount(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if not is_init
+    ]
+    all_at_once = sum(together, start=placing.NO_AMOUNT)
     most = (*init, all_at_once)
-    return placing.Use(max(use.share_milli for use in most), max(use.memory_mib for use in most))
+    return placing.CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
 
 
-def witness(session: Session, pod: Pod, now_ms: int) -> Session:
+def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
     """The session with what the pod's status proves. The earliest start ever told stays: a status forgets it
     after a few restarts. Of a pod that has ended nobody asks which container kept it going.
 
@@ -176,7 +180,7 @@ def witness(session: Session, pod: Pod, now_ms: int) -> Session:
     )
 
 
-def _ended_ms(session: Session, pod: Pod, now_ms: int) -> int | None:
+def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> int | None:
     if pod.ended_ms is None:
         return session.ended_ms
     if pod.ended_ms <= now_ms + _AHEAD_MS:
@@ -207,7 +211,7 @@ def last_evidence_ms(known: Evidence) -> int:
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
 
 
-def _placement(pod: Pod, cards: tuple[Card, ...]) -> Placement | str:
+def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
     """The pod's placement where it is to be trusted, else why it is not."""
     if not pod.devices:
         return "the pod carries no placement"
@@ -222,7 +226,7 @@ def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
     return ",".join(sorted({card.model for card in cards if card.uuid in set(uses)}))
 
 
-def _estimate(each: ContainerAsk, choices: tuple[Card, ...], settings: Settings) -> int:
+def _estimate(each: ContainerAsk, choices: tuple[Card, ...], settings: BudgetSettings) -> int:
     rates = [
         placing.rate({card.uuid: placing.need(each.ask, card)}, [card], settings.weights, settings.charge_by)
         for card in choices

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.wire import PriorityClassWire, StandingEntry, StandingSettings
 
@@ -18,7 +18,7 @@ _GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the 
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class StandingsDocument:
     """A standings document as it is served: its bytes, and the revision that is its strong ETag.
 
     ``gist`` is what a reader would act on differently, ``words`` the part of it that is no number; while they
@@ -33,7 +33,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class _EncodedEntry:
     """One entry of the document, and of its gist the words and the numbers."""
 
     statement: Statement
@@ -42,14 +42,14 @@ class _Encoded:
     numbers: bytes
 
 
-class Entries:
+class EntryCache:
     """Encoded entries, kept for as long as their statements are the same: of thousands a few change."""
 
     def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._kept: dict[str, _Encoded] = {}
+        self._settings: BudgetSettings | None = None
+        self._kept: dict[str, _EncodedEntry] = {}
 
-    def encoded(self, settings: Settings, statements: Mapping[str, Statement]) -> list[_Encoded]:
+    def encoded(self, settings: BudgetSettings, statements: Mapping[str, Statement]) -> list[_EncodedEntry]:
         """The entries of these statements, in their order."""
         if self._settings != settings or len(self._kept) > 2 * len(statements) + 100:
             self._settings, self._kept = settings, {}
@@ -62,20 +62,20 @@ class Entries:
 
 
 def publish(
-    settings: Settings,
+    settings: BudgetSettings,
     classes: Mapping[str, tuple[int, str]],
     default: Statement,
     namespaces: Mapping[str, Statement],
     now_ms: int,
-    last: Published | None,
-    entries: Entries | None = None,
-) -> Published:
+    last: StandingsDocument | None,
+    entries: EntryCache | None = None,
+) -> StandingsDocument:
     """The document now; the last one, byte for byte, where nobody would act differently on a new one.
 
     A large one in which numbers alone are others waits for its turn, so that no more than a quarter of a
     megabyte is written in a second. ``entries``: those of the last call, where they were kept.
     """
-    told = entries or Entries()
+    told = entries or EntryCache()
     first, *others = told.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
     shown = _bytes(_settings(settings, classes))
     era = str(now_ms // _RENEWED_EACH_MS).encode()
@@ -94,23 +94,23 @@ def publish(
     )
     tail = b'","settings":%b,"version":1}' % shown
     revision = _digest([head, tail])[:32]
-    return Published(revision, b"".join((head, revision.encode(), tail)), gist, words, now_ms)
+    return StandingsDocument(revision, b"".join((head, revision.encode(), tail)), gist, words, now_ms)
 
 
-def _encoded(name: str, statement: Statement, settings: Settings) -> _Encoded:
+def _encoded(name: str, statement: Statement, settings: BudgetSettings) -> _EncodedEntry:
     """The entry with its name before it, as it stands in the document."""
     entry = _entry(statement, settings)
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
     words = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
     numbers = [entry["ratio"], _grains(statement.deciding.balance)]
-    return _Encoded(statement, body, _bytes([name, words]), _bytes(numbers))
+    return _EncodedEntry(statement, body, _bytes([name, words]), _bytes(numbers))
 
 
 def _digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
-def _settings(settings: Settings, classes: Mapping[str, tuple[int, str]]) -> StandingSettings:
+def _settings(settings: BudgetSettings, classes: Mapping[str, tuple[int, str]]) -> StandingSettings:
     return {
         "mode": _mode(settings.mode),
         "rules": dict(settings.rules),
@@ -139,7 +139,7 @@ def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWi
     return {"name": name, "value": value, "preemptionPolicy": preemption_policy}
 
 
-def _entry(statement: Statement, settings: Settings) -> StandingEntry:
+def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
     budget, standing = statement.in_force.budget, statement.standing
     deciding, warning = statement.deciding, statement.warning
     over = standing == "OVER_BUDGET"

@@ -1,6 +1,6 @@
 """Every account's statement, and the grants that are due, from sums alone. Pure: values in, values out.
 
-How the sums are kept is the settler's own business; `Sums` says what they must be.
+How the sums are kept is the settler's own business; `LedgerTotals` says what they must be.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from functools import partial
 from typing import Protocol
 
 from timekeeper.accounts import carry_over as carrying
-from timekeeper.accounts.balance import Figures, Rates, Statement, statement, untouched
+from timekeeper.accounts.balance import BalanceFigures, Rates, Statement, statement, untouched
 from timekeeper.accounts.budget_history import GROUP, Account, History, is_group
-from timekeeper.accounts.grants import CARRY, NONE, Grant, Granted
+from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
 from timekeeper.core.ledger.metering import Interval
 
 # A namespace or group (``_group.NAME``), and the bounds of its account. A part is the same of a namespace,
@@ -20,12 +20,12 @@ AccountKey = tuple[str, int, int]
 Part = tuple[str, int, int]
 
 
-class Sums(Protocol):
+class LedgerTotals(Protocol):
     """What the ledger adds up to once this tick's postings are written.
 
-    Nothing else is asked of the settler. ``posted`` and ``pending`` are asked mostly for the same parts in
-    each tick (see `usual`), and now and then for parts of accounts that have ended: what is asked for is told
-    before, for many accounts at once.
+    ``posted`` and ``pending`` are mostly read for the same parts in each tick (see `working_set`), and
+    sometimes for parts of accounts that have ended. The parts to be read are announced first, for many
+    accounts at once.
     """
 
     def expect(self, parts: Iterable[Part]) -> None:
@@ -34,7 +34,7 @@ class Sums(Protocol):
     def expect_granted(self, keys: Iterable[AccountKey]) -> None:
         """The grants of these accounts, all of which have ended, will be asked for."""
 
-    def granted(self, key: AccountKey) -> Granted:
+    def granted(self, key: AccountKey) -> GrantSums:
         """The sums of the account's grants; NONE where it has none. Also of accounts that have ended."""
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
@@ -69,7 +69,7 @@ class Statements:
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class WorkingSet:
     """What `statements` asks for in each tick, and what is therefore worth keeping: the accounts whose grants
     it wants, and the parts whose ``posted`` and ``pending``."""
 
@@ -77,7 +77,7 @@ class Usual:
     parts: frozenset[Part]
 
 
-def usual(history: History, names: Iterable[str], spenders: Iterable[str], now_ms: int) -> Usual:
+def working_set(history: History, names: Iterable[str], spenders: Iterable[str], now_ms: int) -> WorkingSet:
     """What these names, and all groups they ever were in, ask for. The same arguments as of `statements`."""
     names = tuple(names)
     members = _members(history, spenders)
@@ -86,14 +86,14 @@ def usual(history: History, names: Iterable[str], spenders: Iterable[str], now_m
         for subject in (*names, *_group_subjects(history, names, members, now_ms))
         for account in carrying.usual(history, subject, now_ms)
     ]
-    return Usual(
+    return WorkingSet(
         frozenset((subject, span.start_ms, span.end_ms) for subject, span in found),
         frozenset(part for subject, span in found for part in _parts(members, subject, span)),
     )
 
 
 def statements(
-    history: History, names: Iterable[str], spenders: Iterable[str], sums: Sums, now_ms: int
+    history: History, names: Iterable[str], spenders: Iterable[str], sums: LedgerTotals, now_ms: int
 ) -> Statements:
     """The accounts of these namespaces, and of all groups that they ever were in.
 
@@ -102,7 +102,7 @@ def statements(
     what its former members spent. Groups without any member are stated too.
     """
     names = tuple(names)
-    teller = _Teller(history, sums, _members(history, spenders), now_ms)
+    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     group_subjects = _group_subjects(history, names, teller.members, now_ms)
     chains = teller.chains((*group_subjects, *names))
     told = {subject: teller.told(subject, chains[subject], None) for subject in group_subjects}
@@ -121,11 +121,11 @@ def statements(
 
 
 def stated(
-    history: History, subjects: Iterable[str], spenders: Iterable[str], sums: Sums, now_ms: int
-) -> dict[str, tuple[Statement, Granted]]:
+    history: History, subjects: Iterable[str], spenders: Iterable[str], sums: LedgerTotals, now_ms: int
+) -> dict[str, tuple[Statement, GrantSums]]:
     """The accounts of these namespaces and groups, whether listed or not, each with its grants: those
     included that are due."""
-    teller = _Teller(history, sums, _members(history, spenders), now_ms)
+    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     groups: dict[str, Statement] = {}
     found = {}
     for subject in subjects:
@@ -137,7 +137,9 @@ def stated(
     return found
 
 
-def spent_in(history: History, subject: str, spenders: Iterable[str], sums: Sums, span: Interval) -> int:
+def spent_in(
+    history: History, subject: str, spenders: Iterable[str], sums: LedgerTotals, span: Interval
+) -> int:
     """What counts as spent in a namespace's or a group's account with this span: posted and pending."""
     own = _parts(_members(history, spenders) if is_group(subject) else {}, subject, span)
     return sum(map(sums.posted, own)) + sum(map(sums.pending, own))
@@ -147,18 +149,18 @@ Members = Mapping[str, list[tuple[str, Interval]]]  # by group: who was in it, a
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SubjectStatement:
     statement: Statement
-    due: carrying.Due
+    due: carrying.DueGrants
     is_listed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
+class _StatementMaker:
     """What every statement of one moment is made from."""
 
     history: History
-    sums: Sums
+    sums: LedgerTotals
     members: Members
     now_ms: int
 
@@ -188,15 +190,15 @@ class _Teller:
         )
         return chains
 
-    def told_alone(self, subject: str, group: Statement | None) -> _Told:
+    def told_alone(self, subject: str, group: Statement | None) -> _SubjectStatement:
         """The same as `told`, where nothing of the subject is known yet."""
         return self.told(subject, self.chains((subject,))[subject], group)
 
-    def told(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _Told:
+    def told(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _SubjectStatement:
         """The statement of a namespace or group with the grants that are due to it now."""
         history, now_ms = self.history, self.now_ms
 
-        def granted_in(account: Account) -> Granted:
+        def granted_in(account: Account) -> GrantSums:
             return self._granted(subject, account)
 
         def spent_in(account: Account) -> int:
@@ -204,29 +206,31 @@ class _Teller:
 
         due = carrying.due(history, subject, accounts, granted_in, spent_in, now_ms)
         posted, pending = self._spent(subject, accounts[-1].span)
-        figures = Figures(due.granted.amount, posted, pending, self._rates(subject), due.granted.carried)
+        figures = BalanceFigures(
+            due.granted.amount, posted, pending, self._rates(subject), due.granted.carried
+        )
         each = statement(history, subject, figures, now_ms, group)
         is_listed = (
             each.in_force.key == subject
             or is_group(subject)
             or bool(each.balance.spent or each.balance.reserved)
-            or granted_in(accounts[-1]) != NONE
+            or granted_in(accounts[-1]) != NO_GRANTS
             or any(grant.kind == CARRY for grant in due.grants)
         )
-        return _Told(each, due, is_listed)
+        return _SubjectStatement(each, due, is_listed)
 
     def _before_the_missed(self, subject: str) -> Account | None:
         """Where periods were missed, the account before the last one that had a grant."""
         present = self.history.account(subject, self.now_ms)
         missed = carrying.giver(self.history, subject, present)
-        if missed is None or any(self._granted(subject, each) != NONE for each in (present, missed)):
+        if missed is None or any(self._granted(subject, each) != NO_GRANTS for each in (present, missed)):
             return None
         latest = self.sums.last_granted(subject, missed.span.start_ms)
         account = self.history.account(subject, latest.start_ms) if latest else None
         return carrying.giver(self.history, subject, account) if account else None
 
     def _chain(self, subject: str, touched_ms: int | None) -> tuple[Account, ...]:
-        def granted_in(account: Account) -> Granted:
+        def granted_in(account: Account) -> GrantSums:
             return self._granted(subject, account)
 
         def last_granted(before_ms: int) -> Interval | None:
@@ -234,7 +238,7 @@ class _Teller:
 
         return carrying.chain(self.history, subject, granted_in, last_granted, touched_ms, self.now_ms)
 
-    def _granted(self, subject: str, account: Account) -> Granted:
+    def _granted(self, subject: str, account: Account) -> GrantSums:
         return self.sums.granted((subject, account.span.start_ms, account.span.end_ms))
 
     def _spent(self, subject: str, span: Interval) -> tuple[int, int]:

@@ -32,7 +32,7 @@ _SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PriceInterval:
     """A stretch through which a namespace was of one group and had one price."""
 
     namespace: str
@@ -44,7 +44,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class UsageSums:
     """Milli-GPU x milliseconds, but ``by_node_ms`` and ``by_tenant_ms``.
 
     ``requested``: what the pods held, unweighted, in the time they were charged for; ``measured``: of that,
@@ -73,16 +73,16 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReportLine:
     """One line of a report: the values of its columns, and what was charged to them in a stretch of time."""
 
     span: Interval
     key: tuple[str, ...]
-    sums: Sums
+    sums: UsageSums
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReportQuery:
     """What a report is about: these columns, over ``span`` as it is now, of one namespace or of all.
 
     ``step`` and ``zone``: cut by the calendar, or not at all where ``step`` is empty. ``after``: only what
@@ -126,12 +126,14 @@ def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda column: column.startswith(LABEL)))
 
 
-def terms_of(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[Terms]:
+def price_intervals(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[PriceInterval]:
     """Group and price of each namespace through the span, cut where either changed."""
     for namespace in namespaces:
         for each in history.tenures(namespace, span):
             during = each.interval
-            yield Terms(namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency)
+            yield PriceInterval(
+                namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency
+            )
 
 
 def gpu_hours(amount: int) -> str:

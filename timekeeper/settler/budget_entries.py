@@ -3,35 +3,35 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.budget_history import SETTINGS, Entry, History, entry_value
+from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
-from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.budgets.reader import group_key
 from timekeeper.core.names import BUDGETS
-from timekeeper.settler.cluster.cluster_state import ConfigMap
+from timekeeper.settler.cluster.cluster_state import BudgetConfigMap
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class BudgetNotice:
     """Something that the writer of a ConfigMap is to be told: a Kubernetes Event and a line in the log."""
 
-    config_map: ConfigMap
+    config_map: BudgetConfigMap
     reason: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class EntryChanges:
     """``errors``: all that is wrong now, by key; ``notices``: of that, what was not told before."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[BudgetEntry, ...]
     errors: Mapping[str, str]
-    notices: tuple[Notice, ...]
+    notices: tuple[BudgetNotice, ...]
 
 
 def read_entries(
-    config_maps: Mapping[str, ConfigMap], history: History, told: Mapping[str, str], at_ms: int
-) -> Read:
+    config_maps: Mapping[str, BudgetConfigMap], history: History, told: Mapping[str, str], at_ms: int
+) -> EntryChanges:
     """The entries that differ from the newest in the ledger, dated ``at_ms``.
 
     A broken one makes none, so that the last good one stays in force; one that is in no ConfigMap any more
@@ -41,28 +41,31 @@ def read_entries(
     reading = budgets.read(data, entry_value)
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
-    changed = [Entry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
-    ended = [Entry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
+    changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
+    ended = [BudgetEntry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
     errors = _errors(reading)
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     notices = [
-        Notice(elsewhere.get(key, texts[key][1]), "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
+        BudgetNotice(
+            elsewhere.get(key, texts[key][1]), "BrokenBudget", f"{sentence}; {_in_force(history, key)}"
+        )
         for key, sentence in errors.items()
         if told.get(key) != sentence
     ]
     for entry in changed:
         value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
-        sentences = not_built(value, entry.key) if value else ()
+        sentences = ineffective_fields(value, entry.key) if value else ()
         notices += [
-            Notice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}") for sentence in sentences
+            BudgetNotice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}")
+            for sentence in sentences
         ]
     fresh = {entry.key for entry in (*changed, *ended)}
     notices += [
-        Notice(texts[missing.key][1], "MissingGroup", missing.sentence())
+        BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
         for missing in reading.warnings
         if missing.key in fresh or group_key(reading.budgets[missing.key].group) in fresh
     ]
-    return Read((*changed, *ended), errors, tuple(notices))
+    return EntryChanges((*changed, *ended), errors, tuple(notices))
 
 
 def _in_force(history: History, key: str) -> str:
@@ -71,16 +74,16 @@ def _in_force(history: History, key: str) -> str:
     return "there is no earlier one, so what holds is as if it were not there"
 
 
-def _texts(config_maps: Mapping[str, ConfigMap]) -> dict[str, tuple[str, ConfigMap]]:
+def _texts(config_maps: Mapping[str, BudgetConfigMap]) -> dict[str, tuple[str, BudgetConfigMap]]:
     """Each key's text where it counts: in `bursar-budgets`, else in the first ConfigMap by name."""
-    texts: dict[str, tuple[str, ConfigMap]] = {}
+    texts: dict[str, tuple[str, BudgetConfigMap]] = {}
     for each in sorted(config_maps.values(), key=lambda each: (each.name != BUDGETS, each.name)):
         for key, text in each.data:
             texts.setdefault(key, (text, each))
     return texts
 
 
-def _errors(reading: budgets.Reading) -> dict[str, str]:
+def _errors(reading: budgets.ParsedBudgets) -> dict[str, str]:
     sentences: dict[str, list[str]] = {}
     for error in reading.errors:
         sentences.setdefault(error.key, []).append(error.sentence())

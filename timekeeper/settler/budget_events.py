@@ -11,7 +11,7 @@ from typing import Any
 from timekeeper.api_server import ApiServer
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.runtime.log import say
-from timekeeper.settler.budget_entries import Notice
+from timekeeper.settler.budget_entries import BudgetNotice
 
 _MOST_WAITING = 200
 _LONGEST_NOTE = 1000  # characters; the API server takes 1024
@@ -25,10 +25,10 @@ class Announcer:
         self._api = api
         self._namespace = namespace
         self._clock = clock
-        self._waiting: Queue[Notice] = Queue(_MOST_WAITING)
+        self._waiting: Queue[BudgetNotice] = Queue(_MOST_WAITING)
         Thread(target=self._post_all, name="announce", daemon=True).start()
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: BudgetNotice) -> None:
         """Log the notice and post it as an Event."""
         say("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
         try:
@@ -46,7 +46,7 @@ class Announcer:
                 say("event not posted", config_map=notice.config_map.name, error=error)
 
 
-def event(notice: Notice, namespace: str, now_ms: int) -> Mapping[str, Any]:
+def event(notice: BudgetNotice, namespace: str, now_ms: int) -> Mapping[str, Any]:
     """The Event; its name is made of what it says and when, so that no two clash."""
     at = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{notice.reason} {notice.message} {now_ms}".encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ from typing import Any
 
 from timekeeper import metrics
 from timekeeper.api_server import ApiServer, RefusedError
-from timekeeper.core.kube.lease import Lease, Watched, is_free, read_lease, watched, written
+from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.log import say
 
@@ -43,7 +43,7 @@ class Election:
         self._duration_s = max(1, duration_ms // 1000)
         self._every_s = duration_ms / 1000 / _LOOKS
         self._now_s = now_s
-        self._seen: Watched | None = None
+        self._seen: ObservedVersion | None = None
         self._failed = ""
         self.lost = False
 
@@ -71,7 +71,7 @@ class Election:
         """Take or renew the Lease where it can be; None where the API server cannot be asked."""
         try:
             lease = self._read()
-            self._seen = watched(lease, self._seen, self._now_s())
+            self._seen = observe(lease, self._seen, self._now_s())
             holds = is_free(lease, self._me, self._seen, self._now_s()) and self._write(lease, self._me)
         except (UnreachableError, ExpiredError) as error:
             self._say_failed(str(error))
@@ -101,7 +101,7 @@ class Election:
         """Over this version of the Lease or, with None, as a new one; False where another was faster."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody reckons with it
         metadata: dict[str, Any] = {"name": LEASE, "namespace": self._namespace, "labels": _LABELS}
-        spec = written(lease, holder, self._duration_s, now)
+        spec = lease_spec(lease, holder, self._duration_s, now)
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         path = _PATH.format(self._namespace)
         try:

@@ -13,10 +13,10 @@ from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import say
 from timekeeper.settings import Settings
 from timekeeper.settler.budget_events import Announcer
-from timekeeper.settler.cluster.cluster_state import Heard
+from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.election import Election
-from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, sight_of
+from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.settler import Settler, turn
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.retention import keep_folding
@@ -67,13 +67,13 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
         return 1
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.term.number)
-    heard: Queue[Heard] = Queue(_MOST_HEARD)
+    heard: Queue[WatchUpdate] = Queue(_MOST_HEARD)
     for source in sources(settings.namespace):
         start_watching(source, api, heard, now_ms, stop, _failed)
     if settings.retain_ms:
         given = (Fenced(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
-    evictor = Evictor(store, settler.term, api, sight_of(settler), now_ms)
+    evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 
 from timekeeper.accounts.balance import figures_of
-from timekeeper.settler.state.ledger_state import Book
+from timekeeper.settler.state.ledger_state import LedgerState
 
 _PART = 100  # a look may take this part of the time between two
 
 
-class Doubt:
+class SelfCheck:
     """Looks at one namespace after the other, for ever."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
         self._next_s = 0.0
 
-    def look(self, book: Book, began_s: float) -> Iterator[str]:
+    def look(self, book: LedgerState, began_s: float) -> Iterator[str]:
         """What is wrong in the namespace whose turn it is, if any is yet. ``began_s``: by a clock that never
         jumps."""
         if began_s < self._next_s:
@@ -32,7 +32,7 @@ class Doubt:
             self._next_s = ended_s + max(1.0, _PART * (ended_s - began_s))
 
 
-def differences(book: Book, namespace: str) -> Iterator[str]:
+def differences(book: LedgerState, namespace: str) -> Iterator[str]:
     """Where the namespace's sums are not those of its sessions, as of the last tick."""
     tally, now_ms = book.tally, book.tally.at_ms
     sessions = [book.sessions[uid] for uid in tally.sessions_of(namespace) if uid in book.sessions]

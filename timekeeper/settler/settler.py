@@ -9,13 +9,13 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.runtime.log import say
-from timekeeper.settler.budget_entries import Notice, Read, read_entries
-from timekeeper.settler.cluster.cluster_state import Heard, One, World
-from timekeeper.settler.decide.decide import PULSE_MS, Decision, Facts, decide, listed_namespaces
-from timekeeper.settler.self_check import Doubt
+from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
+from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
+from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.database_totals import Database, read_grants
-from timekeeper.settler.state.ledger_state import read_book
-from timekeeper.settler.state.open_session_totals import Tally
+from timekeeper.settler.state.ledger_state import read_ledger_state
+from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
@@ -43,7 +43,7 @@ class Settler:
         self,
         store: Store,
         clock: Clock,
-        tell: Callable[[Notice], None],
+        tell: Callable[[BudgetNotice], None],
         holder: str = "settler",
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,18 +54,18 @@ class Settler:
         self._beats_ms = self._all_beats_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
-        self._doubt = Doubt()
-        self._calm: tuple[int, History, Read] | None = None
+        self._doubt = SelfCheck()
+        self._calm: tuple[int, History, EntryChanges] | None = None
         self._names: tuple[History, int, int, tuple[str, ...]] | None = None
-        self.world = World()
+        self.world = ClusterState()
         self.has_decided = False  # before that, the book says what whoever settled before had heard
         with store.writing() as connection:
             self.term = terms.begin(connection, holder, clock())
-        self.book = read_book(store)  # after that: what the one before us wrote last is in it
+        self.book = read_ledger_state(store)  # after that: what the one before us wrote last is in it
         for error in self.book.history.unread:
             say("stored entry not read", entry=error.key, error=error.sentence())
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: WatchUpdate) -> None:
         """Take in what a watch brought."""
         self.world.apply(heard)
 
@@ -97,7 +97,7 @@ class Settler:
         for fault in self._doubt.look(self.book, began_s):
             metrics.WRONG_SUMS.inc()
             say("sums were wrong", error=fault)
-            self.book.tally = Tally()  # what it knows of before may be wrong too
+            self.book.tally = OpenSessionTotals()  # what it knows of before may be wrong too
         self._doubt.rest(began_s, time.monotonic())
 
     def _say_failed(self, error: str) -> None:
@@ -121,7 +121,7 @@ class Settler:
             self._read_beats(connection, now_ms)
             read_grants(connection, self.book, now_ms)
         history = history_of((*before, *read.entries)) if read.entries else self.book.history
-        facts = Facts(read, history, self._listed(history), Database(self._store), now_ms)
+        facts = TickInputs(read, history, self._listed(history), Database(self._store), now_ms)
         decision = decide(self.world, self.book, facts)
         if decision.changes != Changes():
             with terms.writing(self._store, self.term) as connection:
@@ -130,7 +130,7 @@ class Settler:
         self._take_note(decision, history)
         return decision.changes != Changes()
 
-    def _take_note(self, decision: Decision, history: History) -> None:
+    def _take_note(self, decision: TickDecision, history: History) -> None:
         """The changes are written: book and world go on from there."""
         may_forget = bool(decision.changes.changed or self.world.gone or self.world.relisted)
         self.book.merge(decision.changes, history, decision.kept)
@@ -152,7 +152,7 @@ class Settler:
         self.book.pulse = pulse
         return True
 
-    def _entries(self, now_ms: int) -> Read:
+    def _entries(self, now_ms: int) -> EntryChanges:
         """What the budgets say now. Where that was nothing new, it is not asked again before one of them
         changes."""
         book, budgets = self.book, self.world.budgets
@@ -199,11 +199,11 @@ class Settler:
         took_s = self._seconds() - began_s
         self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
-    def _report(self, decision: Decision, read: Read) -> None:
+    def _report(self, decision: TickDecision, read: EntryChanges) -> None:
         report(self.world, self.book, decision, read, self._tell)
 
 
-def turn(settler: Settler, heard: "Queue[Heard]", stop: Event) -> None:
+def turn(settler: Settler, heard: "Queue[WatchUpdate]", stop: Event) -> None:
     """Until ``stop``: take in what is heard, and tick: now and then, and soon where something changed. A slow
     tick makes the next one later, never the queue longer than it may be."""
     while not stop.is_set():
@@ -213,7 +213,7 @@ def turn(settler: Settler, heard: "Queue[Heard]", stop: Event) -> None:
         _take_in(settler, heard, ended, ended - began)
 
 
-def _take_in(settler: Settler, heard: "Queue[Heard]", from_s: float, took_s: float) -> None:
+def _take_in(settler: Settler, heard: "Queue[WatchUpdate]", from_s: float, took_s: float) -> None:
     """At least for as long as the tick took, so that ticks never take more than half of the time."""
     until_s = from_s + max(TICK_MS / 1000 - took_s, took_s)
     soonest_s = from_s + max(_SOON_MS / 1000 - took_s, took_s)
@@ -223,5 +223,5 @@ def _take_in(settler: Settler, heard: "Queue[Heard]", from_s: float, took_s: flo
         except Empty:
             return
         settler.hear(each)
-        if isinstance(each.what, One) and each.source != "leases":
+        if isinstance(each.what, ItemChanged) and each.source != "leases":
             until_s = min(until_s, max(soonest_s, time.monotonic() + _TOGETHER_MS / 1000))

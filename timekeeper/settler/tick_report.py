@@ -6,15 +6,21 @@ from collections.abc import Callable
 from timekeeper import metrics
 from timekeeper.accounts.changes import Changes
 from timekeeper.runtime.log import say
-from timekeeper.settler.budget_entries import Notice, Read
-from timekeeper.settler.cluster.cluster_state import World
-from timekeeper.settler.decide.decide import Decision
-from timekeeper.settler.state.ledger_state import Book
+from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.decide.decide import TickDecision
+from timekeeper.settler.state.ledger_state import LedgerState
 
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
 
-def report(world: World, book: Book, decision: Decision, read: Read, tell: Callable[[Notice], None]) -> None:
+def report(
+    world: ClusterState,
+    book: LedgerState,
+    decision: TickDecision,
+    read: EntryChanges,
+    tell: Callable[[BudgetNotice], None],
+) -> None:
     """Log and count what was written, before the book takes it in."""
     for notice in read.notices:
         tell(notice)
@@ -38,7 +44,7 @@ def report(world: World, book: Book, decision: Decision, read: Read, tell: Calla
     metrics.BROKEN.set(len(book.errors))
 
 
-def _sessions(decision: Decision) -> None:
+def _sessions(decision: TickDecision) -> None:
     by: Counter[str] = Counter()
     for session in decision.changes.opened:
         doubt = decision.moved.doubts.get(session.uid)
@@ -75,7 +81,7 @@ def _postings(changes: Changes) -> None:
         metrics.POSTINGS.labels(kind).inc(count)
 
 
-def _standings(book: Book, decision: Decision) -> None:
+def _standings(book: LedgerState, decision: TickDecision) -> None:
     """Of thousands of namespaces, those whose statements were made anew."""
     kept, standings = decision.kept, book.standings
     made = kept.statements.namespaces

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.core import names
-from timekeeper.core.budgets.policy import Budget, not_built
+from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import EntryError, group_key, read_entry
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.violation import Violation
@@ -126,7 +126,7 @@ def entries(
             wrong[key] = value
         else:
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
-            for sentence in (*not_built(value, key), *of_group):
+            for sentence in (*ineffective_fields(value, key), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
     return Entries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, Parsed, annotations_of, mapping, parse
+from timekeeper.core.request.request import Json, ParsedRequest, annotations_of, mapping, parse
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, message, shown
 from timekeeper.core.wire import StandingWord
@@ -210,7 +210,7 @@ def _governed(review: Review, request: GPURequest, standing: Standing, terms: Te
     )
 
 
-def undone(pod: Json, parsed: Parsed, terms: Terms) -> Iterator[Violation]:
+def undone(pod: Json, parsed: ParsedRequest, terms: Terms) -> Iterator[Violation]:
     """What is missing of what governing by these terms would have written, by the standing that the pod
     itself records."""
     if parsed.request is None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from timekeeper.core.kube.lease import Watched, is_free, watched
+from timekeeper.core.kube.lease import ObservedVersion, is_free, observe
 from webhook import log
 from webhook.controller import files, plan
 from webhook.controller.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, UnreachableError
@@ -62,14 +62,14 @@ class Election:
     def __init__(self, cluster: Cluster, duration_s: int, now_s: Callable[[], float]) -> None:
         self._cluster, self._duration_s, self._now_s = cluster, duration_s, now_s
         self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-        self._seen: Watched | None = None
+        self._seen: ObservedVersion | None = None
         self._leads: bool | None = None  # not known before the first look
 
     def leads(self) -> bool:
         """Takes or renews the Lease where it can be; False too where the API server cannot be asked."""
         try:
             lease = self._cluster.lease(LEASE)
-            self._seen = watched(lease, self._seen, self._now_s())
+            self._seen = observe(lease, self._seen, self._now_s())
             leads = is_free(lease, self._me, self._seen, self._now_s()) and self._cluster.hold(
                 LEASE, lease, self._me, self._duration_s
             )

@@ -4,8 +4,8 @@ namespace. Pure."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from timekeeper.core.budgets.policy import Budget, Settings
-from timekeeper.core.budgets.reader import Reading
+from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.wire import StandingWord
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import Mode, PriorityClass, Standing, Terms
@@ -60,9 +60,9 @@ def flags_of(terms: Terms) -> Terms:
     return replace(terms, known=True, sidecar=sidecar)
 
 
-def table_of(reading: Reading) -> Table:
+def table_of(reading: ParsedBudgets) -> Table:
     """The table of standings that these budgets would give while nothing is spent."""
-    settings = reading.settings or Settings()
+    settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
     own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}
     return Table(
@@ -76,7 +76,7 @@ def table_of(reading: Reading) -> Table:
     )
 
 
-def _settings(settings: Settings) -> TableSettings:
+def _settings(settings: BudgetSettings) -> TableSettings:
     return TableSettings(
         mode=_mode(settings.mode),
         scheduler_name=settings.scheduler_name,

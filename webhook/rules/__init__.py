@@ -5,7 +5,7 @@ Bursar, ways to cards that were not asked for, ways past the scheduler, and limi
 Each violation is found whatever else is wrong with the pod, and whatever its rule's mode is.
 """
 
-from timekeeper.core.request.request import Json, Parsed, parse
+from timekeeper.core.request.request import Json, ParsedRequest, parse
 from timekeeper.core.violation import Violation
 from webhook.policy import Terms
 from webhook.rules.forged import OURS, OWNED, forged, is_owned, named_as_ours
@@ -23,7 +23,7 @@ def violations(pod: Json, terms: Terms) -> tuple[Violation, ...]:
     return judged(pod, parse(pod), terms)
 
 
-def judged(pod: Json, parsed: Parsed, terms: Terms) -> tuple[Violation, ...]:
+def judged(pod: Json, parsed: ParsedRequest, terms: Terms) -> tuple[Violation, ...]:
     """`violations`, for who has parsed the pod already."""
     found = (*parsed.violations, *forged(pod, parsed.request))
     if parsed.request is None and not parsed.violations:

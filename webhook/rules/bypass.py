@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, Parsed, containers, mapping
+from timekeeper.core.request.request import Json, ParsedRequest, containers, mapping
 from timekeeper.core.violation import Violation, shown
 from webhook.rules.denylist import RUNTIME_CLASSES
 from webhook.rules.isolation import reaching
@@ -18,7 +18,7 @@ _GPU_CLASS = re.compile(r"(.*[.-])?(gpu|mig|vgpu)([.-]|$)")
 _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
-def ways_around(pod: Json, parsed: Parsed) -> tuple[Violation, ...]:
+def ways_around(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
     """The ways to a GPU past every request that a pod takes. Of one that makes a request, well or badly,
     device classes alone: the rest meets the rules."""
     classes = tuple(_device_classes(pod))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.budgets.policy import GPU_HOUR, Budget, Settings, not_built
+from timekeeper.core.budgets.policy import GPU_HOUR, Budget, BudgetSettings, ineffective_fields
 from timekeeper.core.budgets.reader import EntryError, read, read_entry
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 
@@ -67,7 +67,7 @@ def test_every_field_of_a_budget_is_read() -> None:
 
 
 def test_every_setting_is_read() -> None:
-    assert read_entry("_settings", SETTINGS) == Settings(
+    assert read_entry("_settings", SETTINGS) == BudgetSettings(
         time_zone="Europe/Berlin",
         weights=(("H100", 2500), ("T4", 350)),
         in_budget_class="high",
@@ -184,7 +184,7 @@ def test_a_bad_entry_harms_no_other() -> None:
     )
 
     assert reading.budgets == {"a": Budget(amount=GPU_HOUR)}
-    assert reading.settings == Settings(mode="observe")
+    assert reading.settings == BudgetSettings(mode="observe")
     assert reading.broken == {"b"}
 
 
@@ -202,20 +202,20 @@ def test_what_is_not_built_yet_is_said() -> None:
     entry = read_entry("team-a", WHOLE.replace("deprioritize", "evict"))
 
     assert isinstance(entry, Budget)
-    assert {sentence.split(":")[0] for sentence in not_built(entry)} == {
+    assert {sentence.split(":")[0] for sentence in ineffective_fields(entry)} == {
         "onExhausted",
         "maxGPUs",
     }
-    assert "evict acts as deprioritize" in not_built(entry)[0]
-    assert not_built(Budget(amount=1, on_exhausted="deprioritize")) == ()
-    assert not_built(Budget(amount=1, on_exhausted="deny")) == ()
+    assert "evict acts as deprioritize" in ineffective_fields(entry)[0]
+    assert ineffective_fields(Budget(amount=1, on_exhausted="deprioritize")) == ()
+    assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
 
 def test_all_that_the_settings_ask_is_done() -> None:
     entry = read_entry("_settings", SETTINGS)
 
-    assert isinstance(entry, Settings)
-    assert not_built(entry, "_settings") == ()
+    assert isinstance(entry, BudgetSettings)
+    assert ineffective_fields(entry, "_settings") == ()
 
 
 def test_what_has_no_effect_where_it_stands_is_said() -> None:
@@ -232,9 +232,9 @@ def test_what_has_no_effect_where_it_stands_is_said() -> None:
         overuse_grace_ms=0,
     )
 
-    assert not_built(once, "team-a") == ("carryOver: it has no effect where the period is once",)
-    assert not_built(group, "team-a") == ()
-    assert [sentence.split(":")[0] for sentence in not_built(group, "_group.lab")] == [
+    assert ineffective_fields(once, "team-a") == ("carryOver: it has no effect where the period is once",)
+    assert ineffective_fields(group, "team-a") == ()
+    assert [sentence.split(":")[0] for sentence in ineffective_fields(group, "_group.lab")] == [
         "mode",
         "rules",
         "exempt",
@@ -246,8 +246,10 @@ def test_what_has_no_effect_where_it_stands_is_said() -> None:
 
 
 def test_a_price_and_its_currency_may_stand_in_the_settings() -> None:
-    assert read_entry("_settings", "price: 1.25\ncurrency: EUR") == Settings(price="1.25", currency="EUR")
-    assert read_entry("_settings", "") == Settings(price="", currency="USD")
+    assert read_entry("_settings", "price: 1.25\ncurrency: EUR") == BudgetSettings(
+        price="1.25", currency="EUR"
+    )
+    assert read_entry("_settings", "") == BudgetSettings(price="", currency="USD")
 
 
 @pytest.mark.parametrize("currency", ["eur", "EURO", "E1R", "€", "''", "[EUR]"])
@@ -304,7 +306,7 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
     [("on", "on"), ("true", "on"), ("container", "container"), ("off", "off"), ('"false"', "off")],
 )
 def test_the_sidecar_is_on_off_or_a_plain_container(text: str, sidecar: str) -> None:
-    assert read_entry("_settings", f"sidecar: {text}") == Settings(sidecar=sidecar)
+    assert read_entry("_settings", f"sidecar: {text}") == BudgetSettings(sidecar=sidecar)
 
 
 def test_a_rule_that_does_not_exist_is_told_with_those_that_do() -> None:

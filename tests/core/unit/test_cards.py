@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.request import cards
-from timekeeper.core.request.cards import UndecodableError, Use
+from timekeeper.core.request.cards import CardAmount, UndecodableError
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
@@ -88,12 +88,12 @@ def test_a_placement_survives_its_annotation(containers: dict[str, tuple[Slice, 
 def test_a_share_takes_the_same_share_of_memory_rounded_down() -> None:
     half = cards.need(Ask(1, 500, 0), SMALL)
 
-    assert half == Use(500, 7554)
+    assert half == CardAmount(500, 7554)
     assert 2 * half.memory_mib <= SMALL.memory_mib
 
 
 def test_a_whole_card_takes_all_of_its_memory() -> None:
-    assert cards.need(Ask(1, 1000, 0), SMALL) == Use(1000, 15109)
+    assert cards.need(Ask(1, 1000, 0), SMALL) == CardAmount(1000, 15109)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_containers_add_up_and_init_containers_reuse_what_is_theirs() -> None:
         )
     )
 
-    assert cards.use_of(request, on_one_card) == {"GPU-0": Use(500, 40960)}
+    assert cards.amounts_by_card(request, on_one_card) == {"GPU-0": CardAmount(500, 40960)}
 
 
 def test_an_init_container_runs_beside_the_native_sidecars_that_stand_before_it() -> None:
@@ -149,7 +149,7 @@ def test_an_init_container_runs_beside_the_native_sidecars_that_stand_before_it(
     amounts = {"side": 1000, "i": 4000, "late": 500, "a": 3000}
     placement = Placement(tuple((name, (Slice("GPU-0", 0, 0, mib),)) for name, mib in amounts.items()))
 
-    assert cards.use_of(request, placement) == {"GPU-0": Use(0, 5000)}
+    assert cards.amounts_by_card(request, placement) == {"GPU-0": CardAmount(0, 5000)}
 
 
 def placed(name: str = "main", uuid: str = "GPU-0", share: int = 500, memory: int = 40960) -> Placement:
@@ -176,27 +176,27 @@ def test_two_cards_must_be_two() -> None:
 @pytest.mark.parametrize(
     ("use", "charge_by", "weights", "rate"),
     [
-        (Use(500, 40960), "dominant", (), 500),
-        (Use(100, 65536), "dominant", (), 800),
-        (Use(100, 65536), "compute", (), 100),
-        (Use(100, 65536), "memory", (), 800),
-        (Use(100, 65536), "mean", (), 450),
-        (Use(1, 81), "mean", (), 1),
-        (Use(0, 1), "dominant", (), 1),
-        (Use(500, 40960), "dominant", (("A100", 2500),), 1250),
-        (Use(333, 0), "dominant", (("A100", 350),), 117),
-        (Use(500, 40960), "dominant", (("A100", 2500), ("A100-SXM4-80GB", 3000)), 1500),
-        (Use(500, 40960), "dominant", (("H100", 2500),), 500),
+        (CardAmount(500, 40960), "dominant", (), 500),
+        (CardAmount(100, 65536), "dominant", (), 800),
+        (CardAmount(100, 65536), "compute", (), 100),
+        (CardAmount(100, 65536), "memory", (), 800),
+        (CardAmount(100, 65536), "mean", (), 450),
+        (CardAmount(1, 81), "mean", (), 1),
+        (CardAmount(0, 1), "dominant", (), 1),
+        (CardAmount(500, 40960), "dominant", (("A100", 2500),), 1250),
+        (CardAmount(333, 0), "dominant", (("A100", 350),), 117),
+        (CardAmount(500, 40960), "dominant", (("A100", 2500), ("A100-SXM4-80GB", 3000)), 1500),
+        (CardAmount(500, 40960), "dominant", (("H100", 2500),), 500),
     ],
 )
 def test_the_rate_is_the_dominant_part_times_the_weight_rounded_up(
-    use: Use, charge_by: str, weights: tuple[tuple[str, int], ...], rate: int
+    use: CardAmount, charge_by: str, weights: tuple[tuple[str, int], ...], rate: int
 ) -> None:
     assert cards.rate({"GPU-0": use}, (A100,), weights, charge_by) == rate
 
 
 def test_the_rate_of_several_cards_is_their_sum() -> None:
-    uses = {"GPU-0": Use(1000, 81920), "GPU-1": Use(250, 3777)}
+    uses = {"GPU-0": CardAmount(1000, 81920), "GPU-1": CardAmount(250, 3777)}
 
     assert cards.rate(uses, (A100, SMALL), (("A100", 1000), ("T4", 350))) == 1000 + 88
 

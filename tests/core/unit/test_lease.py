@@ -1,12 +1,12 @@
 """A Lease by which processes elect: the pure part."""
 
-from timekeeper.core.kube.lease import Lease, Watched, is_free, read_lease, watched, written
+from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 
 THEIRS = Lease("you", 15, "7", 3)
 
 
 def test_a_lease_is_free_where_it_is_mine_nobodys_or_unrenewed_for_as_long_as_it_lasts_by_our_clock() -> None:
-    seen = Watched("7", 100.0)
+    seen = ObservedVersion("7", 100.0)
 
     assert is_free(None, "me", None, 0.0)
     assert is_free(Lease("", 15, "7"), "me", None, 0.0)
@@ -17,17 +17,17 @@ def test_a_lease_is_free_where_it_is_mine_nobodys_or_unrenewed_for_as_long_as_it
 
 
 def test_a_version_counts_from_when_we_first_saw_it() -> None:
-    first = watched(THEIRS, None, 5.0)
+    first = observe(THEIRS, None, 5.0)
 
-    assert first == Watched("7", 5.0)
-    assert watched(THEIRS, first, 9.0) == first
-    assert watched(Lease("you", 15, "8"), first, 9.0) == Watched("8", 9.0)
-    assert watched(None, first, 9.0) is None
+    assert first == ObservedVersion("7", 5.0)
+    assert observe(THEIRS, first, 9.0) == first
+    assert observe(Lease("you", 15, "8"), first, 9.0) == ObservedVersion("8", 9.0)
+    assert observe(None, first, 9.0) is None
 
 
 def test_what_is_written_is_read_back_and_counts_the_changes_of_holder() -> None:
     for lease, holder, changes in ((None, "me", 0), (THEIRS, "me", 4), (THEIRS, "you", 3), (THEIRS, "", 4)):
-        spec = written(lease, holder, 15, "2026-11-20T00:00:00.000000Z")
+        spec = lease_spec(lease, holder, 15, "2026-11-20T00:00:00.000000Z")
         assert read_lease({"metadata": {"resourceVersion": "9"}, "spec": spec}) == Lease(
             holder, 15, "9", changes
         )

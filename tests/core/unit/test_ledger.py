@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.budgets.policy import GPU_HOUR, PERIODS, Settings
+from timekeeper.core.budgets.policy import GPU_HOUR, PERIODS, BudgetSettings
 from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
@@ -22,7 +22,7 @@ from timekeeper.core.ledger.metering import (
 )
 
 HOUR_MS = 3_600_000
-SETTINGS = Settings(start_grace_ms=600_000)
+SETTINGS = BudgetSettings(start_grace_ms=600_000)
 
 
 def at(text: str) -> int:
@@ -123,7 +123,7 @@ def test_proof_comes_before_estimates_and_nothing_comes_before_evidence(
 
 
 def test_holding_is_charged_from_bind_where_the_settings_say_so() -> None:
-    from_bind = Settings(charge_from="bound")
+    from_bind = BudgetSettings(charge_from="bound")
 
     assert witnessed(Evidence(50, started_ms=100, ended_ms=300), from_bind, 900).interval == Interval(50, 300)
     assert witnessed(Evidence(50, ended_ms=0, watermark_ms=200), from_bind, 900).interval == Interval(50, 200)

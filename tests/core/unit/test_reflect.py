@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from timekeeper.core.kube.reflector import (
-    Changed,
-    Event,
     ExpiredError,
-    Failed,
-    Listed,
-    Progress,
+    ObjectChanged,
+    ObjectsListed,
     UnreachableError,
+    WatchEvent,
+    WatchFailed,
+    WatchProgress,
     reflect,
 )
 
@@ -45,7 +45,7 @@ class Server:
                 raise event
             yield event
 
-    def events(self, count: int) -> list[Event]:
+    def events(self, count: int) -> list[WatchEvent]:
         return list(itertools.islice(reflect(self.list_all, self.watch, self.waits.append), count))
 
 
@@ -57,11 +57,11 @@ def test_a_list_is_followed_by_a_watch_from_its_version_and_each_change_moves_it
     )
 
     assert server.events(5) == [
-        Listed((a,)),
-        Changed(b, False),
-        Changed(thing("a", "8"), True),
-        Progress(),
-        Progress(),
+        ObjectsListed((a,)),
+        ObjectChanged(b, False),
+        ObjectChanged(thing("a", "8"), True),
+        WatchProgress(),
+        WatchProgress(),
     ]
     assert server.asked == ["list", "watch 5", "watch 8"]
 
@@ -69,7 +69,7 @@ def test_a_list_is_followed_by_a_watch_from_its_version_and_each_change_moves_it
 def test_a_bookmark_moves_the_version_on() -> None:
     server = Server([((), "1")], [[{"type": "BOOKMARK", "object": thing("", "90")}], []])
 
-    assert server.events(3) == [Listed(()), Progress(), Progress()]
+    assert server.events(3) == [ObjectsListed(()), WatchProgress(), WatchProgress()]
     assert server.events(0) == []
     assert server.asked == ["list", "watch 1"]
 
@@ -78,7 +78,7 @@ def test_an_expired_version_leads_to_a_new_list() -> None:
     gone = {"type": "ERROR", "object": {"code": 410}}
     server = Server([((), "1"), ((thing("x", "9"),), "9"), ((), "12")], [[gone], [ExpiredError()]])
 
-    assert server.events(3) == [Listed(()), Listed((thing("x", "9"),)), Listed(())]
+    assert server.events(3) == [ObjectsListed(()), ObjectsListed((thing("x", "9"),)), ObjectsListed(())]
     assert server.asked == ["list", "watch 1", "list", "watch 9", "list"]
 
 
@@ -89,11 +89,11 @@ def test_a_server_that_fails_is_asked_again_ever_more_slowly_and_from_where_we_w
     )
 
     assert server.events(5) == [
-        Failed("refused"),
-        Failed("refused"),
-        Listed(()),
-        Failed("reset"),
-        Changed(thing("n", "4"), False),
+        WatchFailed("refused"),
+        WatchFailed("refused"),
+        ObjectsListed(()),
+        WatchFailed("reset"),
+        ObjectChanged(thing("n", "4"), False),
     ]
     assert server.waits[:3] == [200, 400, 800]
     assert server.asked == ["list", "list", "list", "watch 3", "watch 3"]

@@ -18,7 +18,7 @@ from tests.deploy.reading import (
     workloads,
 )
 from timekeeper.core.budgets import reader as budgets
-from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.budgets.policy import ineffective_fields
 
 pytestmark = pytest.mark.cluster
 
@@ -140,7 +140,7 @@ def test_the_sample_budgets_are_accepted_and_every_entry_is_good_and_built(
     assert done.returncode == 0, done.stderr
     assert not reading.errors
     assert reading.settings is not None
-    assert {name: not_built(budget) for name, budget in reading.budgets.items()} == {
+    assert {name: ineffective_fields(budget) for name, budget in reading.budgets.items()} == {
         "team-a": (),
         "team-b": (),
         "team-c": (),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.budgets.reader import EntryError, read, read_entry
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -26,7 +26,7 @@ def test_the_budgets_that_are_shown_are_read_and_all_they_ask_is_done() -> None:
     reading = read({"bursar-budgets": yaml.safe_load(block)["data"]})
 
     assert (reading.errors, reading.warnings) == ((), ())
-    assert [not_built(budget, key) for key, budget in reading.budgets.items()] == [()] * 5
+    assert [ineffective_fields(budget, key) for key, budget in reading.budgets.items()] == [()] * 5
     assert reading.settings is not None
 
 

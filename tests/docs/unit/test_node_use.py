@@ -12,7 +12,7 @@ from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.settler.evictions import notices as telling
 
 PAGE = (Path(__file__).parents[3] / "docs" / "node-use.md").read_text()
@@ -60,4 +60,4 @@ def test_what_becomes_of_an_eviction_and_its_bounds_are_told() -> None:
     )
     assert f"after {evictions.FIRST_PAUSE_MS // 1000} s, 1, 2, 4 and 8 minutes, then each" in text
     assert f"then each {evictions.LONGEST_PAUSE_MS // 60_000} minutes" in text
-    assert (overuse.FRESH_MS, Settings().overuse_grace_ms) == (120_000, 600_000)
+    assert (overuse.FRESH_MS, BudgetSettings().overuse_grace_ms) == (120_000, 600_000)

@@ -10,7 +10,7 @@ from sidecar.node.state import holders
 from sidecar.node.state.holders import HoldersRecord, Observation
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import PodState
-from timekeeper.core.kube.holders import MOST_CLOSED, Present, decode_holders
+from timekeeper.core.kube.holders import MOST_CLOSED, NodeHolders, decode_holders
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 NEW = HoldersRecord(BOOT, False, {}, "")
@@ -183,7 +183,7 @@ def test_a_reason_closes_the_node_and_none_opens_it() -> None:
 def test_the_text_is_what_the_readers_read() -> None:
     held = HoldersRecord(BOOT, True, {"a": ("GPU-1", "GPU-2"), "b": ()}, "a pod …")
 
-    assert decode_holders(holders.text(held)) == Present(
+    assert decode_holders(holders.text(held)) == NodeHolders(
         BOOT, True, {"a": ("GPU-1", "GPU-2"), "b": ()}, "a pod …"
     )
 

@@ -13,7 +13,13 @@ import pytest
 
 from scheduler_ext.cache.informers import PODS, Kind, events
 from tests.scheduler_ext.apiserver import ApiServer
-from timekeeper.core.kube.reflector import Changed, Event, Failed, Listed, Progress
+from timekeeper.core.kube.reflector import (
+    ObjectChanged,
+    ObjectsListed,
+    WatchEvent,
+    WatchFailed,
+    WatchProgress,
+)
 from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
@@ -94,26 +100,26 @@ def serving(script: Scripted) -> Iterator[str]:
         server.server_close()
 
 
-def names(found: list[Event]) -> list[str]:
+def names(found: list[WatchEvent]) -> list[str]:
     """The events in short: a list, a change or an end of an object, progress, a failure."""
     short = []
     for each in found:
-        if isinstance(each, Listed):
+        if isinstance(each, ObjectsListed):
             short.append("list")
-        elif isinstance(each, Changed):
+        elif isinstance(each, ObjectChanged):
             short.append(("-" if each.deleted else "+") + each.item["metadata"]["name"])
         else:
-            short.append("progress" if isinstance(each, Progress) else "failed")
+            short.append("progress" if isinstance(each, WatchProgress) else "failed")
     return short
 
 
 @pytest.fixture
 def heard(
     api: ApiServer, tmp_path: Path
-) -> Callable[[Scripted, int], tuple[list[str], list[int], list[Event]]]:
+) -> Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent]]]:
     """The first events of a scripted server, and how long was waited in between."""
 
-    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[Event]]:
+    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[WatchEvent]]:
         waits: list[int] = []
         kind: Kind[Json] = Kind(PODS, dict, print, print, print)
         with serving(script) as url:
@@ -126,7 +132,7 @@ def heard(
     return hear
 
 
-Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[Event]]]
+Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent]]]
 
 
 def test_a_stream_that_is_closed_is_resumed_where_it_ended(heard: Heard) -> None:
@@ -208,4 +214,4 @@ def test_a_server_that_expires_everything_at_once_is_not_asked_in_a_tight_loop(h
 def test_a_failure_says_what_was_wrong(heard: Heard) -> None:
     _, _, found = heard(Scripted(500), 2)
 
-    assert found[1] == Failed("status 500")
+    assert found[1] == WatchFailed("status 500")

@@ -6,55 +6,61 @@ import pytest
 
 from tests.timekeeper.worlds import READ, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper import metrics
-from timekeeper.accounts.pods import Pod, Unreadable, read_pod
-from timekeeper.core.budgets.policy import Settings
-from timekeeper.settler.cluster.cluster_state import MOST_UNREADABLE, All, Heard, One, World
-from timekeeper.settler.state.unbound_pods import MOST_ESTIMATES, MOST_PASSED, Waits
+from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.settler.cluster.cluster_state import (
+    MOST_UNREADABLE,
+    ClusterState,
+    ItemChanged,
+    ListReplaced,
+    WatchUpdate,
+)
+from timekeeper.settler.state.unbound_pods import MOST_ESTIMATES, MOST_PASSED, UnboundPods
 
 
-def waiting(number: int, models: tuple[str, ...] = ()) -> Pod:
+def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
     """A pod without a node; its request differs with ``models``."""
     pod = read_pod(gpu_pod(f"p{number}", node="", created_ms=T0))
-    assert isinstance(pod, Pod)
+    assert isinstance(pod, LedgerPod)
     return replace(pod, request=replace(pod.request, models=models))
 
 
-def heard(world: World, *pods: Pod, deleted: bool = False) -> None:
+def heard(world: ClusterState, *pods: LedgerPod, deleted: bool = False) -> None:
     for pod in pods:
-        world.apply(Heard("pods", T0, One(pod, deleted)))
+        world.apply(WatchUpdate("pods", T0, ItemChanged(pod, deleted)))
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> ClusterState:
+    made = ClusterState()
     read = READ["nodes"](node(cards=2))
     assert read is not None
-    made.apply(Heard("nodes", T0, All((read,))))
+    made.apply(WatchUpdate("nodes", T0, ListReplaced((read,))))
     return made
 
 
-def test_estimates_of_requests_that_tenants_word_anew_are_let_go(world: World) -> None:
-    waits = Waits()
+def test_estimates_of_requests_that_tenants_word_anew_are_let_go(world: ClusterState) -> None:
+    waits = UnboundPods()
     for number in range(3 * MOST_ESTIMATES // 2):
         heard(world, waiting(0, ("A100", f"x{number}")))
-        waits.follow(world, Settings(), T0)
+        waits.follow(world, BudgetSettings(), T0)
 
     assert 0 < len(waits._estimates) <= MOST_ESTIMATES
     assert waits.rates == {"team-a": 1000}
 
 
-def test_pods_that_come_and_go_leave_no_moments_behind(world: World) -> None:
-    waits = Waits()
+def test_pods_that_come_and_go_leave_no_moments_behind(world: ClusterState) -> None:
+    waits = UnboundPods()
     heard(world, waiting(0))
     for number in range(1, 4000):
         heard(world, waiting(number))
-        waits.follow(world, Settings(), T0)
+        waits.follow(world, BudgetSettings(), T0)
         heard(world, waiting(number), deleted=True)
-        waits.follow(world, Settings(), T0)
+        waits.follow(world, BudgetSettings(), T0)
 
     assert len(waits._too_old) <= MOST_PASSED + 4
     assert waits.rates == {"team-a": 1000}
-    waits.follow(world, Settings(), T0 + Settings().lookahead_ms)
+    waits.follow(world, BudgetSettings(), T0 + BudgetSettings().lookahead_ms)
     assert waits.rates == {}  # the one that waits still was not forgotten
 
 
@@ -62,9 +68,13 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
     town.begin(("nodes", node()), ("leases", lease(T0)))
     before = metrics.UNREADABLE_PODS._value.get()
     for number in range(MOST_UNREADABLE + 7):
-        item = Unreadable(f"uid-{number}", "team-a", f"p{number}", "no")
-        town.settler.hear(Heard("pods", T0, One(item, deleted=False)))
-    town.settler.hear(Heard("pods", T0, One(Unreadable("uid-1", "team-a", "p1", "still no"), deleted=False)))
+        item = UnreadablePod(f"uid-{number}", "team-a", f"p{number}", "no")
+        town.settler.hear(WatchUpdate("pods", T0, ItemChanged(item, deleted=False)))
+    town.settler.hear(
+        WatchUpdate(
+            "pods", T0, ItemChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
+        )
+    )
     assert (len(town.settler.world.unreadable), town.settler.world.unnamed) == (MOST_UNREADABLE, 7)
 
     town.clock.turn(SECOND)

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
-from timekeeper.settler.budget_entries import Read
-from timekeeper.settler.decide.decide import Decision
+from timekeeper.settler.budget_entries import EntryChanges
+from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store
 from timekeeper.store.writes import heartbeats as beats
@@ -178,7 +178,7 @@ class DiesAfterCommit(Settler):
     dies_at = -1
     commits = 0
 
-    def _report(self, decision: Decision, read: Read) -> None:
+    def _report(self, decision: TickDecision, read: EntryChanges) -> None:
         self.commits += 1
         if self.commits == self.dies_at:
             raise KilledError

@@ -27,7 +27,7 @@ from tests.timekeeper.worlds import (
     token,
 )
 from timekeeper.accounts.card_use.evictions import RESULTS, Result
-from timekeeper.accounts.pods import Pod, read_pod
+from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.api_server import ApiServer, connect
 from timekeeper.settler.evictions.evictor import (
     LOOK_S,
@@ -35,7 +35,7 @@ from timekeeper.settler.evictions.evictor import (
     Evictor,
     keep_evicting,
     may_be_evicted,
-    sight_of,
+    view_of,
 )
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, PodNotice, pod_event
 from timekeeper.store.engine.engine import UnavailableError
@@ -73,7 +73,7 @@ class Overused:
         settler = self.town.settler
         town = self.town
         served = server or self._server
-        return Evictor(town.store, settler.term, served, sight_of(settler), town.clock, self.steady)
+        return Evictor(town.store, settler.term, served, view_of(settler), town.clock, self.steady)
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -272,7 +272,7 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
 def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(other: Json, may: bool) -> None:
     running = read_pod(gpu_pod(started_ms=T0))
 
-    assert isinstance(running, Pod)
+    assert isinstance(running, LedgerPod)
     assert may_be_evicted(replace(running, **other), "n1") is may
 
 

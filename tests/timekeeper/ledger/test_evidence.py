@@ -21,7 +21,7 @@ from tests.timekeeper.worlds import (
     node,
 )
 from tests.worlds import terminated
-from timekeeper.settler.cluster.cluster_state import Heard, Quiet
+from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
 
 START = T0 + 2 * SECOND
 
@@ -516,10 +516,10 @@ def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) ->
 
 def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town) -> None:
     world = town.settler.world
-    world.apply(Heard("nodes", T0, Quiet()))
+    world.apply(WatchUpdate("nodes", T0, StreamAlive()))
     assert world.heard_ms == 0
 
-    world.apply(Heard("pods", T0, Quiet()))
+    world.apply(WatchUpdate("pods", T0, StreamAlive()))
     assert world.heard_ms == T0
 
 

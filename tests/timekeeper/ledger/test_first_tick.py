@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.settler.settler import Settler
-from timekeeper.settler.state.open_session_totals import Tally
+from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 
 HOURLY = "gpuHours: 10\nperiod: hour\ncarryOver: 0.5"
 
@@ -118,7 +118,7 @@ def test_periods_in_which_nothing_ran_and_nobody_looked_are_not_asked_for_one_by
 
 
 def test_what_a_tick_that_was_not_written_found_moved_is_not_forgotten() -> None:
-    tally = Tally(touched={"team-a": T0})
+    tally = OpenSessionTotals(touched={"team-a": T0})
 
     assert tally.anew(0).touched == {"team-a": T0}
 

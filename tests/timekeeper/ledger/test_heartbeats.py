@@ -27,7 +27,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.accounts.card_use.figures import Cards, Figure, Used, by_hour, cards_of
+from timekeeper.accounts.card_use.figures import CardSample, SessionCards, UsageTotals, by_hour, cards_of
 from timekeeper.accounts.intervals import MOST_A_SECOND, MOST_MS, interval_ms
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 from timekeeper.store.writes import heartbeats as beats
@@ -245,7 +245,7 @@ def tell(
     return town.post("/v1/heartbeats", body, mine).status_code
 
 
-def used(town: Town, uid: str = "uid-p") -> dict[int, Used]:
+def used(town: Town, uid: str = "uid-p") -> dict[int, UsageTotals]:
     with town.store.reading() as connection:
         return figures.hours(connection, uid)
 
@@ -255,7 +255,7 @@ def test_a_whole_cards_figures_are_the_pods_own_for_the_time_since_the_beat_befo
     running.clock.turn(5 * SECOND)
     tell(running, 2, (0, [figure(utilisation=40)]))
 
-    assert used(running) == {T0: Used(5 * SECOND, 400 * 5 * SECOND, 8_000 * 5 * SECOND)}
+    assert used(running) == {T0: UsageTotals(5 * SECOND, 400 * 5 * SECOND, 8_000 * 5 * SECOND)}
 
 
 def test_figures_of_a_shared_card_are_the_pods_own_only_where_the_sidecar_says_so(running: Town) -> None:
@@ -263,7 +263,7 @@ def test_figures_of_a_shared_card_are_the_pods_own_only_where_the_sidecar_says_s
         tell(running, sequence, (0, [figure("GPU-1", scope=scope)]), pod=HALF)
         running.clock.turn(SECOND)
 
-    assert used(running, "uid-half") == {T0: Used(SECOND, 500 * SECOND, 8_000 * SECOND)}
+    assert used(running, "uid-half") == {T0: UsageTotals(SECOND, 500 * SECOND, 8_000 * SECOND)}
 
 
 def test_what_is_repeated_reordered_or_late_adds_no_use_twice(running: Town) -> None:
@@ -274,7 +274,7 @@ def test_what_is_repeated_reordered_or_late_adds_no_use_twice(running: Town) -> 
         running.clock.turn(SECOND)
     tell(running, 1, (9_000, [figure(utilisation=100)]), boot="another run")
 
-    assert used(running) == {T0: Used(10 * SECOND, 500 * 10 * SECOND, 8_000 * 10 * SECOND)}
+    assert used(running) == {T0: UsageTotals(10 * SECOND, 500 * 10 * SECOND, 8_000 * 10 * SECOND)}
 
 
 def test_a_beat_after_a_silence_stands_for_two_intervals_at_most(running: Town) -> None:
@@ -282,7 +282,7 @@ def test_a_beat_after_a_silence_stands_for_two_intervals_at_most(running: Town) 
     running.clock.turn(30 * MINUTE)
     tell(running, 2, (0, [figure()]))
 
-    assert used(running) == {T0: Used(10 * SECOND, 500 * 10 * SECOND, 8_000 * 10 * SECOND)}
+    assert used(running) == {T0: UsageTotals(10 * SECOND, 500 * 10 * SECOND, 8_000 * 10 * SECOND)}
 
 
 def test_spooled_figures_fall_into_the_hours_in_which_they_were_taken(running: Town) -> None:
@@ -292,8 +292,8 @@ def test_spooled_figures_fall_into_the_hours_in_which_they_were_taken(running: T
 
     # the first beat stands for the ten seconds before it, the second for the five between them
     assert used(running) == {
-        T0: Used(13 * SECOND, (10 * 500 + 3 * 1000) * SECOND, 13 * 8_000 * SECOND),
-        T0 + HOUR: Used(2 * SECOND, 2 * 1000 * SECOND, 2 * 8_000 * SECOND),
+        T0: UsageTotals(13 * SECOND, (10 * 500 + 3 * 1000) * SECOND, 13 * 8_000 * SECOND),
+        T0 + HOUR: UsageTotals(2 * SECOND, 2 * 1000 * SECOND, 2 * 8_000 * SECOND),
     }
 
 
@@ -313,24 +313,24 @@ def test_an_ended_pod_uses_nothing_after_its_end(running: Town) -> None:
     tell(running, 2, (0, [figure()]))
     tell(running, 3, (0, [figure()]))
 
-    assert used(running) == {T0: Used(2 * SECOND, 500 * 2 * SECOND, 8_000 * 2 * SECOND)}
+    assert used(running) == {T0: UsageTotals(2 * SECOND, 500 * 2 * SECOND, 8_000 * 2 * SECOND)}
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ([figure(utilisation=10_000)], Used(1_000, 1_000 * 1_000, 8_000 * 1_000)),
-        ([figure(memory_mib=2**31)], Used(1_000, 500 * 1_000, 2**20 * 1_000)),
-        ([figure()] * 64, Used(1_000, 500 * 1_000, 8_000 * 1_000)),
-        ([figure(), figure("GPU-1", scope="exclusive")], Used(1_000, 500 * 1_000, 8_000 * 1_000)),
-        ([figure(memory_mib=None)], Used(1_000, 500 * 1_000, 0)),
+        ([figure(utilisation=10_000)], UsageTotals(1_000, 1_000 * 1_000, 8_000 * 1_000)),
+        ([figure(memory_mib=2**31)], UsageTotals(1_000, 500 * 1_000, 2**20 * 1_000)),
+        ([figure()] * 64, UsageTotals(1_000, 500 * 1_000, 8_000 * 1_000)),
+        ([figure(), figure("GPU-1", scope="exclusive")], UsageTotals(1_000, 500 * 1_000, 8_000 * 1_000)),
+        ([figure(memory_mib=None)], UsageTotals(1_000, 500 * 1_000, 0)),
         ([figure("'; DROP TABLE figures; --", scope="exclusive")], None),
         ([figure("\u0000", scope="exclusive")], None),
     ],
     ids=["percent", "memory", "one card often", "a card of others", "no memory", "unknown", "NUL"],
 )
 def test_figures_that_cannot_be_are_clamped_or_dropped(
-    running: Town, told: list[Json], expected: Used | None
+    running: Town, told: list[Json], expected: UsageTotals | None
 ) -> None:
     tell(running, 1, (0, told))
     running.clock.turn(SECOND)
@@ -341,11 +341,11 @@ def test_figures_that_cannot_be_are_clamped_or_dropped(
 
 def test_without_a_placement_as_many_cards_count_as_were_asked_for() -> None:
     cards = cards_of("", 2_000)
-    told = [Figure(f"GPU-{n}", 100, 1, exclusive=True) for n in range(5)]
+    told = [CardSample(f"GPU-{n}", 100, 1, exclusive=True) for n in range(5)]
 
     assert [each.uuid for each in cards.own(told)] == ["GPU-0", "GPU-1"]
-    assert cards_of("not a placement", 0) == Cards({}, 1)
-    assert cards.own([Figure("GPU-0", 100, 1, exclusive=False)]) == ()
+    assert cards_of("not a placement", 0) == SessionCards({}, 1)
+    assert cards.own([CardSample("GPU-0", 100, 1, exclusive=False)]) == ()
 
 
 @example(moments=[T0, T0 + 90 * MINUTE], before_ms=T0 + HOUR, most_ms=HOUR, percent=1)
@@ -358,9 +358,9 @@ def test_without_a_placement_as_many_cards_count_as_were_asked_for() -> None:
 def test_no_time_is_covered_twice_and_no_card_is_used_more_than_whole(
     moments: list[int], before_ms: int, most_ms: int, percent: int
 ) -> None:
-    told = [(at_ms, (Figure("GPU-0", percent, 1, exclusive=True),)) for at_ms in moments]
+    told = [(at_ms, (CardSample("GPU-0", percent, 1, exclusive=True),)) for at_ms in moments]
 
-    found = by_hour(told, before_ms, most_ms, Cards({"GPU-0": True}, 1))
+    found = by_hour(told, before_ms, most_ms, SessionCards({"GPU-0": True}, 1))
 
     assert all(hour % HOUR == 0 and 0 < each.covered_ms <= HOUR for hour, each in found.items())
     assert sum(each.covered_ms for each in found.values()) <= max(0, max(moments, default=0) - before_ms)
@@ -370,7 +370,7 @@ def test_no_time_is_covered_twice_and_no_card_is_used_more_than_whole(
 def test_figures_of_a_post_that_could_not_be_written_are_not_there_either(running: Town) -> None:
     tell(running, 1, (0, [figure()]))
     running.clock.turn(SECOND)
-    post = beats.Post("uid-p", "b", 2, (0,), running.clock(), ((Figure("GPU-0", 50, 1, True),),))
+    post = beats.Post("uid-p", "b", 2, (0,), running.clock(), ((CardSample("GPU-0", 50, 1, True),),))
 
     def write_and_fail() -> None:
         with running.store.writing() as connection:
@@ -423,8 +423,8 @@ def test_of_a_runs_first_posts_at_two_workers_at_once_the_later_stays(running: T
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_runs_first_post_that_is_sent_to_two_workers_adds_its_use_once(running: Town) -> None:
     running.clock.turn(SECOND)
-    card = (Figure("GPU-0", 50, 8_000, True),)
+    card = (CardSample("GPU-0", 50, 8_000, True),)
     post = beats.Post("uid-p", "b", 1, (1_000, 0), running.clock(), (card, card))
 
     assert heard_by_the_second(running, post, post) == [beats.Heard.REPEATED]
-    assert used(running) == {T0: Used(SECOND, 500 * SECOND, 8_000 * SECOND)}
+    assert used(running) == {T0: UsageTotals(SECOND, 500 * SECOND, 8_000 * SECOND)}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests import worlds
 from tests.timekeeper import oracle, truth
-from timekeeper.accounts.pods import Pod, read_pod
+from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
 from timekeeper.accounts.session import open_session
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, split, witnessed
 from timekeeper.core.request.cards import decode_inventory
 
@@ -61,11 +61,11 @@ def packings(draw: st.DrawFn) -> tuple[int, list[Taken]]:
 def rates(whole: int, pods: list[Taken], mode: str, weight_milli: int) -> list[int]:
     """What our ledger charges for each of these pods by the millisecond."""
     cards = decode_inventory(worlds.inventory(worlds.card(0, whole, "H100")))
-    settings = Settings(charge_by=mode, weights=(("H100", weight_milli),))
+    settings = BudgetSettings(charge_by=mode, weights=(("H100", weight_milli),))
     found = []
     for number, (share, memory) in enumerate(pods):
         pod = read_pod(asking(number, share, memory))
-        assert isinstance(pod, Pod)
+        assert isinstance(pod, LedgerPod)
         opened = open_session(pod, cards, settings, 0)
         assert not opened.doubt
         found.append(opened.session.rate_milli)
@@ -146,7 +146,7 @@ def test_what_counts_follows_from_the_evidence_by_its_ranks(
     pod.last = None if known.vanished_ms is None else known.vanished_ms + known.grace_ms
     told = oracle.Known({"p": pod}, marks={"n": known.watermark_ms or 0})
 
-    seen = witnessed(known, Settings(charge_from=charge_from, start_grace_ms=start_grace), now)
+    seen = witnessed(known, BudgetSettings(charge_from=charge_from, start_grace_ms=start_grace), now)
 
     start, end = told.counts("p", now, {"p": known.beat_ms or 0})
     assert seen.interval.length_ms == end - start
@@ -172,8 +172,8 @@ def test_whatever_was_posted_before_postings_become_exactly_what_is_due(
     """Evidence comes and goes; after each posting the sum is the newest due x rate, in every part of time."""
     cards = decode_inventory(worlds.inventory(worlds.card(0)))
     pod = read_pod(asking(0, 500, 8_000))
-    assert isinstance(pod, Pod)
-    session = open_session(pod, cards, Settings(weights=(("A100", 2 * rate_milli),)), 0).session
+    assert isinstance(pod, LedgerPod)
+    session = open_session(pod, cards, BudgetSettings(weights=(("A100", 2 * rate_milli),)), 0).session
     posted: tuple[Any, ...] = ()
     for due in dues:
         due = Interval(due.start_ms * scale, due.end_ms * scale)

@@ -25,8 +25,8 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
-from timekeeper.accounts.card_use.agent_looks import Held, Look, in_order, used
-from timekeeper.accounts.card_use.figures import Figure, Used
+from timekeeper.accounts.card_use.agent_looks import MeasuredSession, UsageSample, in_order, used
+from timekeeper.accounts.card_use.figures import CardSample, UsageTotals
 from timekeeper.accounts.intervals import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
 from timekeeper.store.engine.schema import NODE_USES
 from timekeeper.store.writes import node_usage as node_uses
@@ -66,7 +66,7 @@ def report(town: Town, sequence: int, *uses: Json, boot: str = "run-1", bearer: 
     return found
 
 
-def by_node(town: Town, uid: str = "uid-p") -> dict[int, Used]:
+def by_node(town: Town, uid: str = "uid-p") -> dict[int, UsageTotals]:
     with town.store.reading() as connection:
         return figures.hours(connection, uid, "node")
 
@@ -88,8 +88,8 @@ def test_a_figure_stands_for_the_time_since_the_report_before(running: Town) -> 
     begun(running)
     report(running, 2, use(p=[card(utilisation=40)], half=[card("GPU-1", 20, 4_000)]))
 
-    assert by_node(running) == {T0: Used(STEP, 400 * STEP, 8_000 * STEP)}
-    assert by_node(running, "uid-half") == {T0: Used(STEP, 200 * STEP, 4_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 400 * STEP, 8_000 * STEP)}
+    assert by_node(running, "uid-half") == {T0: UsageTotals(STEP, 200 * STEP, 4_000 * STEP)}
 
 
 def test_a_first_report_covers_no_time(running: Town) -> None:
@@ -107,7 +107,7 @@ def test_a_report_sent_again_counts_once(running: Town) -> None:
         running.clock.turn(SECOND)
     report(running, 1, use(p=[card()]))
 
-    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}
     assert counted("bursar_nodeusage_reports_total", outcome="repeated") == before + 3
 
 
@@ -119,7 +119,7 @@ def test_a_repeat_of_a_run_that_another_has_followed_counts_once(running: Town) 
     running.clock.turn(STEP)
     report(running, 2, use(p=[card(utilisation=100)]))
 
-    assert by_node(running) == {T0: Used(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP)}
 
 
 def test_looks_that_waited_count_for_when_they_were_taken(running: Town) -> None:
@@ -135,7 +135,7 @@ def test_looks_that_waited_count_for_when_they_were_taken(running: Town) -> None
 
     # the oldest stands for two intervals, the others for the time since the one before
     assert by_node(running) == {
-        T0: Used(4 * STEP, (2 * 100 + 200 + 1_000) * STEP, 4 * 8_000 * STEP),
+        T0: UsageTotals(4 * STEP, (2 * 100 + 200 + 1_000) * STEP, 4 * 8_000 * STEP),
     }
 
 
@@ -145,8 +145,8 @@ def test_looks_of_an_hour_before_fall_into_that_hour(running: Town) -> None:
     report(running, 2, use(STEP, p=[card()]), use(0, p=[card()]))
 
     assert by_node(running) == {
-        T0: Used(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP),
-        T0 + HOUR: Used(STEP, 500 * STEP, 8_000 * STEP),
+        T0: UsageTotals(2 * STEP, 500 * 2 * STEP, 8_000 * 2 * STEP),
+        T0 + HOUR: UsageTotals(STEP, 500 * STEP, 8_000 * STEP),
     }
 
 
@@ -154,14 +154,14 @@ def test_a_pod_that_was_not_seen_in_between_is_covered_only_from_the_look_before
     begun(running)
     report(running, 2, use(STEP // 3, p=[]), use(0, p=[card()]))
 
-    assert by_node(running) == {T0: Used(STEP // 3, 500 * STEP // 3, 8_000 * STEP // 3)}
+    assert by_node(running) == {T0: UsageTotals(STEP // 3, 500 * STEP // 3, 8_000 * STEP // 3)}
 
 
 def test_an_idle_pod_was_watched_and_used_nothing(running: Town) -> None:
     begun(running)
     report(running, 2, use(p=[card(utilisation=0, memory_mib=0)]))
 
-    assert by_node(running) == {T0: Used(STEP, 0, 0)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 0, 0)}
 
 
 def test_cards_that_do_not_tell_cover_nothing(running: Town) -> None:
@@ -184,7 +184,7 @@ def test_only_the_time_in_which_the_pod_held_its_cards_counts(running: Town) -> 
     report(running, 3, use(late=[card()]))
     report(running, 4, use(late=[card()]))
 
-    assert by_node(running, "uid-late") == {T0: Used(7 * SECOND, 500 * 7 * SECOND, 8_000 * 7 * SECOND)}
+    assert by_node(running, "uid-late") == {T0: UsageTotals(7 * SECOND, 500 * 7 * SECOND, 8_000 * 7 * SECOND)}
 
 
 def test_a_look_that_was_overtaken_does_not_open_its_time_again(running: Town) -> None:
@@ -192,7 +192,7 @@ def test_a_look_that_was_overtaken_does_not_open_its_time_again(running: Town) -
     begun(running)
     report(running, 2, use(STEP + 2 * SECOND, p=[card()]), use(0, p=[card()]))
 
-    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}
 
 
 def test_a_look_after_a_long_silence_tells_nothing_of_a_pod_that_had_ended_in_it(running: Town) -> None:
@@ -209,7 +209,7 @@ def test_a_card_that_the_pod_was_not_given_is_none_of_its_use(running: Town) -> 
     begun(running)
     report(running, 2, use(p=[card(), card("GPU-1", 100, 1), card("GPU-9", 100, 1)]))
 
-    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}
 
 
 def test_reports_on_use_prefer_the_agents_word_to_the_sidecars(running: Town) -> None:
@@ -240,9 +240,11 @@ def test_no_time_is_covered_twice_nor_outside_the_session(
     ages: list[int], before_ms: int, since_ms: int, length_ms: int | None
 ) -> None:
     now_ms = T0 + 3 * HOUR
-    looks = in_order((Look(age, (("u", (Figure("G", 50, 1, True),)),), ()) for age in ages), now_ms)
+    looks = in_order(
+        (UsageSample(age, (("u", (CardSample("G", 50, 1, True),)),), ()) for age in ages), now_ms
+    )
     ended_ms = None if length_ms is None else since_ms + length_ms
-    held = {"u": Held("u", since_ms, ended_ms, "", 1_000)}
+    held = {"u": MeasuredSession("u", since_ms, ended_ms, "", 1_000)}
 
     found = list(used(looks, held, before_ms, STEP))
 
@@ -264,7 +266,7 @@ def test_an_agent_speaks_for_no_pod_of_another_node(running: Town) -> None:
     report(running, 2, use(p=[card()], elsewhere=[card()], nobody=[card()]))
 
     assert by_node(running, "uid-elsewhere") == {}
-    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}
     assert counted("bursar_nodeusage_strays_total", reason="on another node") == before + 1
     assert counted("bursar_nodeusage_strays_total", reason="no session") == unknown + 1
 
@@ -497,7 +499,7 @@ def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(run
     minute = MOST_REPORT_MS + 5 * SECOND
     with running.store.writing() as connection:
         for number, mib in enumerate((9_000, None, 9_000)):
-            seen = Look(0, (("uid-half", (Figure("GPU-1", 0, mib, exclusive=True),)),), ())
+            seen = UsageSample(0, (("uid-half", (CardSample("GPU-1", 0, mib, exclusive=True),)),), ())
             sent = node_uses.Report("n1", "run", number, T0 + number * minute, (seen,))
             node_uses.record(connection, sent, MOST_REPORT_MS)
 
@@ -565,7 +567,7 @@ def test_nodes_that_were_silent_for_a_month_are_forgotten_when_another_is_new(ru
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_of_two_workers_with_a_nodes_first_report_one_counts(running: Town) -> None:
     begin, heard = Barrier(2), []
-    sent = node_uses.Report("n1", "b", 1, running.clock(), (Look(0, (), ()),))
+    sent = node_uses.Report("n1", "b", 1, running.clock(), (UsageSample(0, (), ()),))
 
     def record() -> None:
         begin.wait()
@@ -585,7 +587,7 @@ def test_a_report_that_could_not_be_written_left_nothing_and_counts_when_it_come
     running: Town,
 ) -> None:
     begun(running)
-    look = Look(0, (("uid-p", (Figure("GPU-0", 50, 8_000, True),)),), ())
+    look = UsageSample(0, (("uid-p", (CardSample("GPU-0", 50, 8_000, True),)),), ())
     sent = node_uses.Report("n1", "run-1", 2, running.clock(), (look,))
 
     def write_and_fail() -> None:
@@ -597,4 +599,4 @@ def test_a_report_that_could_not_be_written_left_nothing_and_counts_when_it_come
         write_and_fail()
     assert by_node(running) == {}
     report(running, 2, use(p=[card()]))
-    assert by_node(running) == {T0: Used(STEP, 500 * STEP, 8_000 * STEP)}
+    assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}

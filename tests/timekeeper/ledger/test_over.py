@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests import worlds
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node
-from timekeeper.accounts.pods import Pod, read_pod
+from timekeeper.accounts.pods import LedgerPod, read_pod
 
 RUNNING = {"running": {"startedAt": iso(T0)}}
 DONE, FAILED = (
@@ -40,7 +40,7 @@ def statuses(states: Json) -> list[Json]:
 
 def is_over(raw: Json) -> bool:
     pod = read_pod(raw)
-    assert isinstance(pod, Pod)
+    assert isinstance(pod, LedgerPod)
     return pod.others_ended
 
 

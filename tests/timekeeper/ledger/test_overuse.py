@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.accounts.budget_history import Entry, history_of
-from timekeeper.accounts.card_use.agent_looks import Excess, Held, Look
+from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.accounts.card_use.agent_looks import MeasuredSession, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.evictions import (
     FIRST_PAUSE_MS,
     HOUR_MS,
@@ -20,92 +20,100 @@ from timekeeper.accounts.card_use.evictions import (
     MOST_OF_A_NODE,
     RESULTS,
     SPACE_MS,
-    Past,
+    EvictionCandidate,
+    EvictionDecision,
+    EvictionHistory,
     Result,
-    Suspect,
-    Verdict,
     decide,
 )
-from timekeeper.accounts.card_use.figures import Figure
-from timekeeper.accounts.card_use.overuse import FRESH_MS, Episode, Over, Seen, follow
+from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.accounts.card_use.overuse import (
+    FRESH_MS,
+    ObservedExcess,
+    OveruseEpisode,
+    OverusingPod,
+    follow,
+)
 
 SECOND, MINUTE = 1_000, 60_000
 T0 = 1_795_168_800_000
 STEP = 15 * SECOND
-NOTHING = Past(T0 - HOUR_MS)
+NOTHING = EvictionHistory(T0 - HOUR_MS)
 
 
-def placed(**shares_mib: int) -> dict[str, Held]:
+def placed(**shares_mib: int) -> dict[str, MeasuredSession]:
     """A pod ``p`` with so many MiB on each card."""
     cards = [
         {"uuid": uuid, "index": 0, "share_milli": 100, "memory_mib": mib} for uuid, mib in shares_mib.items()
     ]
     devices = json.dumps({"version": 1, "containers": {"main": cards}})
-    return {"p": Held("p", T0, None, devices, 1_000)}
+    return {"p": MeasuredSession("p", T0, None, devices, 1_000)}
 
 
-def look(**memory_mib: int | None) -> Look:
+def look(**memory_mib: int | None) -> UsageSample:
     """Of the pod's cards; None: the card told nothing."""
-    figures = tuple(Figure(uuid, 0, mib, exclusive=True) for uuid, mib in memory_mib.items())
-    return Look(0, (("p", figures),), ())
+    figures = tuple(CardSample(uuid, 0, mib, exclusive=True) for uuid, mib in memory_mib.items())
+    return UsageSample(0, (("p", figures),), ())
 
 
-ELSEWHERE = Look(0, (), ())  # the pod is not in it
+ELSEWHERE = UsageSample(0, (), ())  # the pod is not in it
 
 
-def followed(*looks: tuple[int, Look], **shares_mib: int) -> Episode | None:
+def followed(*looks: tuple[int, UsageSample], **shares_mib: int) -> OveruseEpisode | None:
     """The pod's episode after looks at so many ms after T0."""
     held = placed(**(shares_mib or {"A": 10}))
     return follow({}, [(T0 + at_ms, each) for at_ms, each in looks], held).get("p")
 
 
-def seen(uuid: str, memory_mib: int, at_ms: int, share_mib: int = 10) -> Seen:
-    return Seen(Excess(uuid, memory_mib, share_mib), T0 + at_ms)
+def seen(uuid: str, memory_mib: int, at_ms: int, share_mib: int = 10) -> ObservedExcess:
+    return ObservedExcess(MemoryExcess(uuid, memory_mib, share_mib), T0 + at_ms)
 
 
 # For how long.
 
 
 def test_an_episode_begins_with_the_first_look_that_sees_the_pod_over_its_share() -> None:
-    assert followed((0, look(A=10)), (STEP, look(A=11)), (2 * STEP, look(A=12))) == Episode(
+    assert followed((0, look(A=10)), (STEP, look(A=11)), (2 * STEP, look(A=12))) == OveruseEpisode(
         T0 + STEP, (seen("A", 12, 2 * STEP),)
     )
 
 
 def test_one_look_within_the_share_ends_it_also_between_two_that_are_over() -> None:
-    assert followed((0, look(A=11)), (STEP, look(A=10)), (2 * STEP, look(A=11))) == Episode(
+    assert followed((0, look(A=11)), (STEP, look(A=10)), (2 * STEP, look(A=11))) == OveruseEpisode(
         T0 + 2 * STEP, (seen("A", 11, 2 * STEP),)
     )
     assert followed((0, look(A=11)), (STEP, look(A=10))) is None
 
 
 @pytest.mark.parametrize("nothing", [look(A=None), look(), ELSEWHERE], ids=["null", "no card", "no pod"])
-def test_a_look_that_tells_nothing_neither_ends_an_episode_nor_goes_on_with_it(nothing: Look) -> None:
-    assert followed((0, look(A=11)), (STEP, nothing)) == Episode(T0, (seen("A", 11, 0),))
-    assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == Episode(
+def test_a_look_that_tells_nothing_neither_ends_an_episode_nor_goes_on_with_it(nothing: UsageSample) -> None:
+    assert followed((0, look(A=11)), (STEP, nothing)) == OveruseEpisode(T0, (seen("A", 11, 0),))
+    assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == OveruseEpisode(
         T0, (seen("A", 12, 2 * STEP),)
     )
 
 
 @pytest.mark.parametrize("nothing", [look(A=None), ELSEWHERE], ids=["null", "no pod"])
-def test_what_no_look_has_seen_for_long_is_forgotten(nothing: Look) -> None:
+def test_what_no_look_has_seen_for_long_is_forgotten(nothing: UsageSample) -> None:
     assert followed((0, look(A=11)), (FRESH_MS, nothing)) is not None
     assert followed((0, look(A=11)), (FRESH_MS + 1, nothing)) is None
 
 
 def test_a_node_that_was_silent_for_long_begins_anew() -> None:
-    assert followed((0, look(A=11)), (FRESH_MS, look(A=11))) == Episode(T0, (seen("A", 11, FRESH_MS),))
+    assert followed((0, look(A=11)), (FRESH_MS, look(A=11))) == OveruseEpisode(T0, (seen("A", 11, FRESH_MS),))
     later = FRESH_MS + 1
-    assert followed((0, look(A=11)), (later, look(A=11))) == Episode(T0 + later, (seen("A", 11, later),))
+    assert followed((0, look(A=11)), (later, look(A=11))) == OveruseEpisode(
+        T0 + later, (seen("A", 11, later),)
+    )
 
 
 def test_a_pod_that_is_over_on_one_card_after_the_other_was_over_all_the_time() -> None:
     shares = {"A": 10, "B": 10}
 
-    assert followed((0, look(A=11, B=1)), (STEP, look(A=1, B=11)), **shares) == Episode(
+    assert followed((0, look(A=11, B=1)), (STEP, look(A=1, B=11)), **shares) == OveruseEpisode(
         T0, (seen("B", 11, STEP),)
     )
-    assert followed((0, look(A=11, B=12)), (STEP, look(A=None, B=1)), **shares) == Episode(
+    assert followed((0, look(A=11, B=12)), (STEP, look(A=None, B=1)), **shares) == OveruseEpisode(
         T0, (seen("A", 11, 0),)
     )
 
@@ -194,12 +202,12 @@ def suspect(
     grace_ms: int | None = 10 * MINUTE,
     may_leave: bool = True,
     node: str = "n1",
-) -> Suspect:
-    episode = Episode(since_ms, (Seen(Excess("A", 11, 10), seen_ms),))
-    return Suspect(Over(uid, "team-a", uid, node, episode), grace_ms, may_leave)
+) -> EvictionCandidate:
+    episode = OveruseEpisode(since_ms, (ObservedExcess(MemoryExcess("A", 11, 10), seen_ms),))
+    return EvictionCandidate(OverusingPod(uid, "team-a", uid, node, episode), grace_ms, may_leave)
 
 
-def decided(suspects: Iterable[Suspect], past: Past, now_ms: int) -> Verdict:
+def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int) -> EvictionDecision:
     """Where both clocks go alike."""
     return decide(suspects, past, now_ms, now_ms)
 
@@ -230,23 +238,23 @@ def decided(suspects: Iterable[Suspect], past: Past, now_ms: int) -> Verdict:
     ],
 )
 def test_a_pod_leaves_when_looks_saw_it_over_its_share_through_all_its_grace(
-    one: Suspect, leaves: bool
+    one: EvictionCandidate, leaves: bool
 ) -> None:
-    assert decided([one], NOTHING, T0) == Verdict(one if leaves else None, 0)
+    assert decided([one], NOTHING, T0) == EvictionDecision(one if leaves else None, 0)
 
 
 def test_whoever_has_been_over_for_longest_goes_first() -> None:
     old, older = suspect("a"), suspect("b", since_ms=T0 - 11 * MINUTE)
 
-    assert decided([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == Verdict(older, 1)
+    assert decided([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == EvictionDecision(older, 1)
 
 
 def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
-    begun = Past(T0 - SPACE_MS + 1)
+    begun = EvictionHistory(T0 - SPACE_MS + 1)
     past = NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS + 1)
 
-    assert decided([suspect()], begun, T0) == Verdict(None, 1)
-    assert decided([suspect()], past, T0) == Verdict(None, 1)
+    assert decided([suspect()], begun, T0) == EvictionDecision(None, 1)
+    assert decided([suspect()], past, T0) == EvictionDecision(None, 1)
     assert (
         decided([suspect()], NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
     )
@@ -259,13 +267,13 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
 def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, leaves: bool) -> None:
     verdict = decided([suspect()], NOTHING.after("other", "n1", result, T0), T0)
 
-    assert verdict == (Verdict(suspect(), 0) if leaves else Verdict(None, 1))
+    assert verdict == (EvictionDecision(suspect(), 0) if leaves else EvictionDecision(None, 1))
 
 
 def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
     past, later_ms = NOTHING.after("p", "n1", "evicted", T0), T0 + LONGEST_PAUSE_MS
 
-    assert decided([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == Verdict(None, 0)
+    assert decided([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == EvictionDecision(None, 0)
     assert decided([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
 
 
@@ -274,7 +282,7 @@ def test_no_more_than_so_many_leave_in_an_hour() -> None:
     for number in range(MOST_IN_AN_HOUR):
         past = past.after(f"p{number}", f"n{number % 3}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
 
-    assert decided([suspect(node="n4")], past, T0) == Verdict(None, 1)
+    assert decided([suspect(node="n4")], past, T0) == EvictionDecision(None, 1)
     assert decided([suspect(seen_ms=T0 + 1, node="n4")], past, T0 + 1).leaves is not None
 
 
@@ -284,8 +292,8 @@ def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
         past = past.after(f"p{number}", "n1", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
     one, other = suspect("a", since_ms=T0 - HOUR_MS), suspect("b", node="n2")
 
-    assert decided([one], past, T0) == Verdict(None, 1)
-    assert decided([one, other], past, T0) == Verdict(other, 1)
+    assert decided([one], past, T0) == EvictionDecision(None, 1)
+    assert decided([one, other], past, T0) == EvictionDecision(other, 1)
     assert decided([replace(one, over=suspect("a", seen_ms=T0 + 1).over)], past, T0 + 1).leaves is not None
 
 
@@ -293,7 +301,7 @@ def test_a_clock_that_jumps_makes_no_time_pass_between_evictions() -> None:
     past, later_ms = NOTHING.after("other", "n1", "evicted", T0), T0 + 2 * HOUR_MS
     due = suspect(since_ms=later_ms - HOUR_MS, seen_ms=later_ms)
 
-    assert decide([due], past, later_ms, T0 + SPACE_MS - 1) == Verdict(None, 1)
+    assert decide([due], past, later_ms, T0 + SPACE_MS - 1) == EvictionDecision(None, 1)
     assert decide([due], past, later_ms, T0 + SPACE_MS).leaves == due
 
 
@@ -319,7 +327,7 @@ def test_what_is_long_past_is_forgotten() -> None:
 def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
     """A thousand pods are over at once and for ever: whatever the moments at which somebody looks."""
     chance = random.Random(7)
-    past, now_ms, left = Past(T0), T0, list[int]()
+    past, now_ms, left = EvictionHistory(T0), T0, list[int]()
     there = [f"p{number}" for number in range(1_000)]
     while now_ms < T0 + 3 * HOUR_MS:
         now_ms += chance.choice((1, 500, SECOND, 5 * SECOND))
@@ -335,7 +343,7 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
     assert max(sum(at <= each < at + HOUR_MS for each in left) for at in left) == MOST_IN_AN_HOUR
 
 
-def everybody(uids: list[str], now_ms: int) -> Iterator[Suspect]:
+def everybody(uids: list[str], now_ms: int) -> Iterator[EvictionCandidate]:
     return (suspect(uid, since_ms=T0 - HOUR_MS, seen_ms=now_ms, node=f"n{int(uid[1:]) % 4}") for uid in uids)
 
 
@@ -358,7 +366,7 @@ ATTEMPTS = st.lists(
 
 @given(SUSPECTS, ATTEMPTS)
 def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
-    suspects: list[Suspect], attempts: list[tuple[str, Result, int]]
+    suspects: list[EvictionCandidate], attempts: list[tuple[str, Result, int]]
 ) -> None:
     past = NOTHING
     for uid, result, at_ms in sorted(attempts, key=lambda each: each[2]):
@@ -378,7 +386,7 @@ def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
     }
     lately = any(result in ("evicted", "unclear") and T0 - at_ms < SPACE_MS for _, result, at_ms in attempts)
     if lately or not due:
-        assert verdict == Verdict(None, len(due))
+        assert verdict == EvictionDecision(None, len(due))
     else:
         assert verdict.leaves is not None
         assert (verdict.leaves.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
@@ -421,7 +429,7 @@ def test_the_namespaces_own_word_counts_before_the_defaults_and_the_clusters(
     entries: dict[str, str], grace_ms: int | None
 ) -> None:
     texts = {key: f"gpuHours: 1\n{text}" if key != "_settings" else text for key, text in entries.items()}
-    history = history_of([Entry(key, text, T0) for key, text in texts.items()])
+    history = history_of([BudgetEntry(key, text, T0) for key, text in texts.items()])
 
     assert history.unread == ()
     assert history.overuse_grace_ms("team-a", T0) == grace_ms

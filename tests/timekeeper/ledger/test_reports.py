@@ -25,7 +25,7 @@ from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, sele
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.queries.unsettled import KNOWN, due
@@ -191,7 +191,7 @@ def wiped(books: Books) -> Iterator[None]:
 
 
 @st.composite
-def evidence(draw: st.DrawFn) -> tuple[Evidence, Settings, int | None]:
+def evidence(draw: st.DrawFn) -> tuple[Evidence, BudgetSettings, int | None]:
     """Whatever may be known of a session, and its node's watermark."""
     moments = st.integers(1_000, 2_000)
     end = draw(st.sampled_from(("none", "ended", "never ran", "vanished")))
@@ -205,7 +205,7 @@ def evidence(draw: st.DrawFn) -> tuple[Evidence, Settings, int | None]:
         vanished_ms=draw(moments) if end == "vanished" else None,
         grace_ms=draw(st.integers(0, 500)),
     )
-    terms = Settings(
+    terms = BudgetSettings(
         charge_from=draw(st.sampled_from(("running", "bound"))), start_grace_ms=draw(st.integers(0, 500))
     )
     return known, terms, node
@@ -214,7 +214,7 @@ def evidence(draw: st.DrawFn) -> tuple[Evidence, Settings, int | None]:
 @ON_A_DATABASE
 @given(drawn=evidence(), now_ms=st.integers(1_000, 3_000))
 def test_what_is_due_in_sql_is_what_is_witnessed(
-    books: Books, drawn: tuple[Evidence, Settings, int | None], now_ms: int
+    books: Books, drawn: tuple[Evidence, BudgetSettings, int | None], now_ms: int
 ) -> None:
     known, terms, node = drawn
     row = session_row(Run("u", settled=False)) | {

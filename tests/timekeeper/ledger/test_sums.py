@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.timekeeper.bare import ALWAYS, NODES, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
-from timekeeper.settler.cluster.cluster_state import Heard, Quiet
-from timekeeper.settler.self_check import Doubt, differences
+from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
+from timekeeper.settler.self_check import SelfCheck, differences
 
 OFTEN = ("bind", "node_lives", "beat", "time_passes", "start", "end")
 SELDOM = (
@@ -154,7 +154,7 @@ def test_a_tick_in_which_all_nodes_are_heard_looks_at_each_session_once(many: in
     for name in NODES:
         life.hear("leases", lease(life.now + 5, name))
     life.now += 10
-    life.world.apply(Heard("pods", life.now, Quiet()))
+    life.world.apply(WatchUpdate("pods", life.now, StreamAlive()))
 
     life.tick()
 
@@ -163,7 +163,7 @@ def test_a_tick_in_which_all_nodes_are_heard_looks_at_each_session_once(many: in
 
 def test_the_settler_doubts_one_namespace_after_the_other_and_rests_in_between() -> None:
     life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
-    doubt, looked = Doubt(), []
+    doubt, looked = SelfCheck(), []
     life.book.tally._sums["team-b"].pending = {(0, T0): 1}
     life.book.tally._sums["team-c"].pending = {(0, T0): 1}
 
@@ -178,4 +178,4 @@ def test_a_session_that_is_not_counted_is_found() -> None:
     life = lived([("bind", 0, HOUR, 1)])
     life.book.tally._shares.clear()
 
-    assert "0 sessions are counted, and 1 are open" in next(Doubt().look(life.book, 0))
+    assert "0 sessions are counted, and 1 are open" in next(SelfCheck().look(life.book, 0))

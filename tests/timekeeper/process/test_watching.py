@@ -10,14 +10,20 @@ import pytest
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
 from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
-from timekeeper.accounts.pods import Pod, Unreadable, read_pod
+from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.api_server import ApiServer, RefusedError, connect
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.settler.budget_entries import Notice
+from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.budget_events import Announcer
-from timekeeper.settler.cluster.cluster_state import All, ConfigMap, Heard, One, Quiet
+from timekeeper.settler.cluster.cluster_state import (
+    BudgetConfigMap,
+    ItemChanged,
+    ListReplaced,
+    StreamAlive,
+    WatchUpdate,
+)
 from timekeeper.settler.cluster.watches import (
-    Source,
+    WatchSource,
     follow_source,
     read_config_map,
     read_lease,
@@ -39,9 +45,9 @@ def server(api: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
         yield connect(str(kubeconfig(tmp_path, url)))
 
 
-def source(name: str, watch_s: int = 1) -> Source:
+def source(name: str, watch_s: int = 1) -> WatchSource:
     (found,) = (each for each in sources("bursar-system") if each.name == name)
-    return Source(found.name, found.path, watch_s, found.read)
+    return WatchSource(found.name, found.path, watch_s, found.read)
 
 
 def test_a_source_is_listed_then_followed(api: FakeApiServer, server: ApiServer) -> None:
@@ -61,10 +67,10 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: ApiServer)
     clock.turn(7)
     api.bookmark()
 
-    assert listed == Heard("nodes", T0, All((read_node(node("n1")),)))
-    assert changed == Heard("nodes", T0 + 7, One(read_node(node("n2", cards=1)), deleted=False))
-    assert removed == Heard("nodes", T0 + 14, One(read_node(node("n1")), deleted=True))
-    assert next(events) == Heard("nodes", T0 + 21, Quiet())
+    assert listed == WatchUpdate("nodes", T0, ListReplaced((read_node(node("n1")),)))
+    assert changed == WatchUpdate("nodes", T0 + 7, ItemChanged(read_node(node("n2", cards=1)), deleted=False))
+    assert removed == WatchUpdate("nodes", T0 + 14, ItemChanged(read_node(node("n1")), deleted=True))
+    assert next(events) == WatchUpdate("nodes", T0 + 21, StreamAlive())
     assert failures == []
 
 
@@ -79,8 +85,8 @@ def test_a_list_is_true_from_when_it_was_asked_for(server: ApiServer) -> None:
 def test_the_end_of_a_watch_says_that_all_was_heard(server: ApiServer) -> None:
     events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
 
-    assert next(events).what == All(())
-    assert next(events).what == Quiet()
+    assert next(events).what == ListReplaced(())
+    assert next(events).what == StreamAlive()
 
 
 def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: ApiServer) -> None:
@@ -90,7 +96,7 @@ def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: 
     plain["spec"]["containers"][0]["resources"] = {}
     api.put("pods", plain)
 
-    assert next(events).what == Quiet()
+    assert next(events).what == StreamAlive()
 
 
 def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> None:
@@ -117,11 +123,11 @@ def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> N
 def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
     api: FakeApiServer, server: ApiServer
 ) -> None:
-    heard: Queue[Heard] = Queue()
+    heard: Queue[WatchUpdate] = Queue()
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(), stop, lambda *_: None)
 
-    assert heard.get(timeout=10).what == All(())
+    assert heard.get(timeout=10).what == ListReplaced(())
     stop.set()
     api.put("leases", lease(T0))
     thread.join(10)
@@ -199,7 +205,7 @@ def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
 
 def test_an_announcement_becomes_an_event(api: FakeApiServer, server: ApiServer) -> None:
     announcer = Announcer(server, "bursar-system", Clock())
-    notice = Notice(ConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
+    notice = BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
 
     announcer.tell(notice)
 
@@ -212,7 +218,7 @@ def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
 ) -> None:
     away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
     announcer = Announcer(away, "bursar-system", Clock())
-    announcer.tell(Notice(ConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken"))
+    announcer.tell(BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken"))
     said: list[str] = []
 
     def is_told() -> bool:
@@ -253,16 +259,16 @@ def test_when_a_pod_was_bound() -> None:
     """By the condition; where a scheduler has set that back since, by the kubelet's first word; else
     unknown."""
     bound = gpu_pod(bound_ms=T0)
-    assert isinstance(pod := read_pod(bound), Pod)
+    assert isinstance(pod := read_pod(bound), LedgerPod)
     assert pod.bound_ms == T0
 
     bound["status"]["conditions"][0]["status"] = "False"
     bound["status"]["startTime"] = iso(T0 + 5000)
-    assert isinstance(pod := read_pod(bound), Pod)
+    assert isinstance(pod := read_pod(bound), LedgerPod)
     assert pod.bound_ms == T0 + 5000
 
     del bound["status"]["startTime"]
-    assert isinstance(pod := read_pod(bound), Pod)
+    assert isinstance(pod := read_pod(bound), LedgerPod)
     assert pod.bound_ms is None
 
 
@@ -277,5 +283,5 @@ def test_a_malformed_request_is_told_with_its_first_violation() -> None:
 
     read = read_pod(bad)
 
-    assert isinstance(read, Unreadable)
+    assert isinstance(read, UnreadablePod)
     assert "zero asks for nothing" in read.problem

@@ -5,31 +5,31 @@ import json
 import random
 
 from tests.timekeeper.worlds import GPU, SECOND, T0
-from timekeeper.accounts.balance import Figures, Statement, statement, untouched
-from timekeeper.accounts.budget_history import Entry, History, history_of
-from timekeeper.accounts.standings import Entries, Published, publish
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.accounts.balance import BalanceFigures, Statement, statement, untouched
+from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
+from timekeeper.accounts.standings import EntryCache, StandingsDocument, publish
+from timekeeper.core.budgets.policy import BudgetSettings
 
 CLASSES = {"gpu-default-priority": (0, "PreemptLowerPriority")}
 
 
 def history(namespaces: int) -> History:
     names = (f"team-{at}" for at in range(namespaces))
-    return history_of(Entry(name, "gpuHours: 1\nperiod: month", 0) for name in names)
+    return history_of(BudgetEntry(name, "gpuHours: 1\nperiod: month", 0) for name in names)
 
 
 def spent(known: History, name: str, amount: int) -> Statement:
-    return statement(known, name, Figures(granted=3_600_000_000, posted=amount), T0)
+    return statement(known, name, BalanceFigures(granted=3_600_000_000, posted=amount), T0)
 
 
 def published(
     known: History,
     told: dict[str, Statement],
     now_ms: int = T0,
-    last: Published | None = None,
-    entries: Entries | None = None,
-) -> Published:
-    return publish(Settings(), CLASSES, untouched(known, T0, {}), told, now_ms, last, entries)
+    last: StandingsDocument | None = None,
+    entries: EntryCache | None = None,
+) -> StandingsDocument:
+    return publish(BudgetSettings(), CLASSES, untouched(known, T0, {}), told, now_ms, last, entries)
 
 
 def test_the_document_is_canonical_json() -> None:
@@ -45,9 +45,9 @@ def test_the_document_is_canonical_json() -> None:
 
 
 def test_kept_entries_make_the_document_that_new_ones_make() -> None:
-    known, chance, entries = history(20), random.Random(5), Entries()
+    known, chance, entries = history(20), random.Random(5), EntryCache()
     told = {f"team-{at}": spent(known, f"team-{at}", 0) for at in range(20)}
-    last: Published | None = None
+    last: StandingsDocument | None = None
     for step in range(40):
         name = f"team-{chance.randrange(20)}"
         if chance.random() < 0.2:
@@ -65,7 +65,7 @@ def test_kept_entries_make_the_document_that_new_ones_make() -> None:
 
 def test_numbers_of_a_large_document_wait_and_its_words_do_not() -> None:
     many = 1_500  # some 400 KB
-    known, entries = history(many), Entries()
+    known, entries = history(many), EntryCache()
     told = {f"team-{at}": spent(known, f"team-{at}", 0) for at in range(many)}
     first = published(known, told, T0, None, entries)
     told["team-7"] = spent(known, "team-7", 10 * GPU * SECOND)

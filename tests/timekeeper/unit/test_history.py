@@ -2,8 +2,8 @@
 
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY
-from timekeeper.accounts.budget_history import Entry, History, Tenure, history_of
-from timekeeper.core.budgets.policy import UNLIMITED, Budget, Settings
+from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, history_of
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
 MONTH = "gpuHours: 10\nperiod: month"
@@ -21,7 +21,7 @@ NOV_12, NOV_20, NOV_23, DEC_1 = (
 
 
 def history(*entries: tuple[str, str | None, int]) -> History:
-    return history_of(Entry(*each) for each in entries)
+    return history_of(BudgetEntry(*each) for each in entries)
 
 
 def span(of: History, at: int, namespace: str = "team-a") -> Interval:
@@ -48,7 +48,7 @@ def test_a_namespace_without_an_entry_has_the_default() -> None:
 def test_settings_have_defaults_until_they_are_written() -> None:
     of = history(("_settings", "lookahead: 1s", 100))
 
-    assert of.settings(99) == Settings()
+    assert of.settings(99) == BudgetSettings()
     assert of.settings(100).lookahead_ms == 1000
 
 
@@ -211,10 +211,10 @@ def test_a_report_is_cut_where_group_or_price_changed_and_nowhere_else() -> None
     )
 
     assert list(of.tenures("team-a", Interval(50, 900))) == [
-        Tenure(Interval(50, 100), "", "", "USD"),
-        Tenure(Interval(100, 200), "", "1", "USD"),
-        Tenure(Interval(200, 400), "lab", "1", "USD"),
-        Tenure(Interval(400, 900), "", "2", "USD"),
+        BillingInterval(Interval(50, 100), "", "", "USD"),
+        BillingInterval(Interval(100, 200), "", "1", "USD"),
+        BillingInterval(Interval(200, 400), "lab", "1", "USD"),
+        BillingInterval(Interval(400, 900), "", "2", "USD"),
     ]
     assert list(of.tenures("team-a", Interval(200, 200))) == []
 

@@ -1,12 +1,12 @@
 """What the settler remembers of who was on a node: no more than it needs, however much it is told."""
 
-from timekeeper.core.kube.holders import Present
-from timekeeper.settler.cluster.presence import Boot, Looked, Presence
+from timekeeper.core.kube.holders import NodeHolders
+from timekeeper.settler.cluster.presence import NodeBoot, Presence, RebootReport
 
 
 def tell(presence: Presence, at_ms: int, *uids: str, boot: str = "b1", known: bool = True) -> None:
     """The agent of node n lists these."""
-    presence.hear("n", Present(boot, known, dict.fromkeys(uids, ())), boot, at_ms)
+    presence.hear("n", NodeHolders(boot, known, dict.fromkeys(uids, ())), boot, at_ms)
 
 
 def rebooted() -> Presence:
@@ -20,7 +20,7 @@ def rebooted() -> Presence:
 
 def test_a_reboot_is_looked_at_once() -> None:
     presence = rebooted()
-    assert presence.looked == {"n": Looked(3, 2, frozenset("q"))}
+    assert presence.looked == {"n": RebootReport(3, 2, frozenset("q"))}
 
     presence.written()
     tell(presence, 4, "q", boot="b2")
@@ -33,7 +33,7 @@ def test_a_look_that_was_not_written_is_not_done_and_stays_of_its_moment() -> No
 
     tell(presence, 4, "q", "r", boot="b2")
 
-    assert presence.looked == {"n": Looked(3, 2, frozenset("qr"))}
+    assert presence.looked == {"n": RebootReport(3, 2, frozenset("qr"))}
 
 
 def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_was_written() -> None:
@@ -43,7 +43,7 @@ def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_wa
 
     tell(presence, 5, "q", boot="b3")
 
-    assert presence.looked == {"n": Looked(5, 4, frozenset("q"))}
+    assert presence.looked == {"n": RebootReport(5, 4, frozenset("q"))}
 
 
 def test_one_who_was_there_after_a_reboot_is_looked_for_until_he_is_gone_though_nobody_told_meanwhile() -> (
@@ -55,7 +55,7 @@ def test_one_who_was_there_after_a_reboot_is_looked_for_until_he_is_gone_though_
     presence.written()
 
     tell(presence, 5, boot="b2")
-    assert (presence.left, presence.looked) == ({}, {"n": Looked(5, 2, frozenset())})
+    assert (presence.left, presence.looked) == ({}, {"n": RebootReport(5, 2, frozenset())})
 
     presence.written()
     tell(presence, 6, "r", boot="b2")
@@ -82,4 +82,4 @@ def test_nodes_that_come_and_go_under_new_names_are_forgotten() -> None:
     for at, name in enumerate(("l", "m", "n")):
         presence.hear(name, None, "b1", at)
 
-    assert presence.boots == {"m": Boot("b1", 0), "n": Boot("b1", 0)}
+    assert presence.boots == {"m": NodeBoot("b1", 0), "n": NodeBoot("b1", 0)}

@@ -8,22 +8,22 @@ charged by it.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.card_use.figures import WHOLE_MILLI, Figure, Used, by_hour, cards_of
+from timekeeper.accounts.card_use.figures import WHOLE_MILLI, CardSample, UsageTotals, by_hour, cards_of
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UsageSample:
     """One look of an agent at its node: how old it was when it was received, the figures of each pod's cards,
     and those of each card as a whole."""
 
     age_ms: int
-    pods: tuple[tuple[str, tuple[Figure, ...]], ...]
-    cards: tuple[Figure, ...]
+    pods: tuple[tuple[str, tuple[CardSample, ...]], ...]
+    cards: tuple[CardSample, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MeasuredSession:
     """A session as far as its use goes. ``since_ms``: when it began to hold its cards; ``ended_ms`` None
     while it does."""
 
@@ -35,7 +35,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class MemoryExcess:
     """A pod uses more of a card's memory than it was given, MiB."""
 
     uuid: str
@@ -43,19 +43,22 @@ class Excess:
     share_mib: int
 
 
-def moment_ms(look: Look, received_ms: int) -> int:
+def moment_ms(look: UsageSample, received_ms: int) -> int:
     """When a look was taken by the receiver's clock; never before 1970."""
     return max(0, received_ms - look.age_ms)
 
 
-def in_order(looks: Iterable[Look], received_ms: int) -> tuple[tuple[int, Look], ...]:
+def in_order(looks: Iterable[UsageSample], received_ms: int) -> tuple[tuple[int, UsageSample], ...]:
     """Looks with their moments, in the order of time."""
     return tuple(sorted(((moment_ms(look, received_ms), look) for look in looks), key=lambda each: each[0]))
 
 
 def used(
-    looks: Iterable[tuple[int, Look]], held: Mapping[str, Held], before_ms: int, most_ms: int
-) -> Iterator[tuple[str, int, Used]]:
+    looks: Iterable[tuple[int, UsageSample]],
+    held: Mapping[str, MeasuredSession],
+    before_ms: int,
+    most_ms: int,
+) -> Iterator[tuple[str, int, UsageTotals]]:
     """The use that looks witness, as (session, UTC hour, use): in the order of time, the node's latest look
     before them at ``before_ms`` (0: there was none). Looks no later than that add nothing."""
     for at_ms, look in looks:
@@ -73,12 +76,12 @@ def used(
             yield from ((uid, hour_ms, each) for hour_ms, each in hours.items())
 
 
-def excesses(devices: str, figures: Iterable[Figure]) -> tuple[Excess, ...]:
+def excesses(devices: str, figures: Iterable[CardSample]) -> tuple[MemoryExcess, ...]:
     """The cards of a placement on which more memory is in use than it gives; none where it cannot be read.
     Whoever has a whole card takes nothing from anybody, and an inventory may have rounded its memory down."""
     shares = _shares_mib(devices)
     found = [
-        Excess(each.uuid, each.memory_mib, shares[each.uuid])
+        MemoryExcess(each.uuid, each.memory_mib, shares[each.uuid])
         for each in figures
         if each.uuid in shares and each.memory_mib is not None and each.memory_mib > shares[each.uuid]
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from timekeeper.accounts.card_use.overuse import FRESH_MS, Over
+from timekeeper.accounts.card_use.overuse import FRESH_MS, OverusingPod
 
 HOUR_MS = 3_600_000
 SPACE_MS = 20_000  # between two evictions, and after the start of whoever decides
@@ -26,17 +26,17 @@ RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "uncle
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class EvictionCandidate:
     """A pod over its share. ``grace_ms``: how long it may be, None: as long as it likes; ``may_leave``: it is
     the pod that is there under this UID, on this node, and neither ended nor about to go."""
 
-    over: Over
+    over: OverusingPod
     grace_ms: int | None
     may_leave: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class EvictionAttempts:
     """The attempts at one pod: how many, when the last was made, and what came of it."""
 
     count: int
@@ -45,24 +45,24 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class EvictionHistory:
     """What was done since ``began_ms``: when pods were evicted in the last hour and from which node, and at
     whom it was tried. Its moments are of a clock that is never set, for no jump may make an hour pass."""
 
     began_ms: int
     evicted: tuple[tuple[int, str], ...] = ()
-    tried: Mapping[str, Tried] = field(default_factory=dict)
+    tried: Mapping[str, EvictionAttempts] = field(default_factory=dict)
 
-    def after(self, uid: str, node: str, result: Result, at_ms: int) -> "Past":
+    def after(self, uid: str, node: str, result: Result, at_ms: int) -> "EvictionHistory":
         """With one attempt more, which counts as an eviction also where nobody can tell. What no rule asks
         for any longer is left out."""
         tried = {uid: each for uid, each in self.tried.items() if at_ms - each.at_ms < HOUR_MS}
         count = tried[uid].count + 1 if uid in tried else 1
         lately = self._lately(at_ms)
-        return Past(
+        return EvictionHistory(
             self.began_ms,
             (*lately, (at_ms, node)) if result in ("evicted", "unclear") else lately,
-            tried | {uid: Tried(count, at_ms, result)},
+            tried | {uid: EvictionAttempts(count, at_ms, result)},
         )
 
     def is_full(self, at_ms: int) -> bool:
@@ -90,26 +90,28 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EvictionDecision:
     """Who is evicted now, None: nobody; and how many wait though they are due, for there were enough."""
 
-    leaves: Suspect | None
+    leaves: EvictionCandidate | None
     held_back: int
 
 
-def decide(suspects: Iterable[Suspect], past: Past, now_ms: int, at_ms: int) -> Verdict:
+def decide(
+    suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int, at_ms: int
+) -> EvictionDecision:
     """Of those that are due, who has been over his share for the longest. ``now_ms`` is of the clock by which
     looks are dated, ``at_ms`` of that of ``past``."""
     due = [each for each in suspects if is_due(each, now_ms) and not past.rests(each.over.uid, at_ms)]
     full = past.full_nodes(at_ms)
     free = [each for each in due if each.over.node not in full]
     if not free or past.is_full(at_ms):
-        return Verdict(None, len(due))
+        return EvictionDecision(None, len(due))
     first = min(free, key=lambda each: (each.over.episode.since_ms, each.over.uid))
-    return Verdict(first, len(due) - 1)
+    return EvictionDecision(first, len(due) - 1)
 
 
-def is_due(suspect: Suspect, now_ms: int) -> bool:
+def is_due(suspect: EvictionCandidate, now_ms: int) -> bool:
     """Whether looks saw the pod over its share from the beginning to the end of its grace, the last of them
     lately. That time has passed since is no evidence."""
     episode, grace_ms = suspect.over.episode, suspect.grace_ms

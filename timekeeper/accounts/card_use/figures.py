@@ -18,7 +18,7 @@ _MOST_MEMORY_MIB = 2**20  # of one card: what is more is no figure of a card tha
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CardSample:
     """NVML's figures for one card: percent of the last moments in which it worked, and MiB in use; None where
     it has none. ``exclusive``: the sidecar says that no other pod is on the card."""
 
@@ -29,15 +29,15 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageTotals:
     """Use over some time: for how long there were figures, and milli-GPU and MiB times milliseconds."""
 
     covered_ms: int
     milli_ms: int
     memory_mib_ms: int
 
-    def __add__(self, other: "Used") -> "Used":
-        return Used(
+    def __add__(self, other: "UsageTotals") -> "UsageTotals":
+        return UsageTotals(
             self.covered_ms + other.covered_ms,
             self.milli_ms + other.milli_ms,
             self.memory_mib_ms + other.memory_mib_ms,
@@ -45,7 +45,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class SessionCards:
     """The cards whose figures count for a session, and which of them are whole its own.
 
     ``most`` where no placement is known: as many as it asked for, whichever they are.
@@ -54,10 +54,10 @@ class Cards:
     whole: Mapping[str, bool]
     most: int
 
-    def own(self, figures: Iterable[Figure]) -> tuple[Figure, ...]:
+    def own(self, figures: Iterable[CardSample]) -> tuple[CardSample, ...]:
         """The figures that are of the session alone: each card once, none that is not its own, none that it
         shares."""
-        found: dict[str, Figure] = {}
+        found: dict[str, CardSample] = {}
         for each in figures:
             is_own = self.whole.get(each.uuid, False) if self.whole else False
             is_known = each.uuid in self.whole or not self.whole
@@ -67,27 +67,27 @@ class Cards:
 
 
 @functools.lru_cache(maxsize=4096)
-def cards_of(devices: str, requested_milli: int) -> Cards:
+def cards_of(devices: str, requested_milli: int) -> SessionCards:
     """The cards of a session, by its placement's text where it has one, else by what it asked for."""
     try:
         given = decode_placement(devices) if devices else None
     except UndecodableError:
         given = None
     if given is None:
-        return Cards({}, max(1, -(-requested_milli // WHOLE_MILLI)))
+        return SessionCards({}, max(1, -(-requested_milli // WHOLE_MILLI)))
     whole: dict[str, bool] = {}
     for _, slices in given.containers:
         for each in slices:
             whole[each.uuid] = whole.get(each.uuid, False) or each.share_milli >= WHOLE_MILLI
-    return Cards(whole, len(whole))
+    return SessionCards(whole, len(whole))
 
 
 def by_hour(
-    beats: Sequence[tuple[int, tuple[Figure, ...]]], before_ms: int, most_ms: int, cards: Cards
-) -> dict[int, Used]:
+    beats: Sequence[tuple[int, tuple[CardSample, ...]]], before_ms: int, most_ms: int, cards: SessionCards
+) -> dict[int, UsageTotals]:
     """The use that beats witness, by UTC hour: ``beats`` with their moments in the order of time, the latest
     beat before them at ``before_ms`` (0: there was none), and ``most_ms`` that one stands for."""
-    found: dict[int, Used] = {}
+    found: dict[int, UsageTotals] = {}
     for at_ms, figures in beats:
         if at_ms <= before_ms:
             continue
@@ -97,12 +97,12 @@ def by_hour(
             continue
         for span in _hours(Interval(max(since_ms, at_ms - most_ms), at_ms)):
             hour_ms, length_ms = span.start_ms // HOUR_MS * HOUR_MS, span.length_ms
-            used = Used(length_ms, rates[0] * length_ms, rates[1] * length_ms)
+            used = UsageTotals(length_ms, rates[0] * length_ms, rates[1] * length_ms)
             found[hour_ms] = found[hour_ms] + used if hour_ms in found else used
     return found
 
 
-def _rates(figures: tuple[Figure, ...]) -> tuple[int, int] | None:
+def _rates(figures: tuple[CardSample, ...]) -> tuple[int, int] | None:
     """Milli-GPU and MiB in use on all cards together; None where no card says how much it works."""
     if all(each.utilisation is None for each in figures):
         return None

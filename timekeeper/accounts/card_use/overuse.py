@@ -7,27 +7,27 @@ until a look tells otherwise, or until none has seen it for a while.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.card_use.agent_looks import Excess, Held, Look, excesses
-from timekeeper.accounts.card_use.figures import Figure
+from timekeeper.accounts.card_use.agent_looks import MeasuredSession, MemoryExcess, UsageSample, excesses
+from timekeeper.accounts.card_use.figures import CardSample
 
 FRESH_MS = 120_000  # what is older than this tells nobody how a card is doing now
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedExcess:
     """An excess, and when a look saw it last."""
 
-    excess: Excess
+    excess: MemoryExcess
     seen_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class OveruseEpisode:
     """A pod over its memory share. ``since_ms``: the first look that saw it so; none since has seen it within
     on all its cards, and there was no long time without one that saw it over."""
 
     since_ms: int
-    cards: tuple[Seen, ...]
+    cards: tuple[ObservedExcess, ...]
 
     @property
     def seen_ms(self) -> int:
@@ -36,22 +36,22 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class OverusingPod:
     """A pod over its memory share by its node's reports; moments by our clock."""
 
     uid: str
     namespace: str
     name: str
     node: str
-    episode: Episode
+    episode: OveruseEpisode
 
 
 def follow(
-    before: Mapping[str, Episode],
-    looks: Iterable[tuple[int, Look]],
-    held: Mapping[str, Held],
+    before: Mapping[str, OveruseEpisode],
+    looks: Iterable[tuple[int, UsageSample]],
+    held: Mapping[str, MeasuredSession],
     lapse_ms: int = FRESH_MS,
-) -> dict[str, Episode]:
+) -> dict[str, OveruseEpisode]:
     """The episodes after these looks of a node, by UID; ``looks`` with their moments, in the order of time,
     all later than those that ``before`` follows from. Pods in them that ``held`` lacks have no share there.
     ``lapse_ms``: for so long what a look saw holds while none tells."""
@@ -69,34 +69,36 @@ def follow(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _PodSample:
     """What a look tells of a pod: the cards with a figure, and those of them where it is over."""
 
     cards: frozenset[str]
-    over: tuple[Excess, ...]
+    over: tuple[MemoryExcess, ...]
 
 
 def _share(
-    uid: str, at_ms: int, figures: Mapping[str, tuple[Figure, ...]], held: Mapping[str, Held]
-) -> _Told | None:
+    uid: str, at_ms: int, figures: Mapping[str, tuple[CardSample, ...]], held: Mapping[str, MeasuredSession]
+) -> _PodSample | None:
     """None for a pod that the look names and that holds nothing on the node. A look from before the pod had
     its cards tells nothing of it, whatever it says."""
     if uid not in figures:
-        return _Told(frozenset(), ())
+        return _PodSample(frozenset(), ())
     if uid not in held:
         return None
     if at_ms < held[uid].since_ms:
-        return _Told(frozenset(), ())
+        return _PodSample(frozenset(), ())
     cards = frozenset(each.uuid for each in figures[uid] if each.memory_mib is not None)
-    return _Told(cards, excesses(held[uid].devices, figures[uid]))
+    return _PodSample(cards, excesses(held[uid].devices, figures[uid]))
 
 
-def _after(before: Episode | None, at_ms: int, told: _Told, lapse_ms: int) -> Episode | None:
+def _after(
+    before: OveruseEpisode | None, at_ms: int, told: _PodSample, lapse_ms: int
+) -> OveruseEpisode | None:
     known = before.cards if before else ()
     fresh = [each for each in known if at_ms - each.seen_ms <= lapse_ms]
     kept = [each for each in fresh if each.excess.uuid not in told.cards]
-    cards = (*kept, *(Seen(each, at_ms) for each in told.over))
+    cards = (*kept, *(ObservedExcess(each, at_ms) for each in told.over))
     if not cards:
         return None
     since_ms = before.since_ms if before and fresh else at_ms
-    return Episode(since_ms, tuple(sorted(cards, key=lambda each: each.excess.uuid)))
+    return OveruseEpisode(since_ms, tuple(sorted(cards, key=lambda each: each.excess.uuid)))

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from timekeeper.accounts.card_use.figures import Figure
+from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.api.problem import bad
 
 _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
@@ -25,7 +25,7 @@ class Beats:
     boot: str
     sequence: int
     ages_ms: tuple[int, ...]
-    figures: tuple[tuple[Figure, ...], ...]
+    figures: tuple[tuple[CardSample, ...], ...]
 
 
 def read_heartbeats(body: bytes) -> Beats:
@@ -74,7 +74,7 @@ def read_object(body: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
     return raw
 
 
-def _beat(beat: object, index: int) -> tuple[int, tuple[Figure, ...]]:
+def _beat(beat: object, index: int) -> tuple[int, tuple[CardSample, ...]]:
     if not isinstance(beat, dict):
         raise bad(f"beats[{index}]", "it must be an object")
     age, devices = beat.get("age_ms"), beat.get("devices")
@@ -85,12 +85,12 @@ def _beat(beat: object, index: int) -> tuple[int, tuple[Figure, ...]]:
     return age, tuple(_figure(each, f"beats[{index}].devices[{at}]") for at, each in enumerate(devices))
 
 
-def _figure(device: object, where: str) -> Figure:
+def _figure(device: object, where: str) -> CardSample:
     field = _wrong_field(device)
     if field is not None or not isinstance(device, dict):
         raise bad(f"{where}{field or ''}", "it has another form than a card's figures have")
     utilisation, memory_mib = device.get("utilisation"), device.get("memory_mib")
-    return Figure(device["uuid"], utilisation, memory_mib, device["scope"] == "exclusive")
+    return CardSample(device["uuid"], utilisation, memory_mib, device["scope"] == "exclusive")
 
 
 def _wrong_field(device: object) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from timekeeper.accounts.card_use.agent_looks import Look
-from timekeeper.accounts.card_use.figures import Figure
+from timekeeper.accounts.card_use.agent_looks import UsageSample
+from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.api.bodies.heartbeats import MOST_FIGURE, OLDEST_MS, is_natural, read_object, read_run
 from timekeeper.api.problem import bad
 
@@ -26,7 +26,7 @@ class Looks:
 
     boot: str
     sequence: int
-    looks: tuple[Look, ...]
+    looks: tuple[UsageSample, ...]
 
 
 def read_node_usage(body: bytes) -> Looks:
@@ -36,31 +36,31 @@ def read_node_usage(body: bytes) -> Looks:
     return Looks(boot, sequence, tuple(_each(raw.get("uses"), "uses", MOST_LOOKS, _look, least=1)))
 
 
-def _look(raw: dict[str, Any], where: str) -> Look:
+def _look(raw: dict[str, Any], where: str) -> UsageSample:
     age = raw.get("age_ms")
     if not is_natural(age, OLDEST_MS):
         raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
     pods = _each(raw.get("pods"), f"{where}.pods", MOST_PODS, _pod)
     if len(dict(pods)) < len(pods):
         raise bad(f"{where}.pods", "each pod must stand there once")
-    return Look(age, tuple(pods), _cards(raw.get("cards"), f"{where}.cards"))
+    return UsageSample(age, tuple(pods), _cards(raw.get("cards"), f"{where}.cards"))
 
 
-def _pod(raw: dict[str, Any], where: str) -> tuple[str, tuple[Figure, ...]]:
+def _pod(raw: dict[str, Any], where: str) -> tuple[str, tuple[CardSample, ...]]:
     uid = raw.get("uid")
     if not isinstance(uid, str) or not _UID.fullmatch(uid):
         raise bad(f"{where}.uid", "it must be 1 to 64 letters, digits or . _ : -")
     return uid, _cards(raw.get("cards"), f"{where}.cards")
 
 
-def _cards(raw: object, where: str) -> tuple[Figure, ...]:
+def _cards(raw: object, where: str) -> tuple[CardSample, ...]:
     cards = _each(raw, where, MOST_CARDS, _figure)
     if len({each.uuid for each in cards}) < len(cards):
         raise bad(where, "each card must stand there once")
     return tuple(cards)
 
 
-def _figure(raw: dict[str, Any], where: str) -> Figure:
+def _figure(raw: dict[str, Any], where: str) -> CardSample:
     uuid = raw.get("uuid")
     if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
         raise bad(f"{where}.uuid", "it must be 1 to 128 visible ASCII characters")
@@ -69,7 +69,7 @@ def _figure(raw: dict[str, Any], where: str) -> Figure:
         figures[name] = raw.get(name)
         if figures[name] is not None and not is_natural(figures[name], most):
             raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}, or null")
-    return Figure(uuid, figures["utilisation"], figures["memory_mib"], exclusive=True)
+    return CardSample(uuid, figures["utilisation"], figures["memory_mib"], exclusive=True)
 
 
 def _each(

@@ -8,7 +8,7 @@ Costs are what was charged x the price in force then, to 12 decimals; x_Amount i
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from timekeeper.accounts.usage import Line, Question, cost, gpu_hours
+from timekeeper.accounts.usage import ReportLine, ReportQuery, cost, gpu_hours
 from timekeeper.api.formats.report_formats import Cells, Raw
 from timekeeper.core.ledger.metering import period_at
 
@@ -75,7 +75,7 @@ NAMES = (
 )
 
 
-def row(asked: Question, line: Line) -> Cells:
+def row(asked: ReportQuery, line: ReportLine) -> Cells:
     """One line of a report with `COLUMNS`, by column; None is null."""
     who = dict(zip(asked.columns, line.key, strict=True))
     billed = period_at("month", asked.zone, line.span.start_ms)
@@ -118,7 +118,7 @@ _ALWAYS = {
 }
 
 
-def _money(line: Line, price: str, currency: str, models: str) -> Cells:
+def _money(line: ReportLine, price: str, currency: str, models: str) -> Cells:
     """Without a price everything costs nothing, and the columns of unit prices are null."""
     sku = f"gpu/{models or 'unknown'}"
     hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price or "0"))
@@ -147,7 +147,7 @@ def _money(line: Line, price: str, currency: str, models: str) -> Cells:
     return spent | priced
 
 
-def _amounts(line: Line) -> Cells:
+def _amounts(line: ReportLine) -> Cells:
     sums = line.sums
     return {
         "x_Amount": sums.amount,

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from timekeeper.accounts.usage import LABEL, Line, Question, gpu_hours
+from timekeeper.accounts.usage import LABEL, ReportLine, ReportQuery, gpu_hours
 
 Cells = Mapping[str, Any]
 
@@ -19,13 +19,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows in one piece
 
 
-def columns(asked: Question) -> tuple[str, ...]:
+def columns(asked: ReportQuery) -> tuple[str, ...]:
     """The columns of a report in CSV."""
     step = ("from", "to") if asked.step else ()
     return (*step, *asked.columns, *_AMOUNTS, *(_USE if asked.with_use else ()))
 
 
-def cells(asked: Question, line: Line) -> dict[str, Any]:
+def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     """One line by column; amounts in milli-GPU x milliseconds, and again as decimal GPU-hours."""
     sums = line.sums
     row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if asked.step else {}
@@ -52,11 +52,11 @@ def nested(row: Cells) -> dict[str, Any]:
 class Added:
     """The sum of the lines that went by."""
 
-    def __init__(self, lines: Iterable[Line]) -> None:
+    def __init__(self, lines: Iterable[ReportLine]) -> None:
         self.amount = 0
         self._lines = lines
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[ReportLine]:
         for line in self._lines:
             self.amount += line.sums.amount
             yield line

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
-from timekeeper.accounts.grants import Granted
-from timekeeper.accounts.statements import stated, usual
+from timekeeper.accounts.grants import GrantSums
+from timekeeper.accounts.statements import stated, working_set
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import ledger as reading
 from timekeeper.store.queries.sums import Read, held
@@ -13,7 +13,7 @@ from timekeeper.store.queries.sums import Read, held
 
 def stated_now(
     connection: Connection, history: History, subjects: Collection[str], now_ms: int
-) -> dict[str, tuple[Statement, Granted]]:
+) -> dict[str, tuple[Statement, GrantSums]]:
     """The accounts of these namespaces and groups, each with its grants: those included that are due and that
     the settler has not written yet."""
     is_alone = len(subjects) == 1 and not any(
@@ -25,7 +25,7 @@ def stated_now(
     spenders = reading.namespaces(connection)
     sums = Read(connection, reading.waiting(connection), now_ms, _granted=reading.granted(connection, now_ms))
     sums.hold(held(connection, None), spenders | set(subjects))
-    asked = usual(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
+    asked = working_set(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
     sums.expect_granted(asked.accounts)
     sums.expect(asked.parts)
     return stated(history, subjects, spenders, sums, now_ms)

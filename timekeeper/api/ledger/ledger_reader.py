@@ -10,8 +10,8 @@ import orjson
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Pulse
-from timekeeper.accounts.grants import Granted
-from timekeeper.accounts.usage import Line, Question, Terms, terms_of
+from timekeeper.accounts.grants import GrantSums
+from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.queries import ledger as reading
@@ -108,7 +108,7 @@ class Ledger:
         with self.store.reading() as connection:
             return self._told(connection, sorted(GROUP + each for each in self.history(connection).groups))
 
-    def account(self, connection: Connection, namespace: str) -> tuple[Statement, Granted]:
+    def account(self, connection: Connection, namespace: str) -> tuple[Statement, GrantSums]:
         """One namespace's statement and grants, inside a transaction of the caller's."""
         now_ms, history = self.moment(connection)
         return stated_now(connection, history, (namespace,), now_ms)[namespace]
@@ -132,7 +132,7 @@ class Ledger:
             now_ms, history = self.moment(connection)
         return history.settings(now_ms).time_zone, now_ms
 
-    def lines(self, asked: Question, limit: int | None) -> Generator[Line]:
+    def lines(self, asked: ReportQuery, limit: int | None) -> Generator[ReportLine]:
         """A report's lines as they are taken, all of one moment of the database, which is kept until the last
         is taken or the generator closed.
 
@@ -141,10 +141,10 @@ class Ledger:
         with self.store.reading() as connection:
             if limit is None:
                 take_time(connection)
-            terms: Iterable[Terms] = ()
+            terms: Iterable[PriceInterval] = ()
             if asked.has_dated:
                 names = reports.namespaces(connection, asked.namespace)
-                terms = terms_of(self.history(connection), names, asked.span)
+                terms = price_intervals(self.history(connection), names, asked.span)
             yield from reports.lines(connection, asked, terms, limit)
 
     def _told(self, connection: Connection, names: Collection[str]) -> list[Told]:

@@ -13,7 +13,7 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, curs
 from timekeeper.api.http.routes import JSON, Call, Right, Route, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import Told
-from timekeeper.core.budgets.policy import not_built
+from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 _RIGHT = Right("get", "budgets")
@@ -100,7 +100,7 @@ def shown(told: Told, with_group: bool) -> dict[str, Any]:
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": _group(budget.group, group, told.group_error, with_group) if group else None,
-        "warnings": [*not_built(budget, statement.in_force.key), *warnings],
+        "warnings": [*ineffective_fields(budget, statement.in_force.key), *warnings],
     }
 
 
@@ -139,5 +139,6 @@ def _group_warnings(name: str, group: Statement | None) -> tuple[str, ...]:
     if not group.in_force.key:
         return (f"group: there is no entry {GROUP}{name}, so the group has no limit",)
     return tuple(
-        f"{group.in_force.key}: {each}" for each in not_built(group.in_force.budget, group.in_force.key)
+        f"{group.in_force.key}: {each}"
+        for each in ineffective_fields(group.in_force.budget, group.in_force.key)
     )

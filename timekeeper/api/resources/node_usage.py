@@ -8,7 +8,7 @@ import orjson
 from flask import Flask, Response, request
 
 from timekeeper import metrics
-from timekeeper.accounts.card_use.overuse import Over
+from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
 from timekeeper.api.bodies.node_usage import read_node_usage
 from timekeeper.api.http.answers import CONTENT_TYPE, Version, answer, tagged
@@ -135,7 +135,7 @@ def _count(outcome: Outcome) -> None:
             metrics.NODE_STRAYS.labels(reason).inc(pods)
 
 
-def _shown(over: Over) -> dict[str, Any]:
+def _shown(over: OverusingPod) -> dict[str, Any]:
     return {
         "uid": over.uid,
         "namespace": over.namespace,

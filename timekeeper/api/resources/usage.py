@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Flask, Response
 
-from timekeeper.accounts.usage import Line, Question, columns_of, gpu_hours
+from timekeeper.accounts.usage import ReportLine, ReportQuery, columns_of, gpu_hours
 from timekeeper.api.formats import focus
 from timekeeper.api.formats import report_formats as sheets
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
@@ -72,7 +72,7 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, USAGE, usage)
 
 
-def _streamed(form: str, asked: Question, lines: Generator[Line]) -> Response:
+def _streamed(form: str, asked: ReportQuery, lines: Generator[ReportLine]) -> Response:
     """The whole report, sent while it is read: however many lines there are, few are in memory. What fails
     before the first of them is still a problem of its own."""
     first = list(islice(lines, 1))
@@ -81,7 +81,7 @@ def _streamed(form: str, asked: Question, lines: Generator[Line]) -> Response:
     return response
 
 
-def _seated(lines: Generator[Line], seats: BoundedSemaphore) -> Generator[Line]:
+def _seated(lines: Generator[ReportLine], seats: BoundedSemaphore) -> Generator[ReportLine]:
     """The lines, where not too many such reports are being read by this process already: each keeps a
     connection to the database. Who finds no seat holds no thread to wait for one."""
     if not seats.acquire(blocking=False):
@@ -93,7 +93,7 @@ def _seated(lines: Generator[Line], seats: BoundedSemaphore) -> Generator[Line]:
         seats.release()
 
 
-def _timely(lines: Iterable[Line]) -> Iterator[Line]:
+def _timely(lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
     """The lines, unless who asked takes them too slowly: the database keeps a moment of itself for him."""
     until = time.monotonic() + _TAKEN_WITHIN_S
     for line in lines:
@@ -102,7 +102,7 @@ def _timely(lines: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-def _question(services: Services, call: Call, is_focus: bool) -> Question:
+def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     zone, now_ms = services.ledger.calendar()
     zone = call.get("timeZone", zone)
     if is_focus and ("group" in call.given or "use" in call.given):
@@ -112,7 +112,7 @@ def _question(services: Services, call: Call, is_focus: bool) -> Question:
     place = shaped(call.get("after"), int, int, int, *(str for _ in telling))
     span = _span(call, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
-    asked = Question(span, columns, now_ms, call.get("namespace"), step, zone, call.get("use") == "true")
+    asked = ReportQuery(span, columns, now_ms, call.get("namespace"), step, zone, call.get("use") == "true")
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
@@ -140,12 +140,14 @@ def _span(call: Call, otherwise: Interval, is_focus: bool, place: tuple[Any, ...
     return span
 
 
-def _place(asked: Question, line: Line, is_focus: bool) -> str:
+def _place(asked: ReportQuery, line: ReportLine, is_focus: bool) -> str:
     key = line.key[: focus.PLACE] if is_focus else line.key
     return cursor(asked.span.start_ms, asked.span.end_ms, line.span.start_ms, *key)
 
 
-def _sheet(form: str, asked: Question, lines: Iterable[Line], follows: str | None) -> Iterator[bytes]:
+def _sheet(
+    form: str, asked: ReportQuery, lines: Iterable[ReportLine], follows: str | None
+) -> Iterator[bytes]:
     """The answer's body, piece by piece."""
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
     if form == "csv":

@@ -44,7 +44,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BudgetSettings:
     """The entry ``_settings``, each field with its default."""
 
     time_zone: str = "UTC"
@@ -73,10 +73,10 @@ class Settings:
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
-def not_built(entry: Budget | Settings, key: str = "") -> tuple[str, ...]:
+def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[str, ...]:
     """A sentence for each thing that the entry under ``key`` asks and that is not done: nothing is accepted
     in silence."""
-    return () if isinstance(entry, Settings) else _not_built_of_budget(entry, key)
+    return () if isinstance(entry, BudgetSettings) else _not_built_of_budget(entry, key)
 
 
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:

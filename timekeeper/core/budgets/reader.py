@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from timekeeper.core.budgets import policy, scalars
-from timekeeper.core.budgets.policy import Budget, Settings
+from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.names import BUDGETS
 from timekeeper.core.request.request import POLICIES
@@ -45,12 +45,12 @@ class EntryError:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedBudgets:
     """What all the ConfigMaps together say: the good entries, what is wrong with the others, and what good
     ones ask of others that are not there."""
 
     budgets: Mapping[str, Budget]
-    settings: Settings | None
+    settings: BudgetSettings | None
     errors: tuple[EntryError, ...]
     warnings: tuple[EntryError, ...] = ()
 
@@ -69,8 +69,8 @@ class _BadEntryError(ValueError):
 
 def read(
     config_maps: Mapping[str, Mapping[str, str]],
-    read_one: Callable[[str, str], Budget | Settings | EntryError] | None = None,
-) -> Reading:
+    read_one: Callable[[str, str], Budget | BudgetSettings | EntryError] | None = None,
+) -> ParsedBudgets:
     """Reads every entry of every ConfigMap (name -> data). A bad entry harms no other. ``read_one``:
     `read_entry`, or what answers as it does.
 
@@ -78,7 +78,7 @@ def read(
     one's, and the earlier one holds.
     """
     budgets: dict[str, Budget] = {}
-    settings: Settings | None = None
+    settings: BudgetSettings | None = None
     errors: list[EntryError] = []
     seen: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -92,14 +92,14 @@ def read(
             value = (read_one or read_entry)(key, text)
             if isinstance(value, EntryError):
                 errors.append(value)
-            elif isinstance(value, Settings):
+            elif isinstance(value, BudgetSettings):
                 settings = value
             else:
                 budgets[key] = value
-    return Reading(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
+    return ParsedBudgets(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
 
 
-def read_entry(key: str, text: str, settled: bool = False) -> Budget | Settings | EntryError:
+def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:
     """One entry's value, or the first thing that is wrong in it. Never raises, whatever the text.
 
     ``settled``: the entry took effect long ago, so rules that this release does not know, or lets nobody set,
@@ -248,7 +248,7 @@ def _budget(fields: dict[str, yaml.Node], settled: bool) -> Budget:
     return Budget(**values, **_admission(fields, settled))
 
 
-def _settings(fields: dict[str, yaml.Node], settled: bool) -> Settings:
+def _settings(fields: dict[str, yaml.Node], settled: bool) -> BudgetSettings:
     values = _read_fields(fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"))
     values |= _admission(fields, settled)
     if "weights" in fields:
@@ -258,7 +258,7 @@ def _settings(fields: dict[str, yaml.Node], settled: bool) -> Settings:
         )
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"])
-    return Settings(**values)
+    return BudgetSettings(**values)
 
 
 def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:

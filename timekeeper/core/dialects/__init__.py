@@ -7,7 +7,7 @@ resources that the scheduler hands to the extender, and the placement annotation
 import re
 
 from timekeeper.core.dialects import native, nvidia, tencent
-from timekeeper.core.dialects.dialect import Dialect, Limits
+from timekeeper.core.dialects.dialect import ContainerLimits, Dialect
 
 DIALECTS: tuple[Dialect, ...] = (native.DIALECT, tencent.DIALECT, nvidia.DIALECT)
 
@@ -21,4 +21,4 @@ GPU_RESOURCE = (
 )
 UNSPOKEN = re.compile(GPU_RESOURCE)
 
-__all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "UNSPOKEN", "Dialect", "Limits"]
+__all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "UNSPOKEN", "ContainerLimits", "Dialect"]

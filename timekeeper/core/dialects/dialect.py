@@ -10,7 +10,7 @@ from timekeeper.core.violation import Violation, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ContainerLimits:
     """One container's limits, with the path that a message names."""
 
     path: str
@@ -36,7 +36,7 @@ class Dialect:
     name: str
     resources: tuple[str, ...]
     examples: Mapping[str, str]
-    read: Callable[[Limits], Ask | tuple[Violation, ...]]
+    read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]]
     at_admission: Callable[[GPURequest], dict[str, str]]
     at_binding: Callable[[GPURequest, Placement, str, int, tuple[str, ...]], dict[str, str]]
     owned: tuple[str, ...] = ()
@@ -63,7 +63,9 @@ def nothing_at_binding(
     return {}
 
 
-def amount(limits: Limits, resource: str, least: int, allowed: str, example: str) -> int | Violation | None:
+def amount(
+    limits: ContainerLimits, resource: str, least: int, allowed: str, example: str
+) -> int | Violation | None:
     """A resource's amount as an integer of at least ``least``; None where the container does not name it."""
     if resource not in limits.amounts:
         return None

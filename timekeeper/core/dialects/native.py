@@ -1,6 +1,12 @@
 """Bursar's own resources: ``bursar.dev/gpu-percent``, ``gpu-memory`` (MiB) and ``gpu-count``."""
 
-from timekeeper.core.dialects.dialect import Dialect, Limits, amount, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.dialect import (
+    ContainerLimits,
+    Dialect,
+    amount,
+    nothing_at_admission,
+    nothing_at_binding,
+)
 from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
@@ -14,7 +20,7 @@ _MEMORY_ALLOWED = f"a whole number of MiB, at least {MEMORY_FLOOR_MIB} on each c
 _COUNT_ALLOWED = f"1 to {MOST_CARDS} cards"
 
 
-def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
+def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     percent = amount(limits, GPU_PERCENT, 1, _PERCENT_ALLOWED, "50")
     memory = amount(limits, GPU_MEMORY, 1, _MEMORY_ALLOWED, "8192")
     count = amount(limits, GPU_COUNT, 1, _COUNT_ALLOWED, "2")
@@ -30,7 +36,7 @@ def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
 
 
 def _ask(
-    limits: Limits, percent: int | None, memory: int | None, count: int | None
+    limits: ContainerLimits, percent: int | None, memory: int | None, count: int | None
 ) -> Ask | tuple[Violation, ...]:
     """The branches of the words' meaning: count alone, whole cards, a share, memory only."""
     if count is not None and count > MOST_CARDS:
@@ -42,7 +48,7 @@ def _ask(
     return _divided(limits, percent, memory, count or 1)
 
 
-def _whole_cards(limits: Limits, percent: int, memory: int | None) -> Ask | tuple[Violation, ...]:
+def _whole_cards(limits: ContainerLimits, percent: int, memory: int | None) -> Ask | tuple[Violation, ...]:
     broken = []
     if percent % 100:
         broken.append(
@@ -72,7 +78,7 @@ def _whole_cards(limits: Limits, percent: int, memory: int | None) -> Ask | tupl
 
 
 def _divided(
-    limits: Limits, percent: int | None, memory: int | None, count: int
+    limits: ContainerLimits, percent: int | None, memory: int | None, count: int
 ) -> Ask | tuple[Violation, ...]:
     broken = []
     if percent is not None and (percent % count or not 1 <= percent // count <= 100):
@@ -119,7 +125,7 @@ def _divided(
     return tuple(broken) or Ask(count, 10 * (percent or 0) // count, (memory or 0) // count)
 
 
-def _memory_of_whole(limits: Limits) -> Violation:
+def _memory_of_whole(limits: ContainerLimits) -> Violation:
     return _violation(
         limits,
         "memory-with-whole-cards",
@@ -131,7 +137,7 @@ def _memory_of_whole(limits: Limits) -> Violation:
 
 
 def _violation(
-    limits: Limits, rule: str, resource: str, problem: str, allowed: str, example: str
+    limits: ContainerLimits, rule: str, resource: str, problem: str, allowed: str, example: str
 ) -> Violation:
     text = example if "/" in example else f'{resource}: "{example}"'
     return Violation(rule, limits.at(resource), shown(limits.amounts[resource]), problem, allowed, text)

@@ -1,7 +1,13 @@
 """Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The plugin's kubelet side picks the
 cards."""
 
-from timekeeper.core.dialects.dialect import Dialect, Limits, amount, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.dialect import (
+    ContainerLimits,
+    Dialect,
+    amount,
+    nothing_at_admission,
+    nothing_at_binding,
+)
 from timekeeper.core.dialects.native import MOST_CARDS
 from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.quantity import integral
@@ -12,7 +18,7 @@ GPU = "nvidia.com/gpu"
 _ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card ask {GPU_PERCENT} instead"
 
 
-def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
+def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     given = limits.amounts[GPU]
     if integral(given) is None:
         example = f'{GPU_PERCENT}: "50"'

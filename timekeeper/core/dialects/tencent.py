@@ -4,7 +4,7 @@ What gpu-manager reads on a pod: the cap ``vcuda-core-limit``, and gpu-admission
 container index. Source: tkestack gpu-admission and gpu-manager, as `docs/wire.md` tells.
 """
 
-from timekeeper.core.dialects.dialect import Dialect, Limits, amount
+from timekeeper.core.dialects.dialect import ContainerLimits, Dialect, amount
 from timekeeper.core.dialects.native import MOST_CARDS
 from timekeeper.core.values import WHOLE_MILLI, Ask, GPURequest, Placement
 from timekeeper.core.violation import Violation, shown
@@ -18,7 +18,7 @@ _CORE_ALLOWED = "1 to 99 for a share of one card, or a multiple of 100 for whole
 _MEMORY_ALLOWED = "a whole number of units of 256 MiB, at least 1"
 
 
-def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
+def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     core = amount(limits, CORE, 1, _CORE_ALLOWED, "50")
     memory = amount(limits, MEMORY, 1, _MEMORY_ALLOWED, "32")
     broken = tuple(each for each in (core, memory) if isinstance(each, Violation))
@@ -27,7 +27,7 @@ def _read(limits: Limits) -> Ask | tuple[Violation, ...]:
     return _ask(limits, core, memory)
 
 
-def _ask(limits: Limits, core: int | None, memory: int | None) -> Ask | tuple[Violation, ...]:
+def _ask(limits: ContainerLimits, core: int | None, memory: int | None) -> Ask | tuple[Violation, ...]:
     if core is None:
         return (_missing(limits, CORE, f"{MEMORY} needs {CORE} beside it", "50"),)
     if (core > 100 and core % 100) or core > 100 * MOST_CARDS:
@@ -50,7 +50,7 @@ def _ask(limits: Limits, core: int | None, memory: int | None) -> Ask | tuple[Vi
     return Ask(1, 10 * core, UNIT_MIB * memory)
 
 
-def _missing(limits: Limits, resource: str, problem: str, example: str) -> Violation:
+def _missing(limits: ContainerLimits, resource: str, problem: str, example: str) -> Violation:
     allowed = f"both {CORE} and {MEMORY}, or whole cards alone"
     return Violation(
         "share-without-memory", limits.at(resource), "", problem, allowed, f'{resource}: "{example}"'

@@ -14,7 +14,7 @@ MOST_CLOSED = 400  # characters of the agent's own sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class NodeHolders:
     """What a node's agent says (`wire.Holders`): the boot that it speaks of; whether it has seen everything
     since it began, for before that what it does not list says nothing; the pods whose GPU containers are
     there, by UID, with the cards that it knows them to have; and why no card is to be given out, or ""."""
@@ -25,10 +25,10 @@ class Present:
     closed: str = ""
 
 
-UNREADABLE = Present("", False, {})  # there is an agent, and nothing follows from its words
+UNREADABLE_HOLDERS = NodeHolders("", False, {})  # there is an agent, and nothing follows from its words
 
 
-def present_on(node: Mapping[str, Any]) -> Present | None:
+def read_holders(node: Mapping[str, Any]) -> NodeHolders | None:
     """What the agent of a Node's JSON says of its present boot; None where it says nothing, or speaks of a
     boot before the one that the kubelet runs on. A node that was closed then stays so until the agent has
     looked again. Raises UndecodableError."""
@@ -39,7 +39,7 @@ def present_on(node: Mapping[str, Any]) -> Present | None:
     boot = kubelets_boot(node)
     if not boot or not present.boot or boot == present.boot:
         return present
-    return replace(UNREADABLE, closed=present.closed) if present.closed else None
+    return replace(UNREADABLE_HOLDERS, closed=present.closed) if present.closed else None
 
 
 def kubelets_boot(node: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def kubelets_boot(node: Mapping[str, Any]) -> str:
     return boot if isinstance(boot, str) else ""
 
 
-def decode_holders(text: str) -> Present:
+def decode_holders(text: str) -> NodeHolders:
     """The annotation's text. Raises UndecodableError where it is not the JSON of `wire.Holders`."""
     try:
         whole = json.loads(text)
@@ -61,7 +61,7 @@ def decode_holders(text: str) -> Present:
         raise UndecodableError("holders: boot, known or closed is missing")
     if not isinstance(pods, dict):
         raise UndecodableError("holders: pods is no object")
-    return Present(
+    return NodeHolders(
         boot, known, {uid: _cards(uid, cards) for uid, cards in pods.items()}, closed[:MOST_CLOSED]
     )
 

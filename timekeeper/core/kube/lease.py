@@ -26,7 +26,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ObservedVersion:
     """A version of the Lease, and the monotonic second when we first saw it."""
 
     version: str
@@ -44,16 +44,16 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
     )
 
 
-def watched(lease: Lease | None, before: Watched | None, now_s: float) -> Watched | None:
+def observe(lease: Lease | None, before: ObservedVersion | None, now_s: float) -> ObservedVersion | None:
     """What is known of the Lease after another look at it."""
     if lease is None:
         return None
     if before is not None and before.version == lease.version:
         return before
-    return Watched(lease.version, now_s)
+    return ObservedVersion(lease.version, now_s)
 
 
-def is_free(lease: Lease | None, me: str, seen: Watched | None, now_s: float) -> bool:
+def is_free(lease: Lease | None, me: str, seen: ObservedVersion | None, now_s: float) -> bool:
     """Whether I may take or renew the Lease: it is mine, nobody's, or its holder has not renewed it for as
     long as it lasts."""
     if lease is None or lease.holder in ("", me):
@@ -61,7 +61,7 @@ def is_free(lease: Lease | None, me: str, seen: Watched | None, now_s: float) ->
     return seen is not None and now_s - seen.since_s >= lease.duration_s
 
 
-def written(lease: Lease | None, holder: str, duration_s: int, renewed: str) -> dict[str, Any]:
+def lease_spec(lease: Lease | None, holder: str, duration_s: int, renewed: str) -> dict[str, Any]:
     """The ``spec`` to write over this version of the Lease (None: there is none yet); ``holder`` empty gives
     it back. ``renewed``: RFC 3339 with microseconds, for people: nobody reckons with it."""
     changes = 0 if lease is None else lease.transitions + (lease.holder != holder)

@@ -24,14 +24,14 @@ class UnreachableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ObjectsListed:
     """Everything there is: what is not in it is gone."""
 
     items: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ObjectChanged:
     """One object added, modified or (``deleted``) gone."""
 
     item: Json
@@ -39,26 +39,26 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WatchProgress:
     """Nothing changed, and everything up to now has been heard: a bookmark, or a watch that ended in
     order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WatchFailed:
     """A call failed; ``sentence`` tells how, for the log."""
 
     sentence: str
 
 
-Event = Listed | Changed | Progress | Failed
+WatchEvent = ObjectsListed | ObjectChanged | WatchProgress | WatchFailed
 
 
 def reflect(
     list_all: Callable[[], tuple[tuple[Json, ...], str]],
     watch: Callable[[str], Iterator[Json]],
     wait_ms: Callable[[int], None],
-) -> Iterator[Event]:
+) -> Iterator[WatchEvent]:
     """Yields Listed once the list is complete, then each change, for ever; lists again after an expiry.
 
     ``list_all`` gives items and resource version; ``watch`` gives the raw events from one on (``{"type",
@@ -70,13 +70,13 @@ def reflect(
         try:
             if not version:
                 items, version = list_all()
-                yield Listed(items)
+                yield ObjectsListed(items)
             for raw in watch(version):
                 event = _event(raw)
                 version, pause = _version(raw) or version, FIRST_WAIT_MS
                 if event is not None:
                     yield event
-            yield Progress()
+            yield WatchProgress()
             wait_ms(
                 FIRST_WAIT_MS // 10
             )  # a server that closes every watch at once is not asked in a tight loop
@@ -85,20 +85,20 @@ def reflect(
             wait_ms(pause)  # a server that expires whatever it lists is not listed in a tight loop
             pause = min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
-            yield Failed(str(error))
+            yield WatchFailed(str(error))
             wait_ms(pause)
             pause = min(2 * pause, LONGEST_WAIT_MS)
 
 
-def _event(raw: Json) -> Event | None:
+def _event(raw: Json) -> WatchEvent | None:
     kind, item = raw.get("type"), raw.get("object")
     if kind == "ERROR":
         code = item.get("code") if isinstance(item, Mapping) else None
         raise ExpiredError if code == 410 else UnreachableError(f"the watch ended with an error: {item}")
     if kind == "BOOKMARK":
-        return Progress()
+        return WatchProgress()
     if kind in ("ADDED", "MODIFIED", "DELETED") and isinstance(item, Mapping):
-        return Changed(item, kind == "DELETED")
+        return ObjectChanged(item, kind == "DELETED")
     return None
 
 

@@ -10,7 +10,7 @@ import zoneinfo
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 
 FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
 
@@ -149,7 +149,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Witnessed:
+class WitnessedInterval:
     """The interval that the evidence supports; ``closed``: nothing more can come after it; ``proven``: both
     ends are."""
 
@@ -161,7 +161,7 @@ class Witnessed:
 NOTHING = Interval(0, 0)
 
 
-def witnessed(evidence: Evidence, settings: Settings, now_ms: int) -> Witnessed:
+def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> WitnessedInterval:
     """What is to be charged at ``now_ms``, by the ranks of evidence: proof over estimates, in both
     directions.
 
@@ -172,18 +172,18 @@ def witnessed(evidence: Evidence, settings: Settings, now_ms: int) -> Witnessed:
     if evidence.ended_ms is not None:
         end = evidence.ended_ms or _last_ms(evidence)
         gone = Interval(start, max(start, end)) if start is not None else NOTHING
-        return Witnessed(gone, closed=True, proven=True)
+        return WitnessedInterval(gone, closed=True, proven=True)
     if evidence.vanished_ms is not None:
         until = evidence.vanished_ms + evidence.grace_ms
         gone = Interval(start, max(start, min(until, now_ms))) if start is not None else NOTHING
-        return Witnessed(gone, closed=now_ms >= until, proven=False)
+        return WitnessedInterval(gone, closed=now_ms >= until, proven=False)
     if start is None:
-        return Witnessed(NOTHING, closed=False, proven=False)
+        return WitnessedInterval(NOTHING, closed=False, proven=False)
     until = min(now_ms, max(evidence.beat_ms or 0, evidence.watermark_ms or 0))
-    return Witnessed(Interval(start, max(start, until)), closed=False, proven=False)
+    return WitnessedInterval(Interval(start, max(start, until)), closed=False, proven=False)
 
 
-def _start_ms(evidence: Evidence, settings: Settings, now_ms: int) -> int | None:
+def _start_ms(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> int | None:
     """From bind where the settings say so; else from the first start, but at the latest ``startGrace`` after
     bind."""
     if settings.charge_from == "bound":

@@ -19,17 +19,17 @@ class UndecodableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CardAmount:
     """What is taken of one card."""
 
     share_milli: int
     memory_mib: int
 
-    def __add__(self, other: "Use") -> "Use":
-        return Use(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
+    def __add__(self, other: "CardAmount") -> "CardAmount":
+        return CardAmount(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
 
 
-NO_USE = Use(0, 0)
+NO_AMOUNT = CardAmount(0, 0)
 
 
 def decode_inventory(text: str) -> tuple[Card, ...]:
@@ -68,11 +68,11 @@ def encode_placement(placement: Placement) -> str:
     return json.dumps({"containers": containers, "version": 1}, sort_keys=True, separators=(",", ":"))
 
 
-def need(ask: Ask, card: Card) -> Use:
+def need(ask: Ask, card: Card) -> CardAmount:
     """What an ask takes of this card. A share without memory takes the same share of memory, rounded down, so
     that shares that add up to a card fit on it."""
     memory = ask.memory_mib or card.memory_mib * ask.share_milli // WHOLE_MILLI
-    return Use(ask.share_milli, memory)
+    return CardAmount(ask.share_milli, memory)
 
 
 def allowed(request: GPURequest, card: Card) -> bool:
@@ -99,7 +99,7 @@ def is_model(word: str, model: str) -> bool:
     return bool(wanted) and any(present[i : i + len(wanted)] == wanted for i in range(len(present)))
 
 
-def use_of(request: GPURequest, placement: Placement) -> dict[str, Use]:
+def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, CardAmount]:
     """The most that the pod takes of each card at one time, by UUID.
 
     Containers that run together add up. An ordinary init container runs before them, beside the native
@@ -107,14 +107,14 @@ def use_of(request: GPURequest, placement: Placement) -> dict[str, Use]:
     resources).
     """
     placed = dict(placement.containers)
-    together: dict[str, Use] = {}
-    most: dict[str, Use] = {}
+    together: dict[str, CardAmount] = {}
+    most: dict[str, CardAmount] = {}
     for each in request.asks:
         for part in placed.get(each.container, ()):
-            sum_now = together.get(part.uuid, NO_USE) + Use(part.share_milli, part.memory_mib)
+            sum_now = together.get(part.uuid, NO_AMOUNT) + CardAmount(part.share_milli, part.memory_mib)
             if not each.init:
                 together[part.uuid] = sum_now
-            most[part.uuid] = _most(most.get(part.uuid, NO_USE), sum_now)
+            most[part.uuid] = _most(most.get(part.uuid, NO_AMOUNT), sum_now)
     return most
 
 
@@ -136,13 +136,13 @@ def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -
             card = by_uuid.get(given.uuid)
             if card is None:
                 return f"card {given.uuid} is not in the node's inventory"
-            if Use(given.share_milli, given.memory_mib) != need(each.ask, card):
+            if CardAmount(given.share_milli, given.memory_mib) != need(each.ask, card):
                 return f"container {each.container} holds other amounts than it asked"
     return None
 
 
 def rate(
-    uses: Mapping[str, Use], cards: Iterable[Card], weights: Weights, charge_by: str = "dominant"
+    uses: Mapping[str, CardAmount], cards: Iterable[Card], weights: Weights, charge_by: str = "dominant"
 ) -> int:
     """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
 
@@ -162,7 +162,7 @@ def weight_of(model: str, weights: Weights) -> int:
     return max(matching)[1] if matching else 1000
 
 
-def _part(use: Use, card: Card, charge_by: str) -> int:
+def _part(use: CardAmount, card: Card, charge_by: str) -> int:
     compute, memory = use.share_milli, _ceil(1000 * use.memory_mib, card.memory_mib)
     parts = {
         "compute": compute,
@@ -177,8 +177,8 @@ def _ceil(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def _most(a: Use, b: Use) -> Use:
-    return Use(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
+def _most(a: CardAmount, b: CardAmount) -> CardAmount:
+    return CardAmount(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, UNSPOKEN, Dialect, Limits
+from timekeeper.core.dialects import DIALECTS, UNSPOKEN, ContainerLimits, Dialect
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.request.constraints import constraint_violations, listed
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
@@ -22,7 +22,7 @@ BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedRequest:
     """Either a request, or what keeps it from being one, or neither: a pod that asks for no GPU."""
 
     request: GPURequest | None
@@ -53,7 +53,7 @@ def containers(pod: Json) -> tuple[Container, ...]:
     return tuple(found)
 
 
-def parse(pod: Json) -> Parsed:
+def parse(pod: Json) -> ParsedRequest:
     """The pod's request, with every violation in it. Never raises, whatever JSON it is given.
 
     A pod whose violations are not empty has no request: what is half malformed is never half granted.
@@ -67,16 +67,16 @@ def parse(pod: Json) -> Parsed:
     if len(spoken) > 1:
         violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
     if not asks and not violations:
-        return Parsed(None, ())
+        return ParsedRequest(None, ())
     constrained = not _CONSTRAINTS.isdisjoint(annotations)
     if constrained:
         asking = {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
         violations += _policy_violations(annotations)
         violations += constraint_violations(annotations, asks, asking)
     if violations:
-        return Parsed(None, tuple(violations))
+        return ParsedRequest(None, tuple(violations))
     (dialect,) = spoken
-    return Parsed(_request(dialect, asks, annotations if constrained else {}), ())
+    return ParsedRequest(_request(dialect, asks, annotations if constrained else {}), ())
 
 
 def annotations_of(pod: Json) -> Json:
@@ -143,7 +143,7 @@ def _read_container(
     if len(spoken) != 1 or violations:
         return spoken, None, tuple(violations)
     dialect = spoken[0]
-    answer = dialect.read(Limits(f"{container.path}.resources.limits", container.name, limits))
+    answer = dialect.read(ContainerLimits(f"{container.path}.resources.limits", container.name, limits))
     if isinstance(answer, Ask):
         return spoken, ContainerAsk(container.name, container.init, answer), ()
     return spoken, None, answer

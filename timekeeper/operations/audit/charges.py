@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.rate_timeline import Charge, Run, runs, steps
+from timekeeper.accounts.rate_timeline import Charge, RateInterval, runs, steps
 from timekeeper.operations.audit.evidence import bounds, owed
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.spans import Spans
@@ -131,11 +131,11 @@ class Charges:
             return
         self._charge_wrong(session.namespace, difference)
         stored = ", ".join(_told(each) for each in runs(steps(posted))) or "nothing"
-        expected = _told(Run(from_ms, to_ms, session.rate_milli)) if to_ms > from_ms else "nothing"
+        expected = _told(RateInterval(from_ms, to_ms, session.rate_milli)) if to_ms > from_ms else "nothing"
         amount = sum(each.amount for each in difference)
         self.tell(Finding(name_of(session), f"posted ({state})", stored, expected, amount))
 
-    def _charge_wrong(self, namespace: str, difference: Iterable[Run]) -> None:
+    def _charge_wrong(self, namespace: str, difference: Iterable[RateInterval]) -> None:
         for run in difference:
             for from_ms, to_ms in self.spans.accounts(namespace, run.from_ms, run.to_ms):
                 key = (namespace, *self.spans.account(namespace, from_ms))
@@ -166,5 +166,5 @@ def _charges(postings: Iterable[StoredPosting]) -> list[Charge]:
     return [(each.from_ms, each.to_ms, each.rate_milli) for each in postings]
 
 
-def _told(run: Run) -> str:
+def _told(run: RateInterval) -> str:
     return f"{hours(run.amount)} ({time_of(run.from_ms, run.to_ms)} at {run.rate_milli} milli-GPU)"

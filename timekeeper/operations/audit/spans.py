@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 
-from timekeeper.accounts.budget_history import Entry, History, history_of
+from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
 from timekeeper.core.ledger.metering import Interval
 
 _HISTORIES = 512  # kept at a time
@@ -13,13 +13,13 @@ _HISTORIES = 512  # kept at a time
 class Spans:
     """The spans of namespaces' accounts."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[BudgetEntry, ...]) -> None:
         self.history = history_of(entries)
         self._last: dict[str, Interval] = {}
         self._then = lru_cache(_HISTORIES)(self._history_of_first)
         self._of = lru_cache(_HISTORIES)(self._entries_of)
         self._shared = tuple(entry for entry in entries if entry.key.startswith("_"))
-        self._own: dict[str, list[Entry]] = {}
+        self._own: dict[str, list[BudgetEntry]] = {}
         for entry in entries:
             if not entry.key.startswith("_"):
                 self._own.setdefault(entry.key, []).append(entry)
@@ -56,7 +56,7 @@ class Spans:
     def _history_of_first(self, subject: str, count: int) -> History:
         return history_of(self._of(subject)[:count])
 
-    def _entries_of(self, subject: str) -> tuple[Entry, ...]:
+    def _entries_of(self, subject: str) -> tuple[BudgetEntry, ...]:
         """The entries that can matter to a subject, in the order they took effect."""
         own = self._own.get(subject, [])
         return tuple(sorted((*own, *self._shared), key=lambda entry: entry.from_ms))

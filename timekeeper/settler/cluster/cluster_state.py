@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from timekeeper.accounts.pods import Pod, Unreadable
-from timekeeper.core.kube.holders import Present
+from timekeeper.accounts.pods import LedgerPod, UnreadablePod
+from timekeeper.core.kube.holders import NodeHolders
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.presence import Presence
 
@@ -19,19 +19,19 @@ MOST_UNREADABLE = 10_000  # pods that could not be reported yet, for the same re
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KnownNode:
     """A node's cards; ``fault`` tells why its inventory cannot be read. ``present``: who is there by its
     agent, and ``boot`` its boot ID, both of which are heard of apart from the cards."""
 
     name: str
     cards: tuple[Card, ...]
     fault: str = ""
-    present: Present | None = field(default=None, compare=False)
+    present: NodeHolders | None = field(default=None, compare=False)
     boot: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class NodeLease:
     """When a node's kubelet last renewed its Lease, by its own clock."""
 
     name: str
@@ -39,7 +39,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigMap:
+class BudgetConfigMap:
     """A ConfigMap with budgets in it."""
 
     name: str
@@ -48,7 +48,7 @@ class ConfigMap:
 
 
 @dataclass(frozen=True, slots=True)
-class PriorityClass:
+class KnownPriorityClass:
     """A priority class, its value, and whether its pods preempt others."""
 
     name: str
@@ -56,18 +56,18 @@ class PriorityClass:
     preemption_policy: str = "PreemptLowerPriority"
 
 
-Item = Pod | Unreadable | Node | Lease | ConfigMap | PriorityClass
+Item = LedgerPod | UnreadablePod | KnownNode | NodeLease | BudgetConfigMap | KnownPriorityClass
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class ListReplaced:
     """Everything there is of a source: what is not in it is gone."""
 
     items: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class One:
+class ItemChanged:
     """One object as it is now, or as it was when it went."""
 
     item: Item
@@ -75,27 +75,28 @@ class One:
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class StreamAlive:
     """Nothing that matters changed, and everything before has been heard."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a watch brought, and when: for ``All`` the moment when it was asked for, else when it came."""
+class WatchUpdate:
+    """One update of a watch; ``at_ms``: when the list was requested (`ListReplaced`), else when the update
+    arrived."""
 
     source: str
     at_ms: int
-    what: All | One | Quiet
+    what: ListReplaced | ItemChanged | StreamAlive
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class DeletedPod:
     """A pod whose object went. ``pod`` is its last state; ``seen`` False where it went while nobody watched.
 
     ``lease_ms`` and ``watermark_ms`` are its node's, as they were then.
     """
 
-    pod: Pod
+    pod: LedgerPod
     at_ms: int
     seen: bool
     lease_ms: int | None
@@ -103,7 +104,7 @@ class Gone:
 
 
 @dataclass(slots=True)
-class World:
+class ClusterState:
     """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
     ``marks``: of those that ended, until when their node had been heard as the end was; ``presence``: which
     pods their nodes list no longer.
@@ -116,20 +117,20 @@ class World:
     classes, and the namespaces that have pods: what rests on these alone is kept for so long.
     """
 
-    pods: dict[str, Pod] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
+    pods: dict[str, LedgerPod] = field(default_factory=dict)
+    nodes: dict[str, KnownNode] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
-    config_maps: dict[str, ConfigMap] = field(default_factory=dict)
+    config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
     unbound: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     heard_ms: int = 0
     touched: dict[str, int] = field(default_factory=dict)
-    gone: dict[str, Gone] = field(default_factory=dict)
+    gone: dict[str, DeletedPod] = field(default_factory=dict)
     marks: dict[str, int | None] = field(default_factory=dict)
     presence: Presence = field(default_factory=Presence)
     relisted: bool = False
-    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    unreadable: dict[str, UnreadablePod] = field(default_factory=dict)
     unnamed: int = 0
     lost: int = 0
     most_gone: int = MOST_GONE
@@ -154,13 +155,13 @@ class World:
         known = self.nodes.get(node)
         return known.cards if known else ()
 
-    def apply(self, heard: Heard) -> None:
+    def apply(self, heard: WatchUpdate) -> None:
         """Take in what a watch brought."""
         match heard.what:
-            case All(items):
+            case ListReplaced(items):
                 self._replace(heard.source, items, heard.at_ms)
                 self.listed.add(heard.source)
-            case One(item, deleted):
+            case ItemChanged(item, deleted):
                 self._put(item, deleted, heard.at_ms)
         if heard.source == "pods":
             self.heard_ms = max(self.heard_ms, heard.at_ms)
@@ -180,7 +181,10 @@ class World:
         if source == "pods":
             self._relist(items, at_ms)
             return
-        table, names = self._table(source), {item.name for item in items if not isinstance(item, Unreadable)}
+        table, names = (
+            self._table(source),
+            {item.name for item in items if not isinstance(item, UnreadablePod)},
+        )
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
@@ -199,7 +203,7 @@ class World:
         return tables[source]
 
     def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
-        there = {item.uid for item in items if isinstance(item, Pod)}
+        there = {item.uid for item in items if isinstance(item, LedgerPod)}
         for uid in [uid for uid in self.pods if uid not in there]:
             self._lose(self.pods[uid], at_ms, seen=False)
         for item in items:
@@ -208,21 +212,21 @@ class World:
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
-            case Pod():
+            case LedgerPod():
                 self._put_pod(item, deleted, at_ms)
-            case Unreadable():
+            case UnreadablePod():
                 self._note(item)
-            case Node(name):
+            case KnownNode(name):
                 self.presence.hear(name, None if deleted else item.present, item.boot, at_ms)
                 self._keep("nodes", name, None if deleted else item)
-            case Lease(name, renewed_ms):
+            case NodeLease(name, renewed_ms):
                 self._keep("leases", name, None if deleted else renewed_ms)
-            case ConfigMap(name):
+            case BudgetConfigMap(name):
                 self._keep("configmaps", name, None if deleted else item)
-            case PriorityClass(name, value, preemption_policy):
+            case KnownPriorityClass(name, value, preemption_policy):
                 self._keep("priorityclasses", name, None if deleted else (value, preemption_policy))
 
-    def _note(self, item: Unreadable) -> None:
+    def _note(self, item: UnreadablePod) -> None:
         if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
             self.unreadable[item.uid] = item
         else:
@@ -244,7 +248,7 @@ class World:
         self.budgets += source == "configmaps"
         self.ranks += source == "priorityclasses"
 
-    def _put_pod(self, pod: Pod, deleted: bool, at_ms: int) -> None:
+    def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)
         pod = _earliest(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
@@ -278,7 +282,7 @@ class World:
         else:
             del self.namespaces[namespace]
 
-    def _lose(self, pod: Pod, at_ms: int, seen: bool) -> None:
+    def _lose(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
         if self.pods.pop(pod.uid, None) is not None:
             self._count_pod(pod.namespace, -1)
         self.touched.pop(pod.uid, None)
@@ -294,10 +298,10 @@ class World:
             self.marks.pop(pod.uid, None)
             return
         lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)
-        self.gone[pod.uid] = Gone(pod, at_ms, seen, lease, watermark)
+        self.gone[pod.uid] = DeletedPod(pod, at_ms, seen, lease, watermark)
 
 
-def _earliest(before: Pod | None, pod: Pod) -> Pod:
+def _earliest(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
     """The pod with the earliest start ever told: a status forgets it after a few restarts, and several may
     come between two ticks."""
     if before is None or before.started_ms is None:

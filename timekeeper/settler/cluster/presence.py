@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from timekeeper.core.kube.holders import Present
+from timekeeper.core.kube.holders import NodeHolders
 
 MOST_LEFT = 100_000  # pods that left and could not be written yet: what a database that is away may cost
 MOST_BOOTS = 100_000  # nodes, those that are gone among them: one may come back after a reboot
 
 
-class Looked(NamedTuple):
+class RebootReport(NamedTuple):
     """A node's agent has seen everything once since the node booted anew: when that was heard, when the boot
     was, and which pods were there then or have been since: who left later is told by that."""
 
@@ -20,7 +20,7 @@ class Looked(NamedTuple):
     there: frozenset[str]
 
 
-class Boot(NamedTuple):
+class NodeBoot(NamedTuple):
     """A node's boot: its ID, and when it was first heard of, 0 where no other was known before it. ``there``:
     who was there as it was first looked at, and has not been seen gone since; None before."""
 
@@ -29,7 +29,7 @@ class Boot(NamedTuple):
     there: frozenset[str] | None = None
 
 
-FIRST = Boot("", 0)
+FIRST = NodeBoot("", 0)
 
 
 @dataclass(slots=True)
@@ -41,13 +41,13 @@ class Presence:
     written."""
 
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
-    boots: dict[str, Boot] = field(default_factory=dict)
+    boots: dict[str, NodeBoot] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
-    looked: dict[str, Looked] = field(default_factory=dict)
+    looked: dict[str, RebootReport] = field(default_factory=dict)
     most_left: int = MOST_LEFT
     most_boots: int = MOST_BOOTS
 
-    def hear(self, node: str, present: Present | None, boot: str, at_ms: int) -> None:
+    def hear(self, node: str, present: NodeHolders | None, boot: str, at_ms: int) -> None:
         """The node's agent tells this of it, None: nobody tells anything; in this boot, "" where that is not
         known."""
         self._note_boot(node, boot, at_ms)
@@ -67,7 +67,7 @@ class Presence:
         if booted_ms and (there is None or there - now):
             look = self.looked.get(node)
             if look is None or look.booted_ms != booted_ms:
-                look = Looked(at_ms, booted_ms, now)
+                look = RebootReport(at_ms, booted_ms, now)
             self.looked[node] = look._replace(there=look.there | now)
         else:
             self.looked.pop(node, None)
@@ -75,7 +75,7 @@ class Presence:
     def _note_boot(self, node: str, boot: str, at_ms: int) -> None:
         known = self.boots.get(node, FIRST).id
         if boot and boot != known:
-            self.boots[node] = Boot(boot, at_ms if known else 0)
+            self.boots[node] = NodeBoot(boot, at_ms if known else 0)
             if len(self.boots) > self.most_boots:
                 del self.boots[next(iter(self.boots))]  # heard of again, it is as one that is new
 

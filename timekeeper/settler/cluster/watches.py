@@ -10,22 +10,22 @@ from typing import Any
 from timekeeper.accounts.pods import read_pod
 from timekeeper.api_server import ApiServer
 from timekeeper.core import names
-from timekeeper.core.kube.holders import UNREADABLE, Present, kubelets_boot, present_on
-from timekeeper.core.kube.reflector import Changed, Failed, Listed, reflect
+from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.request import annotations_of, mapping
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.cluster_state import (
-    All,
-    ConfigMap,
-    Heard,
+    BudgetConfigMap,
     Item,
-    Lease,
-    Node,
-    One,
-    PriorityClass,
-    Quiet,
+    ItemChanged,
+    KnownNode,
+    KnownPriorityClass,
+    ListReplaced,
+    NodeLease,
+    StreamAlive,
+    WatchUpdate,
 )
 
 Json = Mapping[str, Any]
@@ -40,7 +40,7 @@ _WATCH_S = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WatchSource:
     """One collection of the API server, and how an object of it becomes an item, or None where it does not
     matter."""
 
@@ -50,14 +50,14 @@ class Source:
     read: Callable[[Json], Item | None]
 
 
-def sources(namespace: str) -> tuple[Source, ...]:
+def sources(namespace: str) -> tuple[WatchSource, ...]:
     """Everything that the settler follows; ``namespace`` holds the budgets."""
     return (
-        Source("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
-        Source("nodes", "/api/v1/nodes", _WATCH_S, read_node),
-        Source("leases", f"{_LEASES}/namespaces/kube-node-lease/leases", _WATCH_S, read_lease),
-        Source("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
-        Source("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
+        WatchSource("leases", f"{_LEASES}/namespaces/kube-node-lease/leases", _WATCH_S, read_lease),
+        WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
+        WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
     )
 
 
@@ -66,9 +66,9 @@ _CLASSES = "/apis/scheduling.k8s.io/v1"
 
 
 def start_watching(
-    source: Source,
+    source: WatchSource,
     api: ApiServer,
-    heard: "Queue[Heard]",
+    heard: "Queue[WatchUpdate]",
     clock: Clock,
     stop: Event,
     failed: Callable[[str, str], None],
@@ -89,12 +89,12 @@ def start_watching(
 
 
 def follow_source(
-    source: Source,
+    source: WatchSource,
     api: ApiServer,
     clock: Clock,
     wait_ms: Callable[[int], None],
     failed: Callable[[str, str], None],
-) -> Iterator[Heard]:
+) -> Iterator[WatchUpdate]:
     """What the source tells, as items with the moment from which each is true."""
     asked_ms = 0
 
@@ -114,18 +114,20 @@ def follow_source(
 
     for event in reflect(list_all, watch, wait_ms):
         match event:
-            case Listed(raw):
-                yield Heard(source.name, asked_ms, All(tuple(each[_READ] for each in raw)))
-            case Changed(raw_item, deleted):
+            case ObjectsListed(raw):
+                yield WatchUpdate(source.name, asked_ms, ListReplaced(tuple(each[_READ] for each in raw)))
+            case ObjectChanged(raw_item, deleted):
                 item = source.read(raw_item)
-                yield Heard(source.name, clock(), Quiet() if item is None else One(item, deleted))
-            case Failed(sentence):
+                yield WatchUpdate(
+                    source.name, clock(), StreamAlive() if item is None else ItemChanged(item, deleted)
+                )
+            case WatchFailed(sentence):
                 failed(source.name, sentence)
             case _:
-                yield Heard(source.name, clock(), Quiet())
+                yield WatchUpdate(source.name, clock(), StreamAlive())
 
 
-def read_node(raw: Json) -> Node:
+def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory; none, and why, where that cannot be read."""
     name, present, fault = _name(raw), _present(raw), ""
     boot = kubelets_boot(raw) or (present.boot if present else "")
@@ -136,35 +138,35 @@ def read_node(raw: Json) -> Node:
             cards = decode_inventory(text)
         except UndecodableError as error:
             fault = str(error)
-    return Node(name, cards, fault, present, boot)
+    return KnownNode(name, cards, fault, present, boot)
 
 
-def _present(raw: Json) -> Present | None:
+def _present(raw: Json) -> NodeHolders | None:
     try:
-        return present_on(raw)
+        return read_holders(raw)
     except UndecodableError:
-        return UNREADABLE
+        return UNREADABLE_HOLDERS
 
 
-def read_lease(raw: Json) -> Lease:
+def read_lease(raw: Json) -> NodeLease:
     """A node's Lease, which bears its name."""
-    return Lease(_name(raw), hold.millis(mapping(raw.get("spec")).get("renewTime")))
+    return NodeLease(_name(raw), hold.millis(mapping(raw.get("spec")).get("renewTime")))
 
 
-def read_config_map(raw: Json) -> ConfigMap:
+def read_config_map(raw: Json) -> BudgetConfigMap:
     """A ConfigMap with its budgets: none where it is neither `bursar-budgets` nor labelled as one beside
     it."""
     metadata = mapping(raw.get("metadata"))
     labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
     data = mapping(raw.get("data")) if labelled or _name(raw) == names.BUDGETS else {}
     texts = tuple((str(key), text) for key, text in data.items() if isinstance(text, str))
-    return ConfigMap(_name(raw), str(metadata.get("uid", "")), texts)
+    return BudgetConfigMap(_name(raw), str(metadata.get("uid", "")), texts)
 
 
-def read_priority_class(raw: Json) -> PriorityClass:
+def read_priority_class(raw: Json) -> KnownPriorityClass:
     """A priority class with its value; one that does not say otherwise preempts."""
     value, policy = raw.get("value"), raw.get("preemptionPolicy")
-    return PriorityClass(
+    return KnownPriorityClass(
         _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
     )
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from timekeeper.accounts.pods import Pod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
-    Opened,
+    OpenedSession,
     Session,
     evidence,
     open_session,
@@ -14,9 +14,9 @@ from timekeeper.accounts.session import (
     vanish_unseen,
     witness,
 )
-from timekeeper.core.budgets.policy import Settings
-from timekeeper.settler.cluster.cluster_state import Gone, World
-from timekeeper.settler.state.ledger_state import Book
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
+from timekeeper.settler.state.ledger_state import LedgerState
 
 # A pod may be heard of before its node: the watches are not one. Its rate waits this long for the inventory.
 PATIENCE_MS = 5_000
@@ -25,7 +25,7 @@ _LONGEST_UNMARKED_MS = 5_000
 
 
 @dataclass(slots=True)
-class Moved:
+class SessionChanges:
     """``sessions``: the new and the changed ones by UID, ``opened`` the new among them; ``deferred``: pods
     that wait for their node's inventory; ``doubts``: why a session is charged by its request."""
 
@@ -34,7 +34,7 @@ class Moved:
     deferred: dict[str, int] = field(default_factory=dict)
     doubts: dict[str, str] = field(default_factory=dict)
 
-    def open(self, opened: Opened) -> Session:
+    def open(self, opened: OpenedSession) -> Session:
         """Take the new session in."""
         session = opened.session
         self.sessions[session.uid] = session
@@ -44,9 +44,11 @@ class Moved:
         return session
 
 
-def moved_sessions(world: World, book: Book, settings: Settings, now_ms: int) -> Moved:
+def changed_sessions(
+    world: ClusterState, book: LedgerState, settings: BudgetSettings, now_ms: int
+) -> SessionChanges:
     """The sessions of every pod that was heard of since the last tick."""
-    moved = Moved()
+    moved = SessionChanges()
     for uid, since_ms in world.touched.items():
         _look_at(world, book, settings, now_ms, moved, world.pods[uid], since_ms)
     for gone in world.gone.values():
@@ -60,7 +62,13 @@ def moved_sessions(world: World, book: Book, settings: Settings, now_ms: int) ->
 
 
 def _look_at(
-    world: World, book: Book, settings: Settings, now_ms: int, moved: Moved, pod: Pod, since_ms: int
+    world: ClusterState,
+    book: LedgerState,
+    settings: BudgetSettings,
+    now_ms: int,
+    moved: SessionChanges,
+    pod: LedgerPod,
+    since_ms: int,
 ) -> None:
     """A pod that is there: opens its session once it is bound and its cards are known, then proves."""
     session = book.session(pod.uid)
@@ -75,7 +83,14 @@ def _look_at(
     _prove(world, book, moved, session, pod, now_ms)
 
 
-def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved, gone: Gone) -> None:
+def _end(
+    world: ClusterState,
+    book: LedgerState,
+    settings: BudgetSettings,
+    now_ms: int,
+    moved: SessionChanges,
+    gone: DeletedPod,
+) -> None:
     """A pod whose object went: by its last status where that is terminal, else as one that vanished."""
     pod, session = gone.pod, book.session(gone.pod.uid)
     if session is None:
@@ -97,7 +112,7 @@ def _end(world: World, book: Book, settings: Settings, now_ms: int, moved: Moved
     moved.sessions[pod.uid] = _at_rest(session, known.watermark_ms)
 
 
-def _let_go(world: World, book: Book, moved: Moved) -> None:
+def _let_go(world: ClusterState, book: LedgerState, moved: SessionChanges) -> None:
     """Pods that were deleted by force, and that their nodes have seen gone since: their grace ends then."""
     presence = world.presence
     ends = dict(presence.left)
@@ -115,7 +130,14 @@ def _let_go(world: World, book: Book, moved: Moved) -> None:
             moved.sessions[uid] = replace(session, grace_ms=at_ms - session.vanished_ms)
 
 
-def _prove(world: World, book: Book, moved: Moved, session: Session, pod: Pod, now_ms: int) -> Session:
+def _prove(
+    world: ClusterState,
+    book: LedgerState,
+    moved: SessionChanges,
+    session: Session,
+    pod: LedgerPod,
+    now_ms: int,
+) -> Session:
     proved = witness(session, pod, now_ms)
     if proved.is_over and not session.is_over:
         # as the end was heard: later the node speaks of others, and no longer of this pod
@@ -135,14 +157,14 @@ def _later(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
-def _missing(world: World, book: Book) -> Iterator[Session]:
+def _missing(world: ClusterState, book: LedgerState) -> Iterator[Session]:
     """Sessions that run by the ledger, whose pods a whole list did not have."""
     for uid, session in book.sessions.items():
         if not session.is_over and uid not in world.pods and uid not in world.gone:
             yield session
 
 
-def heard_nodes(world: World, book: Book, now_ms: int) -> dict[str, int]:
+def advanced_watermarks(world: ClusterState, book: LedgerState, now_ms: int) -> dict[str, int]:
     """The watermarks that have moved, of the nodes that sessions run on. They never move back.
 
     In a large cluster they move together every few seconds: kubelets renew their Leases every ten, and each

@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.balance import Held
+from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.posting import Posting, still_to_post
 from timekeeper.accounts.session import Session
-from timekeeper.core.budgets.policy import Settings
-from timekeeper.core.ledger.metering import Interval, Witnessed
-from timekeeper.settler.state.ledger_state import Book
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger.metering import Interval, WitnessedInterval
+from timekeeper.settler.state.ledger_state import LedgerState
 
 _BY_PROOF = "the kubelet's timestamps"
 _BY_EVIDENCE = "the last evidence"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Settlement:
     """The postings that are due, and the sessions that are settled by them."""
 
     postings: tuple[Posting, ...]
@@ -30,7 +30,7 @@ class Counted:
         return {namespace: tuple(each) for namespace, each in found.items()}
 
 
-def begin(book: Book, settings: Settings, now_ms: int) -> bool:
+def begin(book: LedgerState, settings: BudgetSettings, now_ms: int) -> bool:
     """Make the tally ready for a tick. True where every session is to be counted anew: at the start, after a
     tick that was not written, where the clock was turned back, and where silence is another span."""
     tally = book.tally
@@ -43,13 +43,13 @@ def begin(book: Book, settings: Settings, now_ms: int) -> bool:
     return is_anew
 
 
-def count(
-    book: Book,
+def settle_due(
+    book: LedgerState,
     moved: Mapping[str, Session],
     watermarks: Mapping[str, int],
     history: History,
     now_ms: int,
-) -> Counted:
+) -> Settlement:
     """Bring the tally to this moment. ``moved``: sessions that were opened or changed; ``watermarks``: the
     nodes' that moved."""
     tally, settle_after_ms = book.tally, book.tally.settle_after_ms
@@ -71,11 +71,11 @@ def count(
         if uid in settled:
             tally.settle(held, seen)
     tally.counted()
-    return Counted(tuple(postings), settled)
+    return Settlement(tuple(postings), settled)
 
 
 def _whole(
-    book: Book, moved: Mapping[str, Session], watermarks: Mapping[str, int], now_ms: int
+    book: LedgerState, moved: Mapping[str, Session], watermarks: Mapping[str, int], now_ms: int
 ) -> Iterator[str]:
     """The sessions to look at whole. Of the others that have new evidence, nothing but the end moves."""
     tally = book.tally
@@ -89,7 +89,7 @@ def _whole(
     yield from whole
 
 
-def _extended(book: Book, watermarks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def _extended(book: LedgerState, watermarks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Sessions with new evidence, and until when there is any."""
     beats, by_node = book.beats, book.tally.by_node
     for node, at_ms in watermarks.items():
@@ -102,14 +102,16 @@ def _extended(book: Book, watermarks: Mapping[str, int]) -> Iterator[tuple[str, 
             yield uid, max(beats[uid], mark)
 
 
-def _is_due(seen: Witnessed, settle_after_ms: int, now_ms: int) -> bool:
+def _is_due(seen: WitnessedInterval, settle_after_ms: int, now_ms: int) -> bool:
     """Whether to post: on proof at once; on estimates when nothing has been heard of the session for
     ``settleAfter``. A session whose pod may still prove something stays open, also after such a posting."""
     silent = now_ms - seen.interval.end_ms >= settle_after_ms and seen.interval.length_ms > 0
     return seen.proven or silent or (seen.closed and not seen.interval.length_ms)
 
 
-def _postings(held: Held, seen: Witnessed, history: History, now_ms: int) -> tuple[Posting, ...]:
+def _postings(
+    held: UnsettledSession, seen: WitnessedInterval, history: History, now_ms: int
+) -> tuple[Posting, ...]:
     session = held.session
     reason = _BY_PROOF if seen.proven else _BY_EVIDENCE
 

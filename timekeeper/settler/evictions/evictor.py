@@ -12,9 +12,9 @@ from threading import Event
 
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.card_use.evictions import RESULTS, Past, Result, Suspect, decide
-from timekeeper.accounts.card_use.overuse import Over
-from timekeeper.accounts.pods import Pod
+from timekeeper.accounts.card_use.evictions import RESULTS, EvictionCandidate, EvictionHistory, Result, decide
+from timekeeper.accounts.card_use.overuse import OverusingPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
@@ -33,22 +33,22 @@ AWAY_S = 30.0  # where the database is away, or something is wrong with us
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class SettlerView:
     """What the settler knows, for another thread to look at: the pod of a UID, and the budgets. Each is one
     immutable value, which the settler replaces whole. It knows no pod before the budgets were heard: those in
     the book may have been changed while nobody settled."""
 
-    pod: Callable[[str], Pod | None]
+    pod: Callable[[str], LedgerPod | None]
     history: Callable[[], History]
 
 
-def sight_of(settler: Settler) -> Sight:
+def view_of(settler: Settler) -> SettlerView:
     """What this settler knows, from its first decision on."""
 
-    def pod(uid: str) -> Pod | None:
+    def pod(uid: str) -> LedgerPod | None:
         return settler.world.pods.get(uid) if settler.has_decided else None
 
-    return Sight(pod, lambda: settler.book.history)
+    return SettlerView(pod, lambda: settler.book.history)
 
 
 class Evictor:
@@ -60,7 +60,7 @@ class Evictor:
         store: Store,
         term: Term,
         api: ApiServer,
-        sight: Sight,
+        sight: SettlerView,
         clock: Callable[[], int],
         steady: Callable[[], int] = steady_ms,
     ) -> None:
@@ -71,7 +71,7 @@ class Evictor:
         self._clock = clock
         self._steady = steady
         self._telling = Telling(api, term.holder)
-        self._past = Past(steady())
+        self._past = EvictionHistory(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
@@ -93,13 +93,13 @@ class Evictor:
             return None
         return self._evict(verdict.leaves, now_ms)
 
-    def _suspect(self, over: Over, history: History, in_force_ms: int) -> Suspect:
+    def _suspect(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
         pod = self._sight.pod(over.uid)
         may_leave = pod is not None and may_be_evicted(pod, over.node)
-        return Suspect(over, grace_ms, may_leave)
+        return EvictionCandidate(over, grace_ms, may_leave)
 
-    def _evict(self, suspect: Suspect, now_ms: int) -> Result:
+    def _evict(self, suspect: EvictionCandidate, now_ms: int) -> Result:
         over = suspect.over
         before = self._past.tried.get(over.uid)
         result, said = self._ask(over)
@@ -125,7 +125,7 @@ class Evictor:
             self._telling.tell(protected(suspect, now_ms))
         return result
 
-    def _ask(self, over: Over) -> tuple[Result, str]:
+    def _ask(self, over: OverusingPod) -> tuple[Result, str]:
         """What came of it, and the API server's words where it did not simply do it."""
         path = f"/api/v1/namespaces/{over.namespace}/pods/{over.name}/eviction"
         try:
@@ -141,7 +141,7 @@ class Evictor:
         return "evicted", ""
 
 
-def may_be_evicted(pod: Pod, node: str) -> bool:
+def may_be_evicted(pod: LedgerPod, node: str) -> bool:
     """Whether the pod is on this node and neither ended nor about to go anyway."""
     ends = pod.deleted_ms is not None or pod.ended_ms is not None or pod.others_ended
     return pod.node == node and not ends
@@ -179,7 +179,7 @@ def _refusal(error: RefusedError) -> Result:
     return "refused" if error.status < 500 else "unclear"
 
 
-def _cards(over: Over) -> str:
+def _cards(over: OverusingPod) -> str:
     """``UUID:used/share`` in MiB, with commas."""
     found = (each.excess for each in over.episode.cards)
     return ",".join(f"{each.uuid}:{each.memory_mib}/{each.share_mib}" for each in found)

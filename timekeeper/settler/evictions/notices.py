@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from timekeeper.accounts.card_use.evictions import Suspect
+from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.api_server import ApiServer
 from timekeeper.core import names
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
@@ -50,12 +50,12 @@ class Telling:
             say("event not posted", namespace=notice.namespace, pod=notice.name, error=error)
 
 
-def evicted(suspect: Suspect, now_ms: int) -> PodNotice:
+def evicted(suspect: EvictionCandidate, now_ms: int) -> PodNotice:
     """The pod was asked to leave."""
     return _notice(suspect, EVICTED, f"evicted by Bursar: {_why(suspect)}", now_ms)
 
 
-def protected(suspect: Suspect, now_ms: int) -> PodNotice:
+def protected(suspect: EvictionCandidate, now_ms: int) -> PodNotice:
     """A PodDisruptionBudget keeps the pod."""
     note = f"a PodDisruptionBudget keeps this pod from being evicted: {_why(suspect)}"
     return _notice(suspect, PROTECTED, note, now_ms)
@@ -88,12 +88,12 @@ def pod_event(notice: PodNotice, instance: str) -> Mapping[str, Any]:
     }
 
 
-def _notice(suspect: Suspect, reason: str, note: str, now_ms: int) -> PodNotice:
+def _notice(suspect: EvictionCandidate, reason: str, note: str, now_ms: int) -> PodNotice:
     over = suspect.over
     return PodNotice(over.namespace, over.name, over.uid, reason, note, now_ms)
 
 
-def _why(suspect: Suspect) -> str:
+def _why(suspect: EvictionCandidate) -> str:
     episode = suspect.over.episode
     since = datetime.fromtimestamp(episode.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = (each.excess for each in episode.cards)

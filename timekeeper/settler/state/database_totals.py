@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.state.ledger_state import Book
-from timekeeper.settler.state.totals import Grants
+from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.state.totals import GrantCache
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.queries import ledger as reading
 
@@ -24,7 +24,7 @@ class Database:
         with self.store.reading() as connection:
             return reading.posted_of(connection, parts)
 
-    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
         """See `sums.Stored`."""
         with self.store.reading() as connection:
             return reading.granted_of(connection, keys)
@@ -35,7 +35,7 @@ class Database:
             return reading.last_granted(connection, before_ms)
 
 
-def read_grants(connection: Connection, book: Book, now_ms: int) -> None:
+def read_grants(connection: Connection, book: LedgerState, now_ms: int) -> None:
     """The grants of the accounts that have not ended, read again when one was added, and when the clock was
     turned back: an account that had ended may be open again."""
     before, mark = book.grants, reading.grants_mark(connection)
@@ -45,4 +45,4 @@ def read_grants(connection: Connection, book: Book, now_ms: int) -> None:
     ended = reading.granted_of(connection, before.ended)
     for old, new in ((before.now, now), (before.ended, ended)):
         book.regranted |= {key[0] for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
-    book.grants = Grants(mark, now_ms, now)
+    book.grants = GrantCache(mark, now_ms, now)

@@ -4,24 +4,24 @@ differs."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.balance import Held
+from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session, evidence
-from timekeeper.accounts.standings import Entries, Published
+from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.state.open_session_totals import Tally
-from timekeeper.settler.state.statement_cache import Kept
-from timekeeper.settler.state.totals import Grants
-from timekeeper.settler.state.unbound_pods import Waits
+from timekeeper.settler.state.open_session_totals import OpenSessionTotals
+from timekeeper.settler.state.statement_cache import StatementCache
+from timekeeper.settler.state.totals import GrantCache
+from timekeeper.settler.state.unbound_pods import UnboundPods
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.queries import ledger as reading
 
 
 @dataclass(slots=True)
-class Book:
+class LedgerState:
     """``sessions``: those that are not settled; ``settled``: those that are, whose pod is still there;
     ``folded``: pods that are still there and whose sessions were folded.
 
@@ -41,30 +41,30 @@ class Book:
     watermarks: dict[str, int]
     namespaces: set[str]
     waiting: dict[str, int]
-    published: Published | None = None
+    published: StandingsDocument | None = None
     settled: dict[str, Session] = field(default_factory=dict)
     folded: set[str] = field(default_factory=set)
     totals: dict[Part, int] = field(default_factory=dict)
     standings: dict[str, str] = field(default_factory=dict)
     pulse: Pulse = NEVER
-    tally: Tally = field(default_factory=Tally)
-    waits: Waits = field(default_factory=Waits)
-    grants: Grants = field(default_factory=Grants)
-    kept: Kept | None = None
+    tally: OpenSessionTotals = field(default_factory=OpenSessionTotals)
+    waits: UnboundPods = field(default_factory=UnboundPods)
+    grants: GrantCache = field(default_factory=GrantCache)
+    kept: StatementCache | None = None
     heard_beats: set[str] = field(default_factory=set)
     regranted: set[str] = field(default_factory=set)
     ranks: int = 0
-    entries: Entries = field(default_factory=Entries)
+    entries: EntryCache = field(default_factory=EntryCache)
     marked_ms: int = 0
 
     def session(self, uid: str) -> Session | None:
         """The pod's session, settled or not."""
         return self.sessions.get(uid) or self.settled.get(uid)
 
-    def held(self, session: Session, watermark_ms: int | None) -> Held:
+    def held(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
         """A session with all that is known of it; ``watermark_ms`` is its node's."""
         known = evidence(session, watermark_ms, self.beats.get(session.uid))
-        return Held(session, known, self.posted.get(session.uid, ()))
+        return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
     def recall(self, found: reading.Sessions) -> None:
         """Take in sessions that were read again, because their pods are there."""
@@ -75,7 +75,7 @@ class Book:
         self.posted.update(found.posted)
         self.folded |= found.folded
 
-    def merge(self, changes: Changes, history: History, kept: Kept) -> None:
+    def merge(self, changes: Changes, history: History, kept: StatementCache) -> None:
         """Take in what was written."""
         self.history, self.kept = history, kept
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
@@ -115,13 +115,13 @@ class Book:
         mine[session.uid] = session
 
 
-def read_book(store: Store) -> Book:
+def read_ledger_state(store: Store) -> LedgerState:
     """The book as the database has it, of one moment. The standings are published anew, for their gist is not
     kept; thousands of entries are parsed once the transaction is over."""
     with store.reading() as connection:
         entries = reading.entries(connection)
         found = reading.unsettled(connection)
-        book = Book(
+        book = LedgerState(
             history=history_of(()),
             errors=reading.entry_errors(connection),
             sessions=found.sessions,

@@ -10,16 +10,16 @@ import heapq
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.balance import Held, Rates
+from timekeeper.accounts.balance import Rates, UnsettledSession
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
-from timekeeper.core.ledger.metering import Interval, Witnessed
+from timekeeper.core.ledger.metering import Interval, WitnessedInterval
 
 Span = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Share:
+class _SessionTotals:
     """One session's part. ``runs``: its pod is there and its start is known, so that nothing but the end of
     its evidence can move. ``due_ms``: when time alone may change it, 0 where never."""
 
@@ -46,7 +46,7 @@ class _Share:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _NamespaceTotals:
     """One namespace: its open sessions, their rates added up, and what is pending in each span that was asked
     for."""
 
@@ -57,7 +57,7 @@ class _Sums:
 
 
 @dataclass(slots=True)
-class Tally:
+class OpenSessionTotals:
     """The shares of all open sessions and their sums. ``touched``: the namespaces of those that were looked
     at since the last tick that was written, each with the earliest moment that it is charged for otherwise
     (None: for none); ``owed``: the same of those that had no budget then, until they have one again.
@@ -71,19 +71,21 @@ class Tally:
     owed: dict[str, int] = field(default_factory=dict)
     restless: set[str] = field(default_factory=set)
     by_node: dict[str, set[str]] = field(default_factory=dict)
-    _shares: dict[str, _Share] = field(default_factory=dict)
-    _before: dict[str, _Share] = field(default_factory=dict)
-    _sums: dict[str, _Sums] = field(default_factory=dict)
+    _shares: dict[str, _SessionTotals] = field(default_factory=dict)
+    _before: dict[str, _SessionTotals] = field(default_factory=dict)
+    _sums: dict[str, _NamespaceTotals] = field(default_factory=dict)
     _due: list[tuple[int, str]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._shares)
 
-    def anew(self, settle_after_ms: int) -> "Tally":
+    def anew(self, settle_after_ms: int) -> "OpenSessionTotals":
         """An empty one, that is told of every session again. What was charged until now is known, so that
         only what is then charged otherwise is ``touched``."""
         before = {**self._before, **self._shares}
-        return Tally(settle_after_ms, touched=dict(self.touched), owed=dict(self.owed), _before=before)
+        return OpenSessionTotals(
+            settle_after_ms, touched=dict(self.touched), owed=dict(self.owed), _before=before
+        )
 
     def written(self, has_budget: Callable[[str], bool]) -> None:
         """The tick is written. What moved in a namespace without a budget was carried over nowhere: that is
@@ -164,12 +166,12 @@ class Tally:
                 self._wake(uid, share, end_ms + self.settle_after_ms)
         return True
 
-    def put(self, held: Held, seen: Witnessed, now_ms: int) -> None:
+    def put(self, held: UnsettledSession, seen: WitnessedInterval, now_ms: int) -> None:
         """An open session as it is now."""
         session, uid = held.session, held.session.uid
         before, start_ms = self._shares.get(uid), seen.interval.start_ms
         live_milli = 0 if seen.closed else session.rate_milli
-        share = _Share(
+        share = _SessionTotals(
             namespace=session.namespace,
             node=session.node,
             rate_milli=session.rate_milli,
@@ -185,7 +187,7 @@ class Tally:
         self._replace(uid, before, share)
         self._schedule(held, seen, share, now_ms)
 
-    def settle(self, held: Held, seen: Witnessed) -> None:
+    def settle(self, held: UnsettledSession, seen: WitnessedInterval) -> None:
         """A session that is open no more: all of it is posted."""
         session, uid = held.session, held.session.uid
         before = self._shares.get(uid)
@@ -213,11 +215,11 @@ class Tally:
             if not there:
                 del self.by_node[node]
 
-    def _replace(self, uid: str, before: _Share | None, after: _Share | None) -> None:
+    def _replace(self, uid: str, before: _SessionTotals | None, after: _SessionTotals | None) -> None:
         either = after or before
         if either is None:
             return
-        sums = self._sums.setdefault(either.namespace, _Sums())
+        sums = self._sums.setdefault(either.namespace, _NamespaceTotals())
         for span in sums.pending:
             less = before.pending(span) if before else 0
             sums.pending[span] += (after.pending(span) if after else 0) - less
@@ -235,7 +237,9 @@ class Tally:
         if not sums.uids:
             del self._sums[either.namespace]
 
-    def _schedule(self, held: Held, seen: Witnessed, share: _Share, now_ms: int) -> None:
+    def _schedule(
+        self, held: UnsettledSession, seen: WitnessedInterval, share: _SessionTotals, now_ms: int
+    ) -> None:
         """When time alone may change the session next: now and again, at a known moment, or never."""
         uid, known = held.session.uid, held.evidence
         evidence_ms = max(known.beat_ms or 0, known.watermark_ms or 0)
@@ -250,14 +254,14 @@ class Tally:
         elif seen.interval.length_ms and silent_ms > now_ms:
             self._wake(uid, share, silent_ms)
 
-    def _wake(self, uid: str, share: _Share, at_ms: int) -> None:
+    def _wake(self, uid: str, share: _SessionTotals, at_ms: int) -> None:
         """One look at most is planned for a session: an earlier one that is planned plans the next."""
         if not share.due_ms or at_ms < share.due_ms:
             share.due_ms = at_ms
             heapq.heappush(self._due, (at_ms, uid))
 
 
-def _touched(before: _Share | None, held: Held, now: Interval) -> int | None:
+def _touched(before: _SessionTotals | None, held: UnsettledSession, now: Interval) -> int | None:
     """The earliest moment that a session is charged for otherwise than before."""
     then = Interval(before.start_ms, before.end_ms) if before else _span(held.posted)
     if then == now:

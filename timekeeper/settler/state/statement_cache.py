@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import GROUP, History, is_group
 from timekeeper.accounts.grants import Grant
-from timekeeper.accounts.statements import Statements, statements, usual
-from timekeeper.settler.state.totals import Added
+from timekeeper.accounts.statements import Statements, statements, working_set
+from timekeeper.settler.state.totals import TickTotals
 
 _ALL_EACH_MS = 3_600_000  # how long anything is kept without a look at all of it
 
@@ -18,7 +18,7 @@ _NOBODY = ""  # stands for all who have no entry: the statement ``default``
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Invalidation:
     """What moved since the last tick that was written: ``namespaces`` whose sums or grants did, ``keys`` of
     entries; ``everything`` where nothing that was kept is to be trusted."""
 
@@ -28,7 +28,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StatementCache:
     """``until_ms``: for each subject, from when on time alone makes its statement another; ``members``: for
     each group the names that ever were in it; ``fresh``: the names that were last made anew."""
 
@@ -41,17 +41,19 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StatementInputs:
     """What the statements of a tick are made of: see `statements`."""
 
     history: History
     names: tuple[str, ...]
     spenders: Set[str]
-    sums: Added
+    sums: TickTotals
     now_ms: int
 
 
-def renewed(kept: Kept | None, moved: Moved, asked: Asked) -> tuple[Kept, tuple[Grant, ...]]:
+def renewed(
+    kept: StatementCache | None, moved: Invalidation, asked: StatementInputs
+) -> tuple[StatementCache, tuple[Grant, ...]]:
     """The statements now, and the grants that are due; the kept ones themselves where nothing moved."""
     if kept is None or moved.everything or any(key.startswith("_") for key in moved.keys):
         return _all(asked)
@@ -63,7 +65,7 @@ def renewed(kept: Kept | None, moved: Moved, asked: Asked) -> tuple[Kept, tuple[
     return _some(kept, stale, asked) if stale or kept.names != asked.names else (kept, ())
 
 
-def _stale(kept: Kept, moved: Moved, asked: Asked) -> set[str]:
+def _stale(kept: StatementCache, moved: Invalidation, asked: StatementInputs) -> set[str]:
     """The names to make anew. A group's standing counts for all its members, and what a former one spent
     counts for the group."""
     stale = {name for name, until_ms in kept.until_ms.items() if until_ms <= asked.now_ms}
@@ -81,19 +83,23 @@ def _groups(history: History, subject: str) -> Set[str]:
     return {subject.removeprefix(GROUP)} if is_group(subject) else history.groups_of(subject)
 
 
-def _all(asked: Asked) -> tuple[Kept, tuple[Grant, ...]]:
+def _all(asked: StatementInputs) -> tuple[StatementCache, tuple[Grant, ...]]:
     made = _made(asked, asked.names)
-    kept = usual(asked.history, asked.names, asked.spenders, asked.now_ms)
+    kept = working_set(asked.history, asked.names, asked.spenders, asked.now_ms)
     asked.sums.keep(kept.accounts, kept.parts)
     members: dict[str, set[str]] = {}
     for name in asked.names:
         for group in asked.history.groups_of(name):
             members.setdefault(group, set()).add(name)
     until_ms = _until_ms(asked, made, (*asked.names, _NOBODY))
-    return Kept(asked.now_ms, asked.names, made, until_ms, members, frozenset(asked.names)), made.grants
+    return StatementCache(
+        asked.now_ms, asked.names, made, until_ms, members, frozenset(asked.names)
+    ), made.grants
 
 
-def _some(kept: Kept, stale: set[str], asked: Asked) -> tuple[Kept, tuple[Grant, ...]]:
+def _some(
+    kept: StatementCache, stale: set[str], asked: StatementInputs
+) -> tuple[StatementCache, tuple[Grant, ...]]:
     names = set(asked.names)
     fresh = sorted(stale & names)
     made = _made(asked, fresh)
@@ -109,14 +115,16 @@ def _some(kept: Kept, stale: set[str], asked: Asked) -> tuple[Kept, tuple[Grant,
         for group in asked.history.groups_of(name):
             members[group] = members.get(group, frozenset()) | {name}
     statements = Statements({**old, **made.namespaces}, made.default, groups)
-    return Kept(asked.now_ms, asked.names, statements, until_ms, members, frozenset(fresh)), made.grants
+    return StatementCache(
+        asked.now_ms, asked.names, statements, until_ms, members, frozenset(fresh)
+    ), made.grants
 
 
-def _made(asked: Asked, names: Iterable[str]) -> Statements:
+def _made(asked: StatementInputs, names: Iterable[str]) -> Statements:
     return statements(asked.history, names, asked.spenders, asked.sums, asked.now_ms)
 
 
-def _until_ms(asked: Asked, made: Statements, names: Iterable[str]) -> dict[str, int]:
+def _until_ms(asked: StatementInputs, made: Statements, names: Iterable[str]) -> dict[str, int]:
     """From when on time alone changes each: what is reserved shrinks within a lookahead of the period's
     end."""
     history, now_ms = asked.history, asked.now_ms

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from timekeeper.accounts.balance import Rates
-from timekeeper.accounts.grants import NONE, Granted
+from timekeeper.accounts.grants import NO_GRANTS, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.state.open_session_totals import Tally
+from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 
 
 class Stored(Protocol):
@@ -20,7 +20,7 @@ class Stored(Protocol):
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
         """What is posted of each part."""
 
-    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
         """The grants of accounts, ended or not, that have any."""
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
@@ -28,28 +28,28 @@ class Stored(Protocol):
 
 
 @dataclass(slots=True)
-class Grants:
+class GrantCache:
     """Grants by account, as of the ``mark`` that the database had: of accounts that had not ended at
     ``at_ms``, and what was asked of those that had. ``latest``: for each subject the span of its latest
     account that had ended by ``latest_ms`` and has a grant; ``last``: the same by earlier moments."""
 
     mark: tuple[int, int] = (-1, -1)
     at_ms: int = 0
-    now: Mapping[AccountKey, Granted] = field(default_factory=dict)
-    ended: dict[AccountKey, Granted] = field(default_factory=dict)
+    now: Mapping[AccountKey, GrantSums] = field(default_factory=dict)
+    ended: dict[AccountKey, GrantSums] = field(default_factory=dict)
     latest: dict[str, Interval] = field(default_factory=dict)
     latest_ms: int = -1
     last: dict[int, dict[str, Interval]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Added:
+class TickTotals:
     """The sums of one tick. ``grants`` and ``totals`` are the book's and grow by what is asked for; ``new``:
     this tick's postings by namespace."""
 
-    grants: Grants
+    grants: GrantCache
     totals: dict[Part, int]
-    tally: Tally
+    tally: OpenSessionTotals
     waiting: Mapping[str, int]
     new: Mapping[str, tuple[Posting, ...]]
     stored: Stored
@@ -67,7 +67,7 @@ class Added:
         missing = {key for key in keys if key not in known and key not in self.grants.now}
         if missing:
             found = self.stored.granted(missing)
-            known |= {key: found.get(key, NONE) for key in missing}
+            known |= {key: found.get(key, NO_GRANTS) for key in missing}
 
     def keep(self, accounts: Set[AccountKey], parts: Set[Part]) -> None:
         """Keep the grants of these accounts, where they have ended, and the sums of these parts alone."""
@@ -77,14 +77,14 @@ class Added:
             del self.totals[part]
         self.tally.keep(parts)
 
-    def granted(self, key: AccountKey) -> Granted:
+    def granted(self, key: AccountKey) -> GrantSums:
         """See `statements.Sums`."""
         found = self.grants.now.get(key)
         if found is not None or key[2] > self.now_ms:
-            return found or NONE
+            return found or NO_GRANTS
         if key not in self.grants.ended:
             if self._is_missed(key):
-                return NONE
+                return NO_GRANTS
             self.expect_granted((key,))
         return self.grants.ended[key]
 

@@ -3,25 +3,25 @@
 import heapq
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.pods import Pod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget, estimated_rate
-from timekeeper.core.budgets.policy import Settings
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.values import Card, GPURequest
-from timekeeper.settler.cluster.cluster_state import World
+from timekeeper.settler.cluster.cluster_state import ClusterState
 
 MOST_ESTIMATES = 4_096  # of requests: their texts are the tenants' to choose
 MOST_PASSED = 1_000  # moments planned for pods that wait no more
 
 
 @dataclass(slots=True)
-class Waits:
+class UnboundPods:
     """``rates``: what each namespace's waiting pods will have. A pod counts for one lookahead after its
     creation, and all of a namespace together for no more than all the cluster's cards: pods that can be
     placed nowhere must not demote their siblings for ever."""
 
     rates: dict[str, int] = field(default_factory=dict)
-    _settings: Settings = field(default_factory=Settings)
+    _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1
     _at_ms: int = 0
     _cards: tuple[Card, ...] = ()
@@ -32,7 +32,7 @@ class Waits:
     _too_old: list[tuple[int, str]] = field(default_factory=list)
     _estimates: dict[GPURequest, int] = field(default_factory=dict)
 
-    def follow(self, world: World, settings: Settings, now_ms: int) -> set[str]:
+    def follow(self, world: ClusterState, settings: BudgetSettings, now_ms: int) -> set[str]:
         """Bring ``rates`` to this moment; the namespaces whose rate is another now."""
         before = self.rates
         if (self._settings, self._inventory) != (settings, world.inventory) or now_ms < self._at_ms:
@@ -51,7 +51,7 @@ class Waits:
         names = before.keys() | self.rates.keys()
         return {name for name in names if before.get(name) != self.rates.get(name)}
 
-    def _begin(self, world: World, settings: Settings) -> None:
+    def _begin(self, world: ClusterState, settings: BudgetSettings) -> None:
         """What every estimate rests on is another: all anew."""
         self._settings, self._inventory = settings, world.inventory
         self._cards = tuple(card for node in world.nodes.values() for card in node.cards)
@@ -61,7 +61,7 @@ class Waits:
         self.rates = {}
         world.stirred.update(world.unbound)
 
-    def _count(self, uid: str, pod: Pod | None, now_ms: int) -> None:
+    def _count(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
         """Take the pod out of the sums, and in again where it still waits."""
         namespace, rate = self._waiting.pop(uid, ("", 0))
         self._add(namespace, -rate)

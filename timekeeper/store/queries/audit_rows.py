@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Select, func, select, union_all
 
-from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     DAY_MS,
@@ -201,7 +201,7 @@ def newest_tick_ms(connection: Connection) -> int:
     return connection.execute(select(PULSE.c.tick_ms)).scalar_one_or_none() or 0
 
 
-def every_entry(connection: Connection) -> tuple[Entry, ...]:
+def every_entry(connection: Connection) -> tuple[BudgetEntry, ...]:
     """Every entry that ever took effect, in order."""
     return entries(connection)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import and_, case, func, or_, select
 
-from timekeeper.accounts.grants import BY_BUDGET, BY_HAND, CARRY, CORRECTION, NONE, PERIOD, Granted
+from timekeeper.accounts.grants import BY_BUDGET, BY_HAND, CARRY, CORRECTION, NO_GRANTS, PERIOD, GrantSums
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import GRANTS
@@ -23,16 +23,16 @@ _SUMS = (
 )
 
 
-def granted_where(connection: Connection, *conditions: Any) -> dict[tuple[str, int, int], Granted]:
+def granted_where(connection: Connection, *conditions: Any) -> dict[tuple[str, int, int], GrantSums]:
     """The sums of the grants that meet these SQL conditions, by subject, start and end of the account."""
     found = select(*_ACCOUNT, *_SUMS).where(*conditions).group_by(*_ACCOUNT)
     return {
-        (subject, start, end): Granted(None if by_budget is None else int(by_budget), *map(int, rest))
+        (subject, start, end): GrantSums(None if by_budget is None else int(by_budget), *map(int, rest))
         for subject, start, end, by_budget, *rest in connection.execute(found)
     }
 
 
-def granted_in(connection: Connection, key: tuple[str, int, int]) -> Granted:
+def granted_in(connection: Connection, key: tuple[str, int, int]) -> GrantSums:
     """The sums of one account, ended or not; NONE where it has no grant."""
     subject, start, end = key
     conditions = (
@@ -40,7 +40,7 @@ def granted_in(connection: Connection, key: tuple[str, int, int]) -> Granted:
         GRANTS.c.subject == subject,
         GRANTS.c.period_start_ms == start,
     )
-    return granted_where(connection, *conditions).get(key, NONE)
+    return granted_where(connection, *conditions).get(key, NO_GRANTS)
 
 
 def last_granted(connection: Connection, subject: str, before_ms: int) -> Interval | None:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select, Table, and_, case, func, select, text, true, union_all
 
-from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Pulse
-from timekeeper.accounts.grants import Granted
+from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.statements import AccountKey
@@ -58,10 +58,10 @@ class Sessions:
     folded: set[str] = field(default_factory=set)
 
 
-def entries(connection: Connection) -> tuple[Entry, ...]:
+def entries(connection: Connection) -> tuple[BudgetEntry, ...]:
     """Every entry that ever took effect, in order."""
     rows = connection.execute(select(ENTRIES.c.key, ENTRIES.c.text, ENTRIES.c.from_ms).order_by(ENTRIES.c.id))
-    return tuple(Entry(*row) for row in rows)
+    return tuple(BudgetEntry(*row) for row in rows)
 
 
 def entry_errors(connection: Connection) -> dict[str, str]:
@@ -111,7 +111,7 @@ def beats(connection: Connection, since_ms: int = 0, namespace: str | None = Non
     return _pairs(connection, found)
 
 
-def granted(connection: Connection, now_ms: int) -> dict[AccountKey, Granted]:
+def granted(connection: Connection, now_ms: int) -> dict[AccountKey, GrantSums]:
     """What was granted for the accounts that have not ended."""
     return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
 
@@ -127,12 +127,12 @@ def grants_mark(connection: Connection) -> tuple[int, int]:
     return int(count), int(last)
 
 
-def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, Granted]:
+def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
     """What was granted for these accounts, ended or not; those without a grant are not in it."""
     wanted = set(keys)
     subjects = {subject for subject, _, _ in wanted}
     of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
-    found: dict[AccountKey, Granted] = {}
+    found: dict[AccountKey, GrantSums] = {}
     for ends in chunks(sorted({end for _, _, end in wanted})):
         found |= granted_where(connection, GRANTS.c.period_end_ms.in_(ends), of_them)
     return {key: each for key, each in found.items() if key in wanted}

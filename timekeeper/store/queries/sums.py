@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.balance import Held, Rates, rates_of
-from timekeeper.accounts.grants import NONE, Granted
+from timekeeper.accounts.balance import Rates, UnsettledSession, rates_of
+from timekeeper.accounts.grants import NO_GRANTS, GrantSums
 from timekeeper.accounts.session import evidence
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
@@ -22,8 +22,8 @@ class Read:
     waiting: Mapping[str, int]
     now_ms: int
     _posted: dict[Part, int] = field(default_factory=dict)
-    _granted: dict[AccountKey, Granted] = field(default_factory=dict)
-    _held: dict[str, tuple[Held, ...]] = field(default_factory=dict)
+    _granted: dict[AccountKey, GrantSums] = field(default_factory=dict)
+    _held: dict[str, tuple[UnsettledSession, ...]] = field(default_factory=dict)
 
     def expect(self, wanted: Iterable[Part]) -> None:
         """Read together what of these parts is not known yet."""
@@ -34,13 +34,13 @@ class Read:
         missing = set(wanted) - self._granted.keys()
         if missing:
             found = reading.granted_of(self.connection, missing)
-            self._granted.update({key: found.get(key, NONE) for key in missing})
+            self._granted.update({key: found.get(key, NO_GRANTS) for key in missing})
 
-    def hold(self, found: Mapping[str, tuple[Held, ...]], names: Iterable[str]) -> None:
+    def hold(self, found: Mapping[str, tuple[UnsettledSession, ...]], names: Iterable[str]) -> None:
         """Take in the open sessions of these namespaces."""
         self._held.update({name: found.get(name, ()) for name in names})
 
-    def granted(self, key: AccountKey) -> Granted:
+    def granted(self, key: AccountKey) -> GrantSums:
         """See `accounts.statements.Sums`."""
         if key not in self._granted:
             self._granted[key] = granted.granted_in(self.connection, key)
@@ -68,19 +68,19 @@ class Read:
         """See `accounts.statements.Sums`: accounts that ended long ago are the settler's to look at."""
         return None
 
-    def _sessions(self, namespace: str) -> tuple[Held, ...]:
+    def _sessions(self, namespace: str) -> tuple[UnsettledSession, ...]:
         if namespace not in self._held:
             self.hold(held(self.connection, namespace), (namespace,))
         return self._held[namespace]
 
 
-def held(connection: Connection, namespace: str | None) -> dict[str, tuple[Held, ...]]:
+def held(connection: Connection, namespace: str | None) -> dict[str, tuple[UnsettledSession, ...]]:
     """The sessions that are not settled, with all that is known of them, of one namespace or of all."""
     found = reading.unsettled(connection, namespace)
     watermarks, beats = reading.watermarks(connection), reading.beats(connection, namespace=namespace)
-    by_namespace: dict[str, list[Held]] = {}
+    by_namespace: dict[str, list[UnsettledSession]] = {}
     for uid, session in found.sessions.items():
         known = evidence(session, watermarks.get(session.node), beats.get(uid))
-        each = Held(session, known, found.posted.get(uid, ()))
+        each = UnsettledSession(session, known, found.posted.get(uid, ()))
         by_namespace.setdefault(session.namespace, []).append(each)
     return {name: tuple(each) for name, each in by_namespace.items()}

@@ -18,7 +18,7 @@ from sqlalchemy import (
     select,
 )
 
-from timekeeper.accounts.usage import DATED, Terms
+from timekeeper.accounts.usage import DATED, PriceInterval
 
 Expression = ColumnElement[Any]
 
@@ -39,7 +39,7 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
     return func.coalesce(cast(value, Text), "")
 
 
-def dated(dialect: str, terms: tuple[Terms, ...]) -> CTE:
+def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
     """The terms as a table: one parameter, however many there are."""
     document = orjson.dumps([astuple(each) for each in terms]).decode()
     if dialect == "postgresql":

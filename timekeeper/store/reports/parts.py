@@ -35,12 +35,12 @@ from sqlalchemy import (
     union_all,
 )
 
-from timekeeper.accounts.usage import DATED, LABEL, Question, Sums
+from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.queries.unsettled import KNOWN, due, greatest, least
 from timekeeper.store.reports.columns import label_of, ordered
 
-_SUMS = tuple(each.name for each in fields(Sums))
+_SUMS = tuple(each.name for each in fields(UsageSums))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
@@ -71,12 +71,12 @@ class Shape:
     passed: frozenset[str]
 
 
-def needs_sessions(asked: Question) -> bool:
+def needs_sessions(asked: ReportQuery) -> bool:
     """Whether charges alone do not tell all that is asked."""
     return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
 
 
-def statement(dialect: str, asked: Question, dated: CTE, shape: Shape) -> Select[Any]:
+def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Select[Any]:
     """The lines in the order of their columns, each with its columns and the sums. The bounds are parameters:
     one statement serves for all steps of the same shape."""
     every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
@@ -118,7 +118,7 @@ class _Clip:
 @dataclass(frozen=True)
 class _Parts:
     dialect: str
-    asked: Question
+    asked: ReportQuery
     dated: CTE
     shape: Shape
 
@@ -319,6 +319,6 @@ class _Parts:
         return namespace.in_(select(given.c.value))
 
 
-def sums_of(values: Iterable[Any]) -> Sums:
+def sums_of(values: Iterable[Any]) -> UsageSums:
     """A row's sums, which PostgreSQL has as decimals."""
-    return Sums(*map(int, values))
+    return UsageSums(*map(int, values))

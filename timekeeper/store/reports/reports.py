@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, ColumnElement, Select, func, literal_column, select
 
-from timekeeper.accounts.usage import Line, Question, Terms
+from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
@@ -28,8 +28,8 @@ _PASSED = 10
 
 
 def lines(
-    connection: Connection, asked: Question, terms: Iterable[Terms], limit: int | None
-) -> Iterator[Line]:
+    connection: Connection, asked: ReportQuery, terms: Iterable[PriceInterval], limit: int | None
+) -> Iterator[ReportLine]:
     """The report's lines, step by step and by their columns, as they are taken: at most ``limit``.
 
     ``terms``: needed only for columns that budget entries tell; all of them for the whole span.
@@ -47,7 +47,7 @@ def lines(
             found, values = report.asked_for(span, after, some, left)
             with connection.execute(found, values, execution_options=options) as rows:
                 for row in rows:
-                    yield Line(span, tuple(row[:size]), sums_of(row[size:]))
+                    yield ReportLine(span, tuple(row[:size]), sums_of(row[size:]))
                     left = None if left is None else left - 1
             if left == 0:
                 return
@@ -60,7 +60,7 @@ def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
     return tuple(reading.namespaces(connection))
 
 
-def _page_by(connection: Connection, asked: Question, limit: int | None) -> tuple[str, ...] | None:
+def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
     """The namespaces in order, where a page can be made of some of them."""
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
     if limit is None or asked.namespace is not None or not is_by_namespace:
@@ -107,7 +107,7 @@ def _last_long_ms(connection: Connection) -> int:
 class _Report:
     """The statements of a report, each made once for its shape."""
 
-    def __init__(self, connection: Connection, asked: Question, terms: tuple[Terms, ...]) -> None:
+    def __init__(self, connection: Connection, asked: ReportQuery, terms: tuple[PriceInterval, ...]) -> None:
         self._connection = connection
         self._dialect = connection.dialect.name
         self._asked = asked

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, text
 
-from timekeeper.accounts.card_use.figures import Figure, Used, by_hour, cards_of
+from timekeeper.accounts.card_use.figures import CardSample, UsageTotals, by_hour, cards_of
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 from timekeeper.store.writes import usage as figures
@@ -26,7 +26,7 @@ class Post:
     sequence: int
     ages_ms: tuple[int, ...]
     received_ms: int
-    figures: tuple[tuple[Figure, ...], ...] = ()
+    figures: tuple[tuple[CardSample, ...], ...] = ()
 
 
 class Heard(Enum):
@@ -57,7 +57,7 @@ def record(connection: Connection, posts: Sequence[Post], interval_ms: int) -> l
     """
     known = _sessions_of(connection, {post.uid for post in posts})
     runs = _runs_of(connection, known)
-    used: dict[figures.Hour, Used] = {}
+    used: dict[figures.Hour, UsageTotals] = {}
     answers = []
     for post in posts:
         row = known.get(post.uid)
@@ -100,7 +100,9 @@ def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
     return {row.uid: row for row in connection.execute(found)}
 
 
-def _add_use(used: dict[figures.Hour, Used], post: Post, session: Any, before_ms: int, most_ms: int) -> None:
+def _add_use(
+    used: dict[figures.Hour, UsageTotals], post: Post, session: Any, before_ms: int, most_ms: int
+) -> None:
     last_ms = post.received_ms if session.ended_ms is None else session.ended_ms
     moments = (min(last_ms, beat_ms((age,), post.received_ms, session.bound_ms)) for age in post.ages_ms)
     ordered = sorted(zip(moments, post.figures, strict=True), key=lambda beat: beat[0])

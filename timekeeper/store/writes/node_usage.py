@@ -8,9 +8,21 @@ from typing import Any
 import orjson
 from sqlalchemy import delete, func, select, text, update
 
-from timekeeper.accounts.card_use.agent_looks import Excess, Held, Look, in_order, used
-from timekeeper.accounts.card_use.figures import Figure, Used
-from timekeeper.accounts.card_use.overuse import FRESH_MS, Episode, Over, Seen, follow
+from timekeeper.accounts.card_use.agent_looks import (
+    MeasuredSession,
+    MemoryExcess,
+    UsageSample,
+    in_order,
+    used,
+)
+from timekeeper.accounts.card_use.figures import CardSample, UsageTotals
+from timekeeper.accounts.card_use.overuse import (
+    FRESH_MS,
+    ObservedExcess,
+    OveruseEpisode,
+    OverusingPod,
+    follow,
+)
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import NODE_USES, SESSIONS
 from timekeeper.store.queries.ledger import chunks
@@ -30,7 +42,7 @@ class Report:
     boot: str
     sequence: int
     received_ms: int
-    looks: tuple[Look, ...]
+    looks: tuple[UsageSample, ...]
 
 
 class Taken(Enum):
@@ -60,7 +72,7 @@ def record(connection: Connection, report: Report, interval_ms: int) -> Outcome:
     named = {uid for look in report.looks for uid, _ in look.pods}
     held, elsewhere = _held(connection, named, report.node)
     looks = in_order(report.looks, report.received_ms)
-    found: dict[figures.Hour, Used] = {}
+    found: dict[figures.Hour, UsageTotals] = {}
     for uid, hour_ms, each in used(looks, held, row.use_ms, 2 * interval_ms):
         key = (uid, hour_ms)
         found[key] = found[key] + each if key in found else each
@@ -84,11 +96,11 @@ def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
     return [(row.name, row.cards) for row in connection.execute(found)]
 
 
-def over(connection: Connection, namespace: str, now_ms: int) -> list[Over]:
+def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingPod]:
     """The pods over their memory share by the last reports, of one namespace or (empty) of all, by UID."""
     columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
     rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
-    by_uid: dict[str, list[tuple[str, Episode]]] = {}
+    by_uid: dict[str, list[tuple[str, OveruseEpisode]]] = {}
     for row in connection.execute(rows):
         for uid, episode in _episodes(row).items():
             by_uid.setdefault(uid, []).append((row.name, episode))
@@ -97,7 +109,7 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[Over]:
     if namespace:
         named = named.where(SESSIONS.c.namespace == namespace)
     return [
-        Over(row.uid, row.namespace, row.name, row.node, episode)
+        OverusingPod(row.uid, row.namespace, row.name, row.node, episode)
         for some in chunks(sorted(by_uid))
         for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
         for node, episode in by_uid[row.uid]
@@ -129,7 +141,7 @@ def _row(connection: Connection, report: Report) -> Any:
     return row
 
 
-def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[str, Held], int]:
+def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[str, MeasuredSession], int]:
     """The sessions of these pods that are on the node, and how many are on another. Locked against folding
     alone, which would leave figures that belong to nobody."""
     its = SESSIONS.c
@@ -138,7 +150,7 @@ def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[
     found = select(*columns).where(its.uid.in_(list(uids))).order_by(its.uid)
     rows = connection.execute(found.with_for_update(read=True, key_share=True)).all()
     held = {
-        row.uid: Held(row.uid, row.since_ms, row.ended_ms, row.devices, row.requested_milli)
+        row.uid: MeasuredSession(row.uid, row.since_ms, row.ended_ms, row.devices, row.requested_milli)
         for row in rows
         if row.node == node
     }
@@ -149,8 +161,8 @@ def _write(
     connection: Connection,
     report: Report,
     row: Any,
-    new: tuple[tuple[int, Look], ...],
-    episodes: Mapping[str, Episode],
+    new: tuple[tuple[int, UsageSample], ...],
+    episodes: Mapping[str, OveruseEpisode],
 ) -> None:
     runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
     runs[report.boot] = report.sequence
@@ -170,14 +182,14 @@ def _write(
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
 
 
-def _uses(cards: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
+def _uses(cards: Iterable[CardSample]) -> dict[str, Mapping[str, Any]]:
     return {
         each.uuid: {"uuid": each.uuid, "utilisation": each.utilisation, "memory_mib": each.memory_mib}
         for each in cards
     }
 
 
-def _written(episode: Episode) -> dict[str, Any]:
+def _written(episode: OveruseEpisode) -> dict[str, Any]:
     cards = [
         {
             "uuid": each.excess.uuid,
@@ -190,14 +202,15 @@ def _written(episode: Episode) -> dict[str, Any]:
     return {"since": episode.since_ms, "cards": cards}
 
 
-def _episodes(row: Any) -> dict[str, Episode]:
+def _episodes(row: Any) -> dict[str, OveruseEpisode]:
     """The node's episodes by UID. The release before this one writes no ``seen``: its last look saw them."""
     return {
-        uid: Episode(
+        uid: OveruseEpisode(
             entry["since"],
             tuple(
-                Seen(
-                    Excess(each["uuid"], each["memory_mib"], each["share_mib"]), each.get("seen", row.use_ms)
+                ObservedExcess(
+                    MemoryExcess(each["uuid"], each["memory_mib"], each["share_mib"]),
+                    each.get("seen", row.use_ms),
                 )
                 for each in entry["cards"]
             ),

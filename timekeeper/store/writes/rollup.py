@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, text, update
 
-from timekeeper.accounts.rate_timeline import Run, runs, steps
+from timekeeper.accounts.rate_timeline import RateInterval, runs, steps
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 
@@ -44,7 +44,7 @@ class Folded:
 class _Fold:
     """One session's rows, and what they add to the totals by day beyond what its postings had."""
 
-    rows: tuple[Run, ...]
+    rows: tuple[RateInterval, ...]
     days: dict[int, int]
 
 
@@ -114,11 +114,11 @@ def _fold(postings: list[Any], rate_milli: int) -> _Fold | None:
     return _Fold(rows, {day_ms: amount for day_ms, amount in days.items() if amount})
 
 
-def _by_day(run: Run) -> Iterable[Run]:
+def _by_day(run: RateInterval) -> Iterable[RateInterval]:
     from_ms = run.from_ms
     while from_ms < run.to_ms:
         to_ms = min(run.to_ms, from_ms - from_ms % DAY_MS + DAY_MS)
-        yield Run(from_ms, to_ms, run.rate_milli)
+        yield RateInterval(from_ms, to_ms, run.rate_milli)
         from_ms = to_ms
 
 

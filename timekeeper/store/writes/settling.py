@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Table, bindparam, delete, update
 
-from timekeeper.accounts.budget_history import Entry
+from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting
@@ -112,7 +112,7 @@ def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
 _NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
 
 
-def _entry_row(entry: Entry) -> dict[str, Any]:
+def _entry_row(entry: BudgetEntry) -> dict[str, Any]:
     return {"key": entry.key, "text": entry.text, "from_ms": entry.from_ms}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import select, text
 
-from timekeeper.accounts.card_use.figures import Used
+from timekeeper.accounts.card_use.figures import UsageTotals
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import FIGURES
 
@@ -23,7 +23,7 @@ _ADD = text(
 )
 
 
-def add(connection: Connection, used: Mapping[Hour, Used], source: str = TENANT) -> None:
+def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = TENANT) -> None:
     """Add use to what is known of these hours already: one statement, however many there are."""
     rows = [
         {
@@ -40,8 +40,8 @@ def add(connection: Connection, used: Mapping[Hour, Used], source: str = TENANT)
         connection.execute(_ADD, rows)
 
 
-def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, Used]:
+def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, UsageTotals]:
     """A session's use by the hour."""
     columns = (FIGURES.c.hour_ms, FIGURES.c.covered_ms, FIGURES.c.used_milli_ms, FIGURES.c.memory_mib_ms)
     mine = select(*columns).where(FIGURES.c.session_uid == uid, FIGURES.c.source == source)
-    return {hour_ms: Used(*figures) for hour_ms, *figures in connection.execute(mine)}
+    return {hour_ms: UsageTotals(*figures) for hour_ms, *figures in connection.execute(mine)}
