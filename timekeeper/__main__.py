@@ -8,7 +8,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.runtime import parent_death as leash
+from timekeeper.runtime import parent_death
 from timekeeper.settings import AUDITING, Settings, UnusableError, read
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(settings: Settings, given: Sequence[str]) -> int:
     """Each command imports what it needs: the settler needs no web server, --help needs nothing."""
     if settings.leash:
-        leash.hold()
+        parent_death.hold()
     if settings.command == "settle":
         from timekeeper.settler.process import settle
 

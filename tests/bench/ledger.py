@@ -152,7 +152,7 @@ class Run:
         self._beat = getattr(self, "_beat", 0) + 1
         uids = [f"uid-pod-{(self._beat * count + n) % self.cluster.pods:06d}-of-a-job" for n in range(count)]
         with self.store.writing() as connection:
-            posts = [beats.Post(uid, "b", self._beat, (0,), self.now) for uid in uids]
+            posts = [beats.HeartbeatPost(uid, "b", self._beat, (0,), self.now) for uid in uids]
             beats.record(connection, posts, interval_ms)
 
     def hour(self, beating: bool) -> Json:

@@ -76,7 +76,7 @@ class Books:
         with self.store.writing() as connection:
             write(connection, runs)
 
-    def fold(self, *runs: Run) -> None:
+    def roll_up(self, *runs: Run) -> None:
         """What remains of sessions: their charges, net. Those of their postings must be one UTC day each."""
         with self.store.writing() as connection:
             for run in runs:

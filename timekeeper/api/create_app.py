@@ -7,7 +7,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from timekeeper import metrics
-from timekeeper.api import route_table as described
+from timekeeper.api import route_table
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.http.body import drain
 from timekeeper.api.http.services import Services
@@ -21,11 +21,11 @@ from timekeeper.api.resources import (
     grants,
     health,
     heartbeats,
+    node_usage,
     sessions,
     standings,
     usage,
 )
-from timekeeper.api.resources import node_usage as nodeusage
 from timekeeper.runtime.log import say
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
@@ -50,10 +50,10 @@ def create_app(
         sessions,
         usage,
         heartbeats,
-        nodeusage,
+        node_usage,
         ancestor,
         health,
-        described,
+        route_table,
     ):
         routes.register(app, services)
     _handle_errors(app)

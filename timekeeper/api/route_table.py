@@ -10,8 +10,7 @@ from timekeeper.api.http.openapi import document
 from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
 from timekeeper.api.http.routes import JSON, Form, Parameter, Route
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources import balances, budgets, grants, sessions, standings, usage
-from timekeeper.api.resources import node_usage as nodeusage
+from timekeeper.api.resources import balances, budgets, grants, node_usage, sessions, standings, usage
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
@@ -101,7 +100,7 @@ ROUTES = (
     *sessions.ROUTES,
     *usage.ROUTES,
     HEARTBEATS,
-    *nodeusage.ROUTES,
+    *node_usage.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

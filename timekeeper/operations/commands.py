@@ -15,10 +15,10 @@ from timekeeper.runtime.clock import now_ms
 from timekeeper.settings import Settings, UnusableError
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.queries.snapshot import snapshot
-from timekeeper.store.retention import fold_all
+from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.backup import back_up
 from timekeeper.store.transfer.exporter import export
-from timekeeper.store.transfer.importer import RefusedError, load
+from timekeeper.store.transfer.importer import ImportRefusedError, load
 
 _STREAM = "-"  # standard input or output
 
@@ -60,7 +60,7 @@ def run_import(settings: Settings) -> int:
         try:
             with store.writing() as connection:
                 count = load(connection, lines, now_ms())
-        except RefusedError as error:
+        except ImportRefusedError as error:
             raise UnusableError(f"{_named(settings.file)}: {error}; nothing was written") from error
     print(f"{count} rows were written", file=sys.stderr)
     return 0
@@ -69,7 +69,7 @@ def run_import(settings: Settings) -> int:
 def run_fold(settings: Settings) -> int:
     """Fold the sessions that ended and were settled long ago: 1 where some had to be left for an audit."""
     with _ledger(settings) as store:
-        total = fold_all(store, now_ms, settings.older_than_ms)
+        total = roll_up_all(store, now_ms, settings.older_than_ms)
     print(f"{total.sessions} sessions were folded into {total.rows} rows")
     for uid in total.doubtful:
         print(f"session {uid} was left: its postings are not what one session is charged; run audit")

@@ -19,7 +19,7 @@ from timekeeper.api.auth.tokens import Expected, issuer_of
 from timekeeper.api.create_app import create_app
 from timekeeper.api.problem import CONTENT_TYPE, Problem
 from timekeeper.api_server import connect
-from timekeeper.runtime import parent_death as leash
+from timekeeper.runtime import parent_death
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import say
 from timekeeper.serving.connection import BoundedSocket
@@ -134,7 +134,7 @@ class _Workers(BaseApplication):  # type: ignore[misc]
             "control_socket_disable": True,
             "loglevel": "warning",
             "child_exit": _forget,
-            "post_fork": lambda _server, _worker: leash.hold() if given.leash else None,
+            "post_fork": lambda _server, _worker: parent_death.hold() if given.leash else None,
         }.items():
             self.cfg.set(name, value)
 

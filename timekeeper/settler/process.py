@@ -19,8 +19,8 @@ from timekeeper.settler.election import Election
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.settler import Settler, turn
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
-from timekeeper.store.retention import keep_folding
-from timekeeper.store.writes.fencing import Fenced, OverError
+from timekeeper.store.retention import roll_up_daily
+from timekeeper.store.writes.fencing import EpochOverError, FencedStore
 
 # What may wait to be taken in: a full queue makes the watches wait, and the API server buffers.
 _MOST_HEARD = 10_000
@@ -71,15 +71,15 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
     for source in sources(settings.namespace):
         start_watching(source, api, heard, now_ms, stop, _failed)
     if settings.retain_ms:
-        given = (Fenced(store, settler.term), now_ms, settings.retain_ms, stop)
-        Thread(target=keep_folding, args=given, name="retain", daemon=True).start()
+        given = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
+        Thread(target=roll_up_daily, args=given, name="retain", daemon=True).start()
     evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
     say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
     try:
         turn(settler, heard, stop)
-    except OverError as error:
+    except EpochOverError as error:
         allowed = "" if store.is_shared else "; two timekeepers must not share a file, so end one of them"
         say("settler ends", reason=f"another has begun to settle{allowed}", error=error)
         return 1

@@ -1,5 +1,6 @@
-"""The ledger on disk. Alone in the project it speaks SQL: through SQLAlchemy Core, without an ORM.
+"""The ledger in SQL: SQLAlchemy Core, without an ORM.
 
-Values of `timekeeper.accounts` go in and come out; every write is one transaction, so that a process killed
-at any moment leaves either all of a decision or nothing of it.
+Lives here: the engine and schema, queries, writes, reports, transfer (export, import, backup) and retention.
+May import ``accounts``, ``settings`` and ``runtime``. Every write is one transaction, so a process killed at
+any moment leaves a whole decision or none. Never here: decisions about budgets or charges, and HTTP.
 """

@@ -1,4 +1,4 @@
-"""Retention: old sessions folded, batch by batch, by hand or once a day."""
+"""Retention: rolls up old sessions in batches, by command or once a day."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,45 +8,48 @@ from typing import Protocol
 
 from timekeeper.runtime.log import say
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
-from timekeeper.store.writes.fencing import OverError
-from timekeeper.store.writes.rollup import fold
+from timekeeper.store.writes.fencing import EpochOverError
+from timekeeper.store.writes.rollup import roll_up
 
-_BATCH = 200  # sessions in one transaction: the settler waits for no more than these
+_BATCH = 200  # sessions per transaction: the settler waits for one batch at most
 _EACH_S = 86_400.0
 _AGAIN_S = 600.0
 
 
-class Ledger(Protocol):
-    """A store, or what a settler may write in one."""
+class Writable(Protocol):
+    """Whatever opens a writing transaction: a `Store`, or a `FencedStore` one."""
 
     def writing(self) -> AbstractContextManager[Connection]:
         """See `Store.writing`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """What all batches did together."""
+class RollupTotal:
+    """The sum over all batches."""
 
     sessions: int
     rows: int
     doubtful: tuple[str, ...]
 
 
-def fold_all(
-    ledger: Ledger,
+def roll_up_all(
+    ledger: Writable,
     clock: Callable[[], int],
     older_than_ms: int,
     batch: int = _BATCH,
     stop: Event | None = None,
-) -> Total:
-    """Fold every session that ended and was settled longer ago than that, each batch in a transaction of its
-    own: whenever this ends, each session is folded or as it was. Raises UnavailableError or ConflictError."""
-    total, after = Total(0, 0, ()), ""
+) -> RollupTotal:
+    """Roll up every session that ended and was settled before the cut-off, each batch in a transaction of its
+    own.
+
+    If it ends early, each session is either rolled up or unchanged. Raises UnavailableError or ConflictError.
+    """
+    total, after = RollupTotal(0, 0, ()), ""
     before_ms = clock() - older_than_ms
     while not (stop and stop.is_set()):
         with ledger.writing() as connection:
-            done = fold(connection, before_ms, clock(), after, batch)
-        total = Total(
+            done = roll_up(connection, before_ms, clock(), after, batch)
+        total = RollupTotal(
             total.sessions + done.sessions, total.rows + done.rows, (*total.doubtful, *done.doubtful)
         )
         if done.last_uid is None:
@@ -55,14 +58,14 @@ def fold_all(
     return total
 
 
-def keep_folding(ledger: Ledger, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
-    """Fold once a day until ``stop``, or until the term is over. Where the database is away it is tried again
-    a little later."""
+def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
+    """Roll up once a day until ``stop``, or until the epoch is over. While the database is away it retries
+    after ten minutes."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
-            total = fold_all(ledger, clock, retain_ms, stop=stop)
-        except OverError as error:
+            total = roll_up_all(ledger, clock, retain_ms, stop=stop)
+        except EpochOverError as error:
             say("folding ends", reason="another settles, and folds", error=error)
             return
         except (UnavailableError, ConflictError) as error:

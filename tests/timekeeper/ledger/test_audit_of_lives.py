@@ -6,7 +6,7 @@ from tests.timekeeper.ledger.test_machine import SEED, Url, fresh, lived  # noqa
 from tests.timekeeper.machine import Machine
 from tests.timekeeper.past import differences
 from tests.timekeeper.worlds import DAY, SECOND, Town
-from timekeeper.store.retention import fold_all
+from timekeeper.store.retention import roll_up_all
 
 
 class Audited(Machine):
@@ -23,7 +23,7 @@ class Audited(Machine):
         super().settles()
         assert not (wrong := differences(self.town)), wrong
         self.town.clock.turn(DAY)
-        fold_all(self.town.store, self.town.clock, SECOND, batch=2)
+        roll_up_all(self.town.store, self.town.clock, SECOND, batch=2)
         assert not (wrong := differences(self.town)), wrong
 
 

@@ -210,7 +210,7 @@ def test_a_heartbeat_whose_writer_dies_is_repeated_and_counts_once(
     first(town)
     town.tick()
     town.clock.turn(MINUTE)
-    post = beats.Post("uid-one", "run", 1, (0,), town.clock())
+    post = beats.HeartbeatPost("uid-one", "run", 1, (0,), town.clock())
     fuse = Fuse(town.store, at, after)
 
     fuse.lit = True

@@ -22,7 +22,7 @@ TEAMS = ("team-a", "team-b")
 
 
 @dataclass
-class Ledger:
+class Writable:
     """A store, and all that was ever posted to it, folded since or not."""
 
     store: Store
@@ -55,11 +55,11 @@ def random_postings(chance: random.Random, uid: str, namespace: str) -> list[Pos
 
 
 @pytest.fixture
-def ledger(database_url: str) -> Iterable[Ledger]:
+def ledger(database_url: str) -> Iterable[Writable]:
     chance = random.Random(7)
     store = open_store(database_url)
     upgrade(store)
-    built = Ledger(store, [])
+    built = Writable(store, [])
     with store.writing() as connection:
         for number in range(60):
             uid, namespace = f"u{number}", TEAMS[number % 2]
@@ -86,7 +86,7 @@ def folded(posting: Posting) -> Json:
     return {**what, **kept, **more, "amount": posting.amount, "created_ms": 0}
 
 
-def test_a_sum_by_days_is_the_sum_of_all_rows(ledger: Ledger) -> None:
+def test_a_sum_by_days_is_the_sum_of_all_rows(ledger: Writable) -> None:
     chance = random.Random(11)
     whole = [Interval(0, FOREVER_MS), Interval(FIRST, FIRST + DAY), Interval(FIRST + 1, FIRST + DAY - 1)]
     for _ in range(150):
@@ -100,7 +100,7 @@ def test_a_sum_by_days_is_the_sum_of_all_rows(ledger: Ledger) -> None:
             assert {key: reading.posted_within(connection, key[0], span) for key in keys} == sums
 
 
-def test_sums_of_many_namespaces_are_read_together(ledger: Ledger) -> None:
+def test_sums_of_many_namespaces_are_read_together(ledger: Writable) -> None:
     span = Interval(FIRST + HOUR, FIRST + 9 * DAY + HOUR)
     keys = [(name, span.start_ms, span.end_ms) for name in (*TEAMS, *(f"other-{n}" for n in range(40)))]
     with ledger.store.reading() as connection:
@@ -108,7 +108,7 @@ def test_sums_of_many_namespaces_are_read_together(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_rows_over_days_are_found_by_their_own_index(ledger: Ledger) -> None:
+def test_rows_over_days_are_found_by_their_own_index(ledger: Writable) -> None:
     """SQLite takes a partial index only for the very words of its condition."""
     with ledger.store.reading() as connection:
         driver: Any = connection.connection.driver_connection

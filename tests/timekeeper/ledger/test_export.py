@@ -19,7 +19,7 @@ from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
 from timekeeper.store.queries.snapshot import snapshot
-from timekeeper.store.retention import fold_all
+from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.exporter import LEFT_OUT, TABLES, export
 
 REPORTS = tuple(
@@ -71,7 +71,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A ledger with a past, part of it folded, as it is exported."""
     town = Town(tmp_path_factory.mktemp("written"))
     live(town)
-    fold_all(town.store, town.clock, 3 * DAY)
+    roll_up_all(town.store, town.clock, 3 * DAY)
     data = exported(town)
     town.close()
     return data
@@ -109,7 +109,7 @@ def test_a_ledger_moves_to_another_database_and_back_without_a_change(
     with database(source, tmp_path / "a") as from_url, database(target, tmp_path / "b") as to_url:
         old = Town(from_url)
         live(old)
-        fold_all(old.store, old.clock, 3 * DAY)
+        roll_up_all(old.store, old.clock, 3 * DAY)
         data, told = exported(old), reports(old)
 
         assert import_(to_url, data, tmp_path) == 0

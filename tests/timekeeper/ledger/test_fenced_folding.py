@@ -8,8 +8,8 @@ from sqlalchemy import func, select
 from tests.timekeeper.past import live
 from tests.timekeeper.worlds import HOUR, Town
 from timekeeper.store.engine.schema import FOLDED
-from timekeeper.store.retention import fold_all, keep_folding
-from timekeeper.store.writes.fencing import Fenced
+from timekeeper.store.retention import roll_up_all, roll_up_daily
+from timekeeper.store.writes.fencing import FencedStore
 
 
 def folded(town: Town) -> int:
@@ -22,11 +22,11 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
 ) -> None:
     live(town)
     town.clock.turn(2 * HOUR)
-    before = Fenced(town.store, town.settler.term)
+    before = FencedStore(town.store, town.settler.term)
     town.start_anew()
 
     stop = Event()
-    folding = Thread(target=keep_folding, args=(before, town.clock, HOUR, stop))
+    folding = Thread(target=roll_up_daily, args=(before, town.clock, HOUR, stop))
     folding.start()
     folding.join(5)
     is_over = not folding.is_alive()
@@ -36,4 +36,4 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
     assert is_over
     assert folded(town) == 0
     assert "folding-ends" in capsys.readouterr().err.replace(" ", "-")
-    assert fold_all(Fenced(town.store, town.settler.term), town.clock, HOUR).rows == 9
+    assert roll_up_all(FencedStore(town.store, town.settler.term), town.clock, HOUR).rows == 9

@@ -370,7 +370,7 @@ def test_no_time_is_covered_twice_and_no_card_is_used_more_than_whole(
 def test_figures_of_a_post_that_could_not_be_written_are_not_there_either(running: Town) -> None:
     tell(running, 1, (0, [figure()]))
     running.clock.turn(SECOND)
-    post = beats.Post("uid-p", "b", 2, (0,), running.clock(), ((CardSample("GPU-0", 50, 1, True),),))
+    post = beats.HeartbeatPost("uid-p", "b", 2, (0,), running.clock(), ((CardSample("GPU-0", 50, 1, True),),))
 
     def write_and_fail() -> None:
         with running.store.writing() as connection:
@@ -393,9 +393,11 @@ def one_waits(town: Town) -> bool:
         return bool(connection.execute(waiting).scalar_one())
 
 
-def heard_by_the_second(town: Town, first: beats.Post, second: beats.Post) -> list[beats.Heard]:
+def heard_by_the_second(
+    town: Town, first: beats.HeartbeatPost, second: beats.HeartbeatPost
+) -> list[beats.PostOutcome]:
     """What the second worker hears that gets its post before the first has committed."""
-    heard: list[beats.Heard] = []
+    heard: list[beats.PostOutcome] = []
 
     def record() -> None:
         with town.store.writing() as connection:
@@ -414,9 +416,11 @@ def heard_by_the_second(town: Town, first: beats.Post, second: beats.Post) -> li
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_of_a_runs_first_posts_at_two_workers_at_once_the_later_stays(running: Town) -> None:
-    later, earlier = (beats.Post("uid-p", "b", sequence, (0,), running.clock()) for sequence in (2, 1))
+    later, earlier = (
+        beats.HeartbeatPost("uid-p", "b", sequence, (0,), running.clock()) for sequence in (2, 1)
+    )
 
-    assert heard_by_the_second(running, later, earlier) == [beats.Heard.REPEATED]
+    assert heard_by_the_second(running, later, earlier) == [beats.PostOutcome.REPEATED]
     assert stored(running) == [("uid-p", 2)]
 
 
@@ -424,7 +428,7 @@ def test_of_a_runs_first_posts_at_two_workers_at_once_the_later_stays(running: T
 def test_a_runs_first_post_that_is_sent_to_two_workers_adds_its_use_once(running: Town) -> None:
     running.clock.turn(SECOND)
     card = (CardSample("GPU-0", 50, 8_000, True),)
-    post = beats.Post("uid-p", "b", 1, (1_000, 0), running.clock(), (card, card))
+    post = beats.HeartbeatPost("uid-p", "b", 1, (1_000, 0), running.clock(), (card, card))
 
-    assert heard_by_the_second(running, post, post) == [beats.Heard.REPEATED]
+    assert heard_by_the_second(running, post, post) == [beats.PostOutcome.REPEATED]
     assert used(running) == {T0: UsageTotals(SECOND, 500 * SECOND, 8_000 * SECOND)}

@@ -500,7 +500,7 @@ def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(run
     with running.store.writing() as connection:
         for number, mib in enumerate((9_000, None, 9_000)):
             seen = UsageSample(0, (("uid-half", (CardSample("GPU-1", 0, mib, exclusive=True),)),), ())
-            sent = node_uses.Report("n1", "run", number, T0 + number * minute, (seen,))
+            sent = node_uses.NodeReport("n1", "run", number, T0 + number * minute, (seen,))
             node_uses.record(connection, sent, MOST_REPORT_MS)
 
         (over,) = node_uses.over(connection, "", T0 + 2 * minute)
@@ -567,7 +567,7 @@ def test_nodes_that_were_silent_for_a_month_are_forgotten_when_another_is_new(ru
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_of_two_workers_with_a_nodes_first_report_one_counts(running: Town) -> None:
     begin, heard = Barrier(2), []
-    sent = node_uses.Report("n1", "b", 1, running.clock(), (UsageSample(0, (), ()),))
+    sent = node_uses.NodeReport("n1", "b", 1, running.clock(), (UsageSample(0, (), ()),))
 
     def record() -> None:
         begin.wait()
@@ -588,7 +588,7 @@ def test_a_report_that_could_not_be_written_left_nothing_and_counts_when_it_come
 ) -> None:
     begun(running)
     look = UsageSample(0, (("uid-p", (CardSample("GPU-0", 50, 8_000, True),)),), ())
-    sent = node_uses.Report("n1", "run-1", 2, running.clock(), (look,))
+    sent = node_uses.NodeReport("n1", "run-1", 2, running.clock(), (look,))
 
     def write_and_fail() -> None:
         with running.store.writing() as connection:

@@ -274,7 +274,7 @@ def test_folding_sessions_changes_no_report(database_url: str, tmp_path: Path) -
 
     plain, folded = Books(database_url), Books(f"sqlite:///{tmp_path}/folded.db")
     plain.write(*ledger)
-    folded.fold(*ledger)
+    folded.roll_up(*ledger)
     with folded.store.writing() as connection:  # sums of days stay when sessions are folded
         add = "INSERT INTO days VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount"
         for run, (start, end, _) in [(each, posted) for each in ledger for posted in each.posted]:
@@ -320,7 +320,7 @@ def test_use_stands_beside_what_was_requested_and_says_by_whose_word(books: Book
 
 
 def test_use_of_folded_sessions_is_still_told(books: Books) -> None:
-    books.fold(Run("gone", requested=500, posted=days(T0, T0 + HOUR)))
+    books.roll_up(Run("gone", requested=500, posted=days(T0, T0 + HOUR)))
     books.used("gone", T0, "node", HOUR, 100 * HOUR)
 
     (row,) = books.rows(f"from={T0}&to={T0 + HOUR}&group=pod&use=true")

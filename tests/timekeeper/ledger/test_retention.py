@@ -16,7 +16,7 @@ from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 from timekeeper.store.queries.audit_rows import posted_in
-from timekeeper.store.retention import fold_all, keep_folding
+from timekeeper.store.retention import roll_up_all, roll_up_daily
 
 OLD = HOUR
 
@@ -61,7 +61,7 @@ def test_no_report_changes_when_old_sessions_are_folded(town: Town) -> None:
     grow(town)
     before = reports(town)
 
-    total = fold_all(town.store, town.clock, OLD)
+    total = roll_up_all(town.store, town.clock, OLD)
 
     assert (total.sessions, total.rows, total.doubtful) == (5, 9, ())
     assert reports(town) == before
@@ -73,7 +73,7 @@ def test_no_report_changes_when_old_sessions_are_folded(town: Town) -> None:
 
 def test_what_is_kept_is_the_net_of_a_session_by_day(town: Town) -> None:
     grow(town)
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     with town.store.reading() as connection:
         rows = connection.execute(select(FOLDED).order_by(FOLDED.c.session_uid, FOLDED.c.from_ms)).all()
@@ -96,7 +96,7 @@ def test_what_is_kept_is_the_net_of_a_session_by_day(town: Town) -> None:
 
 def test_measured_use_stays_hour_by_hour(town: Town) -> None:
     grow(town)
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     assert count(town, FIGURES, FIGURES.c.session_uid == "uid-long") == 3
 
@@ -104,28 +104,28 @@ def test_measured_use_stays_hour_by_hour(town: Town) -> None:
 def test_only_what_ended_and_was_settled_for_so_long_is_folded(town: Town) -> None:
     grow(town)
 
-    assert fold_all(town.store, town.clock, DAY).sessions == 3  # the others were settled a while ago
+    assert roll_up_all(town.store, town.clock, DAY).sessions == 3  # the others were settled a while ago
     town.clock.turn(DAY)
-    assert fold_all(town.store, town.clock, 2 * DAY).sessions == 0
-    assert fold_all(town.store, town.clock, DAY).sessions == 2
+    assert roll_up_all(town.store, town.clock, 2 * DAY).sessions == 0
+    assert roll_up_all(town.store, town.clock, DAY).sessions == 2
     town.clock.turn(999 * DAY)
-    assert fold_all(town.store, town.clock, DAY).sessions == 0  # it still runs
+    assert roll_up_all(town.store, town.clock, DAY).sessions == 0  # it still runs
     assert count(town, SESSIONS, SESSIONS.c.uid == "uid-running") == 1
 
 
 def test_folding_again_does_nothing_more(town: Town) -> None:
     grow(town)
     before = reports(town)
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
-    assert fold_all(town.store, town.clock, OLD).sessions == 0
+    assert roll_up_all(town.store, town.clock, OLD).sessions == 0
     assert reports(town) == before
 
 
 def test_batches_of_any_size_do_the_same(town: Town) -> None:
     grow(town)
 
-    total = fold_all(town.store, town.clock, OLD, batch=1)
+    total = roll_up_all(town.store, town.clock, OLD, batch=1)
 
     assert (total.sessions, total.rows) == (5, 9)
     assert differences(town) == []
@@ -140,7 +140,7 @@ def test_killed_between_any_two_statements_nothing_is_doubled_or_lost(database_u
     while True:
         fuse.light(kills % 30 + 1, killed=True)
         try:
-            fold_all(town.store, town.clock, OLD, batch=2)
+            roll_up_all(town.store, town.clock, OLD, batch=2)
         except KilledError:
             kills += 1
             fuse.out()
@@ -174,7 +174,7 @@ def test_a_session_whose_postings_are_not_its_own_is_left_for_the_audit(
     with town.store.writing() as connection:
         connection.execute(update(SESSIONS).where(SESSIONS.c.uid == "uid-left").values(rate_milli=7))
 
-    total = fold_all(town.store, town.clock, OLD)
+    total = roll_up_all(town.store, town.clock, OLD)
 
     assert (total.sessions, total.doubtful) == (4, ("uid-left",))
     assert count(town, POSTINGS, POSTINGS.c.session_uid == "uid-left") == 1
@@ -186,7 +186,7 @@ def test_a_pod_whose_session_was_folded_gets_no_second_one(
 ) -> None:
     grow(town)
     before = [town.charged("team-a"), town.charged("team-b")]
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     for raw in (ended("long"), ended("corrected"), running("left")):
         town.objects["pods"][f"team-a/{raw['metadata']['name']}/{raw['metadata']['uid']}"] = raw
@@ -220,7 +220,7 @@ def test_a_pod_that_ended_without_a_charge_keeps_its_session(town: Town) -> None
     town.tick()
     town.clock.turn(40 * DAY)
 
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     assert count(town, SESSIONS, SESSIONS.c.uid == "uid-brief") == 1
     assert count(town, SESSIONS, SESSIONS.c.uid == "uid-nothing") == 0
@@ -229,7 +229,7 @@ def test_a_pod_that_ended_without_a_charge_keeps_its_session(town: Town) -> None
 def test_balances_and_new_settlers_reckon_with_what_was_folded(town: Town) -> None:
     grow(town)
     before = town.budget("team-a")
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     town.restart()
     town.tick()
@@ -240,7 +240,7 @@ def test_balances_and_new_settlers_reckon_with_what_was_folded(town: Town) -> No
 
 def test_postings_of_the_first_release_count_in_the_totals_by_day_once_folded(town: Town) -> None:
     grow(town)
-    fold_all(town.store, town.clock, OLD)
+    roll_up_all(town.store, town.clock, OLD)
 
     with town.store.reading() as connection:
         rows = connection.execute(select(DAYS.c.day_ms, DAYS.c.amount).where(DAYS.c.namespace == "team-a"))
@@ -252,7 +252,7 @@ def test_postings_of_the_first_release_count_in_the_totals_by_day_once_folded(to
 def test_a_settler_and_a_fold_at_once_come_to_the_same(town: Town) -> None:
     grow(town)
     other = open_store(town.url)
-    folding = Thread(target=fold_all, args=(other, town.clock, OLD, 1))
+    folding = Thread(target=roll_up_all, args=(other, town.clock, OLD, 1))
 
     folding.start()
     while folding.is_alive():
@@ -269,7 +269,7 @@ def test_a_settler_and_a_fold_at_once_come_to_the_same(town: Town) -> None:
 def test_with_retain_sessions_are_folded_without_being_asked(town: Town) -> None:
     grow(town)
     stop = Event()
-    folding = Thread(target=keep_folding, args=(town.store, town.clock, OLD, stop))
+    folding = Thread(target=roll_up_daily, args=(town.store, town.clock, OLD, stop))
 
     folding.start()
     wait_for(lambda: count(town, FOLDED) == 9)
@@ -342,7 +342,7 @@ def test_a_namespace_of_which_all_is_folded_has_still_spent_what_it_spent(town: 
     before = town.get("/v1/standings").get_json()["namespaces"]["team-a"]
 
     town.clock.turn(40 * DAY)
-    assert fold_all(town.store, town.clock, DAY).sessions == 1
+    assert roll_up_all(town.store, town.clock, DAY).sessions == 1
     town.restart()
     town.tick()
 

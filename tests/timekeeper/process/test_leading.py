@@ -131,7 +131,7 @@ def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path
 
 def test_every_settler_begins_a_term_of_its_own(town: Town) -> None:
     with town.store.reading() as connection:
-        assert terms.current(connection) == terms.Term(1, "settler")
+        assert terms.current(connection) == terms.Epoch(1, "settler")
     town.start_anew()
     with town.store.reading() as connection:
         assert terms.current(connection).number == 2
@@ -148,9 +148,11 @@ def test_a_settler_whose_term_is_over_writes_nothing_at_all(town: Town) -> None:
     town.clock.turn(2 * SECOND)
     town.node_heard()  # a watermark, which no key or CHECK would refuse
 
-    with pytest.raises(terms.OverError, match="term 1 of settler is over: settler settles since, in term 2"):
+    with pytest.raises(
+        terms.EpochOverError, match="term 1 of settler is over: settler settles since, in term 2"
+    ):
         town.tick()
-    with pytest.raises(terms.OverError):
+    with pytest.raises(terms.EpochOverError):
         town.tick()
 
     with town.store.reading() as connection:
@@ -163,7 +165,7 @@ def test_before_everything_is_heard_an_elder_settler_does_not_write_its_pulse_ei
     town.start_anew()
     town.settler = elder
 
-    with pytest.raises(terms.OverError):
+    with pytest.raises(terms.EpochOverError):
         town.tick()
 
 
@@ -178,7 +180,7 @@ def test_the_next_term_begins_after_the_transaction_in_which_the_last_one_writes
     ):
         terms.begin(connection, "next", T0)
     with hurried.writing() as connection:
-        assert terms.begin(connection, "next", T0) == terms.Term(2, "next")
+        assert terms.begin(connection, "next", T0) == terms.Epoch(2, "next")
     hurried.close()
 
 
@@ -186,7 +188,7 @@ def test_the_next_term_begins_after_the_transaction_in_which_the_last_one_writes
 def test_who_begins_ends_the_session_of_one_that_stands_still_inside_a_transaction(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)))
     hurried = open_store(town.url, patience_ms=50)
-    began: list[terms.Term] = []
+    began: list[terms.Epoch] = []
 
     def take_over() -> None:
         age = text("SELECT max(clock_timestamp() - xact_start) > interval '2.1 s' FROM pg_stat_activity")
@@ -198,7 +200,7 @@ def test_who_begins_ends_the_session_of_one_that_stands_still_inside_a_transacti
     with pytest.raises(UnavailableError):
         write_a_node(town, meanwhile=take_over)
 
-    assert began == [terms.Term(2, "next")]
+    assert began == [terms.Epoch(2, "next")]
     with hurried.reading() as connection:
         assert "never" not in reading.watermarks(connection)
     hurried.close()
@@ -226,7 +228,7 @@ def test_the_new_settler_knows_what_the_elder_wrote_last(town: Town) -> None:
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
     town.settler = elder
     town.clock.turn(2 * SECOND)
-    with pytest.raises(terms.OverError):
+    with pytest.raises(terms.EpochOverError):
         town.tick()
 
 

@@ -44,7 +44,7 @@ class Amounts(TypedDict):
 _From = TypedDict("_From", {"from": int})
 
 
-class Balance(_From):
+class BalanceAnswer(_From):
     """What an account holds now. `to`: null where it never ends; `granted`, `remaining`: null where
     unlimited."""
 
@@ -68,7 +68,7 @@ class Period(_From):
     to: int | None
 
 
-class Account(TypedDict):
+class AccountAnswer(TypedDict):
     """What is in force for a namespace or a group, and its account. `entry`: the key of the ConfigMap that it
     stands under, null where none; `ratio`, `warnAt`: thousandths of what was granted; `carryOver`:
     thousandths of what is left that move on; `carried`: how much of what was granted was carried over;
@@ -94,7 +94,7 @@ class Account(TypedDict):
     lastError: str | None
 
 
-class GroupAccount(Account):
+class GroupAccount(AccountAnswer):
     """The account of a namespace's group: what its members spent while they were in it."""
 
     name: str
@@ -107,7 +107,7 @@ class GroupStanding(TypedDict):
     standing: StandingWord
 
 
-class Budget(Account):
+class BudgetAnswer(AccountAnswer):
     """An account with that of its group. `standing`, `validUntil` and `exhaustedAt` take both into account,
     the other figures are its own; `group`: null where in none, with name and standing alone for who may not
     `get budgets` of it."""
@@ -117,36 +117,36 @@ class Budget(Account):
     warnings: list[str]
 
 
-class OneBudget(Budget):
+class OneBudget(BudgetAnswer):
     """One budget."""
 
     version: Version
 
 
-class Budgets(TypedDict):
+class BudgetsAnswer(TypedDict):
     """The budgets, by name; those of groups on the first page."""
 
     version: Version
-    budgets: list[Budget]
-    groups: list[Budget]
+    budgets: list[BudgetAnswer]
+    groups: list[BudgetAnswer]
     next: Next
 
 
-class OneBalance(Balance):
+class OneBalance(BalanceAnswer):
     """One account."""
 
     version: Version
 
 
-class Balances(TypedDict):
+class BalancesAnswer(TypedDict):
     """The accounts, by name."""
 
     version: Version
-    balances: list[Balance]
+    balances: list[BalanceAnswer]
     next: Next
 
 
-class Grant(_From):
+class GrantAnswer(_From):
     """An amount given for the account of this span; never changed. `to`: null where it never ends."""
 
     id: int
@@ -160,22 +160,22 @@ class Grant(_From):
     created: int
 
 
-class Grants(TypedDict):
+class GrantsAnswer(TypedDict):
     """Grants in the order in which they were given."""
 
     version: Version
-    grants: list[Grant]
+    grants: list[GrantAnswer]
     next: Next
 
 
-class Given(TypedDict):
+class WrittenGrantsAnswer(TypedDict):
     """What was granted under the idempotency key: one grant, or the two of a move."""
 
     version: Version
-    grants: list[Grant]
+    grants: list[GrantAnswer]
 
 
-class Session(TypedDict):
+class SessionAnswer(TypedDict):
     """One pod's hold of its cards. `requestedMilli`, `requestedMib`: what it holds of them, unweighted;
     `rateMilli`: what it is charged by; `cards`: their UUIDs, none where no placement could be trusted.
     `ended`: null while it runs, where it vanished, and where no timestamp tells when it ended: then it is
@@ -205,15 +205,15 @@ class Session(TypedDict):
     gpuHours: Hours
 
 
-class Sessions(TypedDict):
+class SessionsAnswer(TypedDict):
     """Sessions by the UIDs of their pods."""
 
     version: Version
-    sessions: list[Session]
+    sessions: list[SessionAnswer]
     next: Next
 
 
-class Total(TypedDict):
+class TotalAnswer(TypedDict):
     """The sum of an answer's rows."""
 
     amount: int
@@ -252,7 +252,7 @@ class Usage(_From):
     version: Version
     to: int
     rows: list[UsageRow]
-    total: Total
+    total: TotalAnswer
     next: Next
 
 

@@ -7,8 +7,8 @@ from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import ledger as reading
-from timekeeper.store.queries.sums import Read, held
+from timekeeper.store.queries import ledger
+from timekeeper.store.queries.sums import DatabaseSums, held
 
 
 def stated_now(
@@ -20,10 +20,12 @@ def stated_now(
         is_group(each) or history.group(each, now_ms) for each in subjects
     )
     if is_alone:
-        sums = Read(connection, reading.waiting(connection), now_ms)
+        sums = DatabaseSums(connection, ledger.waiting(connection), now_ms)
         return stated(history, subjects, subjects, sums, now_ms)
-    spenders = reading.namespaces(connection)
-    sums = Read(connection, reading.waiting(connection), now_ms, _granted=reading.granted(connection, now_ms))
+    spenders = ledger.namespaces(connection)
+    sums = DatabaseSums(
+        connection, ledger.waiting(connection), now_ms, _granted=ledger.granted(connection, now_ms)
+    )
     sums.hold(held(connection, None), spenders | set(subjects))
     asked = working_set(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
     sums.expect_granted(asked.accounts)

@@ -10,8 +10,8 @@ from threading import Lock, Thread
 from timekeeper.accounts.intervals import interval_ms
 from timekeeper.api.ledger.ledger_reader import Served
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
-from timekeeper.store.writes import heartbeats as beats
-from timekeeper.store.writes.heartbeats import Answered, Post
+from timekeeper.store.writes import heartbeats
+from timekeeper.store.writes.heartbeats import HeartbeatPost, PostResult
 
 _MOST_AT_ONCE = 256
 _WRITTEN_WITHIN_S = 15.0
@@ -23,7 +23,7 @@ class Written:
     """A post that is safe on the disk, or was before: what became of it, the standing of its namespace, and
     when the sidecar shall beat next."""
 
-    answered: Answered
+    answered: PostResult
     standing: str
     interval_ms: int
 
@@ -44,11 +44,11 @@ class Beating:
         self._store = store
         self._standings = standings
         self._pace = _Pace(least_interval_ms)
-        self._waiting: SimpleQueue[tuple[Post, Tell]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[HeartbeatPost, Tell]] = SimpleQueue()
         self._lock = Lock()
         self._thread: Thread | None = None
 
-    def record(self, post: Post) -> Written:
+    def record(self, post: HeartbeatPost) -> Written:
         """Write a post, or find that it was written, and tell the standing of its namespace.
 
         Returns once it is safe on the disk. Raises UnavailableError.
@@ -60,7 +60,7 @@ class Beating:
         except TimeoutError as error:
             raise UnavailableError("the heartbeat could not be written in time") from error
 
-    def submit(self, post: Post, tell: Tell) -> None:
+    def submit(self, post: HeartbeatPost, tell: Tell) -> None:
         """As `record`, without waiting: ``tell`` is called with what it returns or raises."""
         self._waiting.put((post, tell))
         with self._lock:
@@ -76,11 +76,11 @@ class Beating:
             for (_, tell), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
                 tell(outcome)
 
-    def _outcomes(self, posts: list[Post]) -> list[Written | Exception]:
+    def _outcomes(self, posts: list[HeartbeatPost]) -> list[Written | Exception]:
         try:
             with self._store.writing() as connection:
                 each_ms = self._pace.at(connection, posts[-1].received_ms)
-                answers = beats.record(connection, posts, each_ms)
+                answers = heartbeats.record(connection, posts, each_ms)
                 served = self._standings(connection)
         except ConflictError as error:
             return [UnavailableError(str(error))] * len(posts)
@@ -99,7 +99,7 @@ class _Pace:
 
     def at(self, connection: Connection, now_ms: int) -> int:
         if self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_EACH_MS:
-            self._interval_ms = interval_ms(beats.live(connection), self._least_ms)
+            self._interval_ms = interval_ms(heartbeats.live(connection), self._least_ms)
             self._counted_ms = now_ms
         return self._interval_ms
 

@@ -14,7 +14,7 @@ from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.store.engine.engine import Connection, Store
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries import ledger
 from timekeeper.store.queries.snapshot import take_time
 from timekeeper.store.reports import reports
 
@@ -65,20 +65,20 @@ class Ledger:
     def pulse(self) -> Pulse:
         """When the settler last wrote and decided."""
         with self.store.reading() as connection:
-            return reading.pulse(connection) or NEVER
+            return ledger.pulse(connection) or NEVER
 
     def standings(self) -> tuple[Served, Pulse]:
         """The standings document, and when the settler last decided."""
         with self.store.reading() as connection:
-            return self.served(connection), reading.pulse(connection) or NEVER
+            return self.served(connection), ledger.pulse(connection) or NEVER
 
     def served(self, connection: Connection) -> Served:
         """The standings document as it is now; decoded once for each revision."""
-        revision = reading.revision(connection)
+        revision = ledger.revision(connection)
         if not revision:
             return NOT_SERVED
         if self._served.revision != revision:
-            body = reading.standings(connection).encode()
+            body = ledger.standings(connection).encode()
             document = orjson.loads(body)
             words = {name: entry["standing"] for name, entry in document["namespaces"].items()}
             packed = gzip.compress(body, FASTEST, mtime=0)
@@ -98,7 +98,7 @@ class Ledger:
             history = self.history(connection)
             names = {key for key in history.living() if not key.startswith("_")}
             if history.text(DEFAULTS) is not None:
-                names |= reading.namespaces(connection)
+                names |= ledger.namespaces(connection)
             left = sorted(name for name in names if name > after)
             page = left if limit is None else left[:limit]
             return self._told(connection, page), page[-1] if len(page) < len(left) else ""
@@ -120,10 +120,10 @@ class Ledger:
 
     def history(self, connection: Connection) -> History:
         """The entries, read again when one was added."""
-        newest = reading.newest_entry(connection)
+        newest = ledger.newest_entry(connection)
         with self._lock:
             if self._history[0] != newest:
-                self._history = (newest, history_of(reading.entries(connection)))
+                self._history = (newest, history_of(ledger.entries(connection)))
             return self._history[1]
 
     def calendar(self) -> tuple[str, int]:
@@ -149,7 +149,7 @@ class Ledger:
 
     def _told(self, connection: Connection, names: Collection[str]) -> list[Told]:
         now_ms, history = self.moment(connection)
-        errors = reading.entry_errors(connection)
+        errors = ledger.entry_errors(connection)
         found = stated_now(connection, history, names, now_ms)
         return [
             Told(

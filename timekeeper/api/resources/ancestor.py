@@ -17,7 +17,7 @@ from timekeeper.api.problem import Problem, bad
 from timekeeper.api.resources.heartbeats import written
 from timekeeper.runtime.log import say
 from timekeeper.store.writes import grants
-from timekeeper.store.writes.heartbeats import Post
+from timekeeper.store.writes.heartbeats import HeartbeatPost
 
 # Its sidecar neither counts its posts nor says which run it is: the moment of receipt stands for both.
 _RUN = "report"
@@ -40,7 +40,7 @@ def register(app: Flask, services: Services) -> None:
         if pod.namespace != read_namespace(namespace):
             raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
         read_body()
-        answered, _ = written(services, Post(pod.uid, _RUN, received_ms, (0,), received_ms))
+        answered, _ = written(services, HeartbeatPost(pod.uid, _RUN, received_ms, (0,), received_ms))
         return _answer({"terminate": answered.ended})
 
     @app.post("/budget/<namespace>/increase")

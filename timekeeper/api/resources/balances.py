@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Flask, Response
 
-from timekeeper.api.http.answers import Balances, OneBalance, answer
+from timekeeper.api.http.answers import BalancesAnswer, OneBalance, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
 from timekeeper.api.http.services import Services
@@ -13,7 +13,12 @@ from timekeeper.api.resources.budgets import figures
 _RIGHT = Right("get", "balances")
 
 BALANCES = Route(
-    "GET", "/v1/balances", "what every account holds now, by name", _RIGHT, {JSON: Balances}, (LIMIT, AFTER)
+    "GET",
+    "/v1/balances",
+    "what every account holds now, by name",
+    _RIGHT,
+    {JSON: BalancesAnswer},
+    (LIMIT, AFTER),
 )
 BALANCE = Route(
     "GET",

@@ -8,7 +8,7 @@ from flask import Flask, Response
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import Budgets, OneBudget, answer
+from timekeeper.api.http.answers import BudgetsAnswer, OneBudget, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Right, Route, may, serve
 from timekeeper.api.http.services import Services
@@ -24,7 +24,7 @@ BUDGETS = Route(
     "the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
     "on the first page those of all groups too",
     _RIGHT,
-    {JSON: Budgets},
+    {JSON: BudgetsAnswer},
     (LIMIT, AFTER),
 )
 BUDGET = Route(

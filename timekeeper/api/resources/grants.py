@@ -12,7 +12,7 @@ from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.grants import MOST_GRANTED, Grant
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.bodies.grants import AskedGrant, read_grant
-from timekeeper.api.http.answers import Given, Grants, Subject, answer
+from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import AFTER, IDEMPOTENCY_KEY, LIMIT, NAME, SUBJECT_GIVEN, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Form, Right, Route, admit, serve
@@ -24,7 +24,7 @@ from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.log import say
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.writes import grants
-from timekeeper.store.writes.grants import Which, Written
+from timekeeper.store.writes.grants import GrantFilter, GrantRow
 
 _PAGE = 1_000
 
@@ -55,7 +55,7 @@ GRANTS = Route(
     "/v1/grants",
     "everything that was granted, oldest first",
     Right("get", "grants"),
-    {JSON: Grants},
+    {JSON: GrantsAnswer},
     (SUBJECT_GIVEN, LIMIT, AFTER),
 )
 CREATE = Right("create", "grants")
@@ -64,7 +64,7 @@ GIVE = Route(
     "/v1/grants",
     "grant something extra, correct, or move what is left; once for each Idempotency-Key",
     None,
-    {JSON: Given},
+    {JSON: WrittenGrantsAnswer},
     (IDEMPOTENCY_KEY,),
     body=Annotated[NewGrant, _ONE_AMOUNT],
     refuses=(409, 413, 422),
@@ -79,7 +79,7 @@ def register(app: Flask, services: Services) -> None:
     def list_all(call: Call) -> Response:
         limit = call.get("limit", _PAGE)
         after = shaped(call.get("after"), int)
-        which = Which(call.get("subject", ""), after[0] if after else 0)
+        which = GrantFilter(call.get("subject", ""), after[0] if after else 0)
         with services.ledger.store.reading() as connection:
             found = grants.page(connection, which, limit + 1)
         follows = cursor(found[limit - 1].number) if len(found) > limit else None
@@ -121,7 +121,7 @@ def _group(ledger: Ledger, connection: Connection, asked: AskedGrant) -> str:
     return group if group == history.group(asked.subject, now_ms) else ""
 
 
-def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: str) -> tuple[Written, ...]:
+def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: str) -> tuple[GrantRow, ...]:
     """Make the grant, or the two of a move within this group, once for each key of a caller."""
     with services.ledger.store.writing(turn=grants.TURN) as connection:
         known = grants.known(connection, _key(0, actor, key), _key(1, actor, key))
@@ -142,7 +142,7 @@ def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: st
     return given.written
 
 
-def _check_same(asked: AskedGrant, known: tuple[Written, ...]) -> None:
+def _check_same(asked: AskedGrant, known: tuple[GrantRow, ...]) -> None:
     receiver = known[-1].grant
     giver = known[0].grant.subject if len(known) > 1 else ""
     before = AskedGrant(receiver.subject, giver, receiver.amount, receiver.reason, receiver.kind)
@@ -205,7 +205,7 @@ def _key(place: int, actor: str, key: str) -> str:
     return f"grant/{place}/{quote(actor, safe='')}/{key}"
 
 
-def _shown(written: Written) -> dict[str, Any]:
+def _shown(written: GrantRow) -> dict[str, Any]:
     grant = written.grant
     return {
         "id": written.number,

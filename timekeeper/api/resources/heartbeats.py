@@ -15,7 +15,7 @@ from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.wire import HeartbeatAnswer
 from timekeeper.runtime.log import say
 from timekeeper.store.engine.engine import UnavailableError
-from timekeeper.store.writes.heartbeats import Answered, Heard, Post
+from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostResult
 
 PATH = "/v1/heartbeats"
 
@@ -60,7 +60,7 @@ class Heartbeats:
         post = _post(pod, body, received_ms)
         return self._answer(post, self._beating.record(post))
 
-    def _told(self, post: Post, outcome: Written | Exception) -> bytes | Problem:
+    def _told(self, post: HeartbeatPost, outcome: Written | Exception) -> bytes | Problem:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -74,7 +74,7 @@ class Heartbeats:
             say("unexpected", route=PATH, error=f"{type(error).__name__}: {error}")
             return Problem(500, "something went wrong here; it stands in the log")
 
-    def _answer(self, post: Post, written: Written) -> bytes:
+    def _answer(self, post: HeartbeatPost, written: Written) -> bytes:
         answered = written.answered
         _count(answered)
         answer: HeartbeatAnswer = {
@@ -108,7 +108,7 @@ def register(app: Flask, services: Services) -> None:
         return Response(door.record(pod, read_body(), received_ms), content_type="application/json")
 
 
-def written(services: Services, post: Post) -> tuple[Answered, str]:
+def written(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:
     """Write a post; tell what became of it and its namespace's standing. Raises a Problem where the ledger
     does not know the pod: its sidecar keeps its beats and tries again."""
     done = services.beating.record(post)
@@ -116,13 +116,13 @@ def written(services: Services, post: Post) -> tuple[Answered, str]:
     return done.answered, done.standing
 
 
-def _post(pod: BoundPod, body: bytes, received_ms: int) -> Post:
+def _post(pod: BoundPod, body: bytes, received_ms: int) -> HeartbeatPost:
     beats = read_heartbeats(body)
-    return Post(pod.uid, beats.boot, beats.sequence, beats.ages_ms, received_ms, beats.figures)
+    return HeartbeatPost(pod.uid, beats.boot, beats.sequence, beats.ages_ms, received_ms, beats.figures)
 
 
-def _count(answered: Answered) -> None:
+def _count(answered: PostResult) -> None:
     """Raises a Problem where the ledger does not know the pod."""
     metrics.HEARTBEATS.labels(answered.heard.value).inc()
-    if answered.heard is Heard.UNKNOWN:
+    if answered.heard is PostOutcome.UNKNOWN:
         raise Problem(404, "the ledger has no session of this pod, or not yet", "pod")

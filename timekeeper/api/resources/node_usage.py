@@ -19,8 +19,8 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import is_told_the_ca
 from timekeeper.core.wire import MeasuredCards, NodeUsage, NodeUsageAnswer
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
-from timekeeper.store.writes import node_usage as node_uses
-from timekeeper.store.writes.node_usage import Outcome, Report
+from timekeeper.store.writes import node_usage
+from timekeeper.store.writes.node_usage import NodeReport, ReportResult
 
 PATH = "/v1/nodeusage"
 
@@ -92,7 +92,7 @@ def register(app: Flask, services: Services) -> None:
         node = services.gate.node(authorization)
         services.gate.allow(authorization, "create", "nodeusage", name=node)
         looks = read_node_usage(read_body())
-        told = Report(node, looks.boot, looks.sequence, received_ms, looks.looks)
+        told = NodeReport(node, looks.boot, looks.sequence, received_ms, looks.looks)
         interval_ms = _record(services, told)
         body: NodeUsageAnswer = {"version": 1, "interval_ms": interval_ms}
         ca = services.ca() if is_told_the_ca(told.sequence, interval_ms) else ""
@@ -102,33 +102,33 @@ def register(app: Flask, services: Services) -> None:
 
     def measured(_call: Call) -> Response:
         with services.ledger.store.reading() as connection:
-            found = node_uses.measured(connection, services.clock())
+            found = node_usage.measured(connection, services.clock())
         nodes = {name: orjson.Fragment(cards) for name, cards in found}
         return tagged(Response(orjson.dumps({"version": 1, "nodes": nodes}), content_type=CONTENT_TYPE))
 
     def overuse(call: Call) -> Response:
         with services.ledger.store.reading() as connection:
-            found = node_uses.over(connection, call.get("namespace", ""), services.clock())
+            found = node_usage.over(connection, call.get("namespace", ""), services.clock())
         return answer({"version": 1, "pods": [_shown(each) for each in found]})
 
     serve(app, services, MEASURED, measured)
     serve(app, services, OVERUSE, overuse)
 
 
-def _record(services: Services, report: Report) -> int:
+def _record(services: Services, report: NodeReport) -> int:
     """Write a report; when its agent shall report next. Raises UnavailableError: the agent keeps it and tries
     again."""
     try:
         with services.ledger.store.writing() as connection:
-            interval_ms = report_interval_ms(node_uses.reporting(connection, report.received_ms))
-            outcome = node_uses.record(connection, report, interval_ms)
+            interval_ms = report_interval_ms(node_usage.reporting(connection, report.received_ms))
+            outcome = node_usage.record(connection, report, interval_ms)
     except ConflictError as error:
         raise UnavailableError(str(error)) from error
     _count(outcome)
     return interval_ms
 
 
-def _count(outcome: Outcome) -> None:
+def _count(outcome: ReportResult) -> None:
     metrics.NODE_REPORTS.labels(outcome.taken.value).inc()
     for reason, pods in (("on another node", outcome.elsewhere), ("no session", outcome.unknown)):
         if pods:

@@ -6,7 +6,7 @@ import orjson
 from flask import Flask, Response
 
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import Sessions, answer
+from timekeeper.api.http.answers import SessionsAnswer, answer
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, NODE, STATE, TO, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
 from timekeeper.api.http.services import Services
@@ -14,7 +14,7 @@ from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.store.queries import sessions
-from timekeeper.store.queries.sessions import Charged, Which
+from timekeeper.store.queries.sessions import ChargedSession, SessionFilter
 
 _PAGE = 1_000
 
@@ -23,7 +23,7 @@ SESSIONS = Route(
     "/v1/sessions",
     "sessions by the UIDs of their pods; with times, those that held their cards then",
     Right("get", "sessions"),
-    {JSON: Sessions},
+    {JSON: SessionsAnswer},
     (NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
 )
 ROUTES = (SESSIONS,)
@@ -45,14 +45,14 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, SESSIONS, list_all)
 
 
-def _which(call: Call) -> Which:
+def _which(call: Call) -> SessionFilter:
     after = shaped(call.get("after"), str)
     span = None
     if "from" in call.given or "to" in call.given:
         span = Interval(call.get("from", 0), call.get("to", FOREVER_MS))
         if span.start_ms >= span.end_ms:
             raise bad("to", "it must be after from")
-    return Which(
+    return SessionFilter(
         namespace=call.get("namespace", ""),
         node=call.get("node", ""),
         state=call.get("state", "all"),
@@ -61,7 +61,7 @@ def _which(call: Call) -> Which:
     )
 
 
-def _shown(charged: Charged) -> dict[str, Any]:
+def _shown(charged: ChargedSession) -> dict[str, Any]:
     session = charged.session
     amount = charged.posted + charged.pending
     return {

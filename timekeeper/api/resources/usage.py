@@ -11,8 +11,7 @@ from typing import Any
 from flask import Flask, Response
 
 from timekeeper.accounts.usage import ReportLine, ReportQuery, columns_of, gpu_hours
-from timekeeper.api.formats import focus
-from timekeeper.api.formats import report_formats as sheets
+from timekeeper.api.formats import focus, report_formats
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -151,15 +150,17 @@ def _sheet(
     """The answer's body, piece by piece."""
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
     if form == "csv":
-        return sheets.as_csv(sheets.columns(asked), (sheets.cells(asked, each) for each in lines))
+        return report_formats.as_csv(
+            report_formats.columns(asked), (report_formats.cells(asked, each) for each in lines)
+        )
     if form == "focus-csv":
-        return sheets.as_csv(focus.NAMES, (focus.row(asked, each) for each in lines))
+        return report_formats.as_csv(focus.NAMES, (focus.row(asked, each) for each in lines))
     if form == "focus":
         rows = (focus.row(asked, each) for each in lines)
-        return sheets.as_json(head, rows, lambda: {"next": follows})
-    added = sheets.Added(lines)
-    nested = (sheets.nested(sheets.cells(asked, each)) for each in added)
-    return sheets.as_json(head, nested, lambda: {"total": _total(added.amount), "next": follows})
+        return report_formats.as_json(head, rows, lambda: {"next": follows})
+    added = report_formats.Added(lines)
+    nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)
+    return report_formats.as_json(head, nested, lambda: {"total": _total(added.amount), "next": follows})
 
 
 def _total(amount: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, 
 from timekeeper.operations.audit.grants import check_grants
 from timekeeper.operations.audit.spans import Spans
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import audit_rows as auditing
+from timekeeper.store.queries import audit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
     Reads rows one session at a time, so that memory does not grow with the ledger. The order is: each session
     with its postings, balances that are wrong by that, totals by day, grants, nodes.
     """
-    now_ms = max(now_ms, auditing.newest_tick_ms(connection))  # the auditor's clock may be behind
-    spans = Spans(auditing.every_entry(connection))
+    now_ms = max(now_ms, audit_rows.newest_tick_ms(connection))  # the auditor's clock may be behind
+    spans = Spans(audit_rows.every_entry(connection))
     for error in spans.history.unread:
         tell(Finding(f"entry {error.key}", "text", error.sentence(), "one that can be read"))
-    heard = auditing.nodes(connection)
+    heard = audit_rows.nodes(connection)
     charges = Charges(tell, spans, heard, now_ms)
-    for dossier in auditing.dossiers(connection):
+    for dossier in audit_rows.pod_rows(connection):
         charges.check(dossier)
     _tell_balances(connection, charges, tell)
     days = _check_days(connection, tell)
-    grants = check_grants(auditing.grants(connection), spans, tell)
+    grants = check_grants(audit_rows.grants(connection), spans, tell)
     check_carry(
-        connection, auditing.grants(connection), spans.history, auditing.newest_tick_ms(connection), tell
+        connection, audit_rows.grants(connection), spans.history, audit_rows.newest_tick_ms(connection), tell
     )
     for node, until_ms in heard.items():
         if until_ms > now_ms + SLACK_MS:
@@ -57,7 +57,7 @@ def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None
     """The accounts that sessions are wrong in, by how much altogether."""
     for (namespace, from_ms, to_ms), amount in sorted(charges.wrong.items()):
         if amount:
-            posted = auditing.posted_in(connection, namespace, from_ms, to_ms)
+            posted = audit_rows.posted_in(connection, namespace, from_ms, to_ms)
             subject = f"balance of {namespace} for {time_of(from_ms, to_ms)}"
             tell(Finding(subject, "posted", hours(posted), hours(posted - amount), amount))
 
@@ -65,7 +65,7 @@ def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None
 def _check_days(connection: Connection, tell: Tell) -> int:
     """The totals that reports are made with are the sums that they stand for."""
     count = 0
-    for day in auditing.days(connection):
+    for day in audit_rows.days(connection):
         count += 1
         if day.kept != day.summed:
             subject = f"total of {day.namespace} for {moment(day.day_ms)[:10]}"

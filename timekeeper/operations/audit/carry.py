@@ -11,9 +11,9 @@ from timekeeper.accounts.statements import spent_in
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries import ledger
 from timekeeper.store.queries.audit_rows import StoredGrant
-from timekeeper.store.queries.sums import Read
+from timekeeper.store.queries.sums import DatabaseSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ def check_carry(
 ) -> None:
     """Tell which accounts have more or less carried over into them than the account before left. ``grants``
     come account by account, in order; ``tick_ms``: when the settler last looked."""
-    spenders = reading.namespaces(connection)
-    sums = Read(connection, {}, tick_ms)
+    spenders = ledger.namespaces(connection)
+    sums = DatabaseSums(connection, {}, tick_ms)
     for subject, rows in groupby(grants, key=lambda each: each.subject):
         for before, account in pairwise(_accounts(subject, rows)):
             now = history.account(subject, account.span.start_ms)

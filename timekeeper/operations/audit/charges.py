@@ -7,7 +7,7 @@ from timekeeper.accounts.rate_timeline import Charge, RateInterval, runs, steps
 from timekeeper.operations.audit.evidence import bounds, owed
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.spans import Spans
-from timekeeper.store.queries.audit_rows import Dossier, StoredFold, StoredPosting, StoredSession
+from timekeeper.store.queries.audit_rows import PodRows, StoredPosting, StoredRollup, StoredSession
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Charges:
     folded: int = 0
     wrong: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
-    def check(self, dossier: Dossier) -> None:
+    def check(self, dossier: PodRows) -> None:
         """Tell everything that is wrong under this UID."""
         self.postings += len(dossier.postings)
         self.folded += len(dossier.folded)
@@ -40,7 +40,7 @@ class Charges:
             subject = f"session {dossier.uid}"
             self.tell(Finding(subject, "heartbeats", f"{dossier.doubtful_beats} dated after receipt", "none"))
 
-    def _check_without_session(self, dossier: Dossier) -> None:
+    def _check_without_session(self, dossier: PodRows) -> None:
         if dossier.postings:
             amount = sum(each.amount for each in dossier.postings)
             stored = f"{len(dossier.postings)} postings of {hours(amount)}"
@@ -48,7 +48,7 @@ class Charges:
         if dossier.beat_ms is not None:
             self.tell(Finding(f"session {dossier.uid}", "heartbeats", "some", "no such session"))
 
-    def _check_session(self, dossier: Dossier, session: StoredSession) -> None:
+    def _check_session(self, dossier: PodRows, session: StoredSession) -> None:
         for sequence, posting in enumerate(dossier.postings):
             self._check_posting(session, sequence, posting)
         self._check_times(session)
@@ -101,7 +101,7 @@ class Charges:
         if session.bound_ms > self.now_ms + SLACK_MS:
             self.tell(Finding(subject, "binding", moment(session.bound_ms), "no time in the future"))
 
-    def _check_settled(self, dossier: Dossier, session: StoredSession) -> None:
+    def _check_settled(self, dossier: PodRows, session: StoredSession) -> None:
         if session.ended_ms is None and session.vanished_ms is None:
             self.tell(Finding(name_of(session), "settled", "yes", "no: nothing says that it ended"))
             return
@@ -110,7 +110,7 @@ class Charges:
         due = owed(session, dossier.beat_ms, posted_ms if dossier.postings else None)
         self._compare(dossier, session, (due.from_ms, due.to_ms), "settled")
 
-    def _check_open(self, dossier: Dossier, session: StoredSession) -> None:
+    def _check_open(self, dossier: PodRows, session: StoredSession) -> None:
         """What was posted on estimates must be one time at the session's rate, within its evidence."""
         if not dossier.postings:
             return
@@ -122,7 +122,7 @@ class Charges:
         begin = min(max(found[0].from_ms, allowed.earliest_ms), allowed.latest_ms)
         self._compare(dossier, session, (begin, min(found[-1].to_ms, allowed.until_ms)), "not settled yet")
 
-    def _compare(self, dossier: Dossier, session: StoredSession, due: tuple[int, int], state: str) -> None:
+    def _compare(self, dossier: PodRows, session: StoredSession, due: tuple[int, int], state: str) -> None:
         """Posted against due, moment by moment: equal sums for different times are found too."""
         posted = _charges(dossier.postings)
         from_ms, to_ms = due
@@ -141,8 +141,8 @@ class Charges:
                 key = (namespace, *self.spans.account(namespace, from_ms))
                 self.wrong[key] = self.wrong.get(key, 0) + run.rate_milli * (to_ms - from_ms)
 
-    def _check_folded(self, dossier: Dossier) -> None:
-        before: StoredFold | None = None
+    def _check_folded(self, dossier: PodRows) -> None:
+        before: StoredRollup | None = None
         for each in dossier.folded:
             subject = f"folded row {moment(each.from_ms)} of session {dossier.uid} ({each.namespace})"
             amount = each.rate_milli * (each.to_ms - each.from_ms)

@@ -25,7 +25,7 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.writes import fencing as terms
 from timekeeper.store.writes import node_usage as node_uses
-from timekeeper.store.writes.fencing import OverError, Term
+from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 LOOK_S = 10.0
 SOON_S = 1.0  # after an attempt that came to something: there may be others that are due
@@ -58,7 +58,7 @@ class Evictor:
     def __init__(
         self,
         store: Store,
-        term: Term,
+        term: Epoch,
         api: ApiServer,
         sight: SettlerView,
         clock: Callable[[], int],
@@ -154,7 +154,7 @@ def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
     while not stop.wait(pause_s):
         try:
             pause_s = _pause_after_s(step())
-        except OverError as error:
+        except EpochOverError as error:
             say("evicting ends", reason="another settles, and evicts", error=error)
             return
         except (UnavailableError, ConflictError) as error:

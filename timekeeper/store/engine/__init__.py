@@ -1,0 +1,5 @@
+"""The database engine: connections, the two dialects, the schema and its upgrade.
+
+May import ``timekeeper.settings`` and SQLAlchemy. Never here: what a row means (`timekeeper.accounts`) and
+who may read it (`timekeeper.api`).
+"""

@@ -1,4 +1,4 @@
-"""The connection to the database: transactions that read or write, and its failures as two words."""
+"""The connection to the database: transactions that read or write, and two kinds of failure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,16 +26,16 @@ _POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class UnavailableError(Exception):
-    """The database cannot be reached, is locked for too long, or is full: nothing was written; try again."""
+    """The database is unreachable, locked for too long, or full. Nothing was written; retry later."""
 
 
 class ConflictError(Exception):
-    """What was to be written contradicts what is there: another has written it, or a constraint forbids
+    """The write contradicts what the database holds: another process wrote first, or a constraint forbids
     it."""
 
 
 class Store:
-    """A database of ours. ``engine`` is for migrations and tests."""
+    """Bursar's database. ``engine`` is for migrations and tests."""
 
     def __init__(self, engine: sqlalchemy.Engine) -> None:
         self.engine = engine
@@ -44,12 +44,12 @@ class Store:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several timekeepers may use it at once: PostgreSQL, and no file."""
+        """True for PostgreSQL: several timekeepers may use it at once."""
         return self.engine.dialect.name == "postgresql"
 
     @property
     def shown(self) -> str:
-        """Where it is, without user and password."""
+        """The database's address without user and password."""
         return _shown(self.engine.url)
 
     @contextmanager
@@ -63,10 +63,9 @@ class Store:
     def writing(self, turn: str = "") -> Iterator[Connection]:
         """A transaction that commits at its end or not at all.
 
-        On SQLite it holds the write lock from its first statement, and is alone. On PostgreSQL others write
-        beside it, but for those with the same ``turn``, if it names one; see
-        `timekeeper.store.engine.postgresql` for what must be locked. Raises UnavailableError or
-        ConflictError.
+        On SQLite it takes the write lock with its first statement and runs alone. On PostgreSQL writers run
+        side by side, except those that name the same ``turn``; `timekeeper.store.engine.postgresql` says what
+        must be locked. Raises UnavailableError or ConflictError.
         """
         with _failures_as_ours(), self._writers.begin() as connection:
             if turn and self.is_shared:
@@ -81,16 +80,16 @@ class Store:
 def open_store(
     url: str, patience_ms: int = PATIENCE_MS, connections: int = CONNECTIONS, name: str = "bursar"
 ) -> Store:
-    """The store at an SQLAlchemy URL; nothing is connected yet. Raises UnusableError with a sentence for the
+    """The store at an SQLAlchemy URL; it does not connect yet. Raises UnusableError with a sentence for the
     operator.
 
-    ``patience_ms``: how long a writer waits for another one. ``connections``: how many to PostgreSQL this
-    process may have at a time, and ``name`` what they are called there.
+    ``patience_ms``: how long a writer waits for another writer. ``connections``: the most PostgreSQL
+    connections of this process; ``name``: their application name there.
     """
     read = _read(url)
     try:
         if read.get_backend_name() == "sqlite":
-            # as many connections as there are threads: a file has no limit
+            # one connection per thread: a file has no limit
             engine = sqlalchemy.create_engine(read, max_overflow=-1)
             Sqlite(patience_ms).listen(engine, _WRITES)
         else:
@@ -103,8 +102,8 @@ def open_store(
 
 
 def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchemy.Engine:
-    """Connections are opened when they are needed and kept. Each is tried before it is used, so that a server
-    that was started anew costs nobody an error."""
+    """Connections open on demand and stay open. Each is tested before use, so a restart of the server causes
+    no error."""
     return sqlalchemy.create_engine(
         read,
         pool_size=connections,
@@ -136,7 +135,7 @@ def _read(url: str) -> URL:
 
 
 def _check_file(read: URL) -> None:
-    """SQLite needs a file, and a disk of this machine's own below it."""
+    """SQLite needs a file on a local disk."""
     if read.database in (None, "", ":memory:"):
         raise UnusableError(
             f"--database: {read} names no file, and each process would have its own; {_ALLOWED}"
@@ -151,7 +150,7 @@ def _check_file(read: URL) -> None:
 
 
 def _shown(url: URL) -> str:
-    """Without user, password and options, any of which may be a secret."""
+    """The URL without user, password and options; any of them may be a secret."""
     if url.get_backend_name() == "sqlite":
         return str(url)
     return str(URL.create("postgresql", host=url.host, port=url.port, database=url.database))
@@ -172,13 +171,13 @@ def _failures_as_ours() -> Iterator[None]:
 
 
 def _is_away(error: exc.DBAPIError) -> bool:
-    """Other errors are faults of ours."""
+    """False for errors that are defects of ours."""
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or postgresql.is_away(error):
         return True
-    # the bare one is SQLite's for a file that is damaged or none of its own
+    # SQLite raises the bare class for a damaged file or a file of another format
     return type(error) is exc.DatabaseError
 
 
 def _sentence(error: exc.DBAPIError) -> str:
-    """What the database says, on one line."""
+    """The database's message on one line."""
     return " ".join(str(error.orig).split())

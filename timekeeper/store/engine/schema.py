@@ -1,7 +1,7 @@
-"""The tables. Integers only: milliseconds since 1970, milli-GPU, and their product; what must never be is a
-CHECK.
+"""The tables. Integers only: milliseconds since 1970, milli-GPU, and their product. CHECK constraints forbid
+what must never be stored.
 
-Migrations create them; a test compares the two.
+Migrations create the tables; a test compares both.
 """
 
 from sqlalchemy import (
@@ -30,7 +30,7 @@ METADATA = MetaData(
     }
 )
 
-# SQLite counts a key up by itself only where its type is INTEGER, which there holds 64 bits all the same.
+# SQLite generates keys only for the type INTEGER, which holds 64 bits there.
 _KEY = BigInteger().with_variant(Integer(), "sqlite")
 
 DAY_MS = 86_400_000
@@ -167,7 +167,7 @@ POSTINGS = Table(
     Column("kind", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
-    # Two settlers that decide alike at the same time both write the session's next number: one of them fails.
+    # Two settlers that decide the same at the same time both write the session's next number: one fails.
     UniqueConstraint("session_uid", "sequence"),
     CheckConstraint("sequence >= 0", name="sequence_counts"),
     CheckConstraint("from_ms >= 0 AND to_ms > from_ms", name="interval_is_not_empty"),
@@ -194,7 +194,7 @@ POSTINGS = Table(
     comment="settled charges; rows are only added",
 )
 
-# Postings of this release lie in one UTC day each; those of the first one may be longer, and are not in here.
+# Each posting of this release lies in one UTC day. Longer postings of the first release are not counted here.
 DAYS = Table(
     "days",
     METADATA,

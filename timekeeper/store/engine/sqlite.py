@@ -1,4 +1,4 @@
-"""How SQLite is used: one file, one writer at a time, readers beside it."""
+"""SQLite: one file, one writer at a time, readers beside it."""
 
 import os
 import sqlite3
@@ -14,36 +14,36 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 _NAP_S = 0.001
 
-# Where files are another machine's. SQLite's locks and its memory shared between processes do not hold there,
-# and the file is damaged sooner or later (sqlite.org/howtocorrupt.html, 2.1; sqlite.org/wal.html).
+# Network file systems. SQLite's locks and its shared memory do not work there, and the file is damaged sooner
+# or later (sqlite.org/howtocorrupt.html, 2.1; sqlite.org/wal.html).
 _NETWORK = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "ocfs2", "gpfs"),
     *("beegfs", "pvfs2", "orangefs", "glusterfs", "fuse"),
 }
-# This one is a local disk seen through the overlay of a container that runs without root.
+# A local disk behind the overlay of a rootless container.
 _LOCAL_FUSE = {"fuse.fuse-overlayfs"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sqlite:
-    """How SQLite is to be used. ``patience_ms``: how long a writer waits for another one."""
+    """The connection settings. ``patience_ms``: how long a writer waits for another writer."""
 
     patience_ms: int
 
     def listen(self, engine: Engine, writes: str) -> None:
-        """Set up every connection of the engine; transactions with the execution option ``writes`` take the
+        """Set up every connection of the engine. Transactions with the execution option ``writes`` take the
         write lock."""
         event.listen(engine, "connect", self._prepare)
         event.listen(engine, "begin", lambda connection: self._begin(connection, writes))
 
     def _prepare(self, connection: Any, _record: object) -> None:
-        """WAL lets readers go on beside the one writer.
+        """WAL lets readers continue beside the one writer.
 
-        ``synchronous=FULL`` writes the log through to the disk at each commit: a grant or a heartbeat that
-        was acknowledged survives a power cut. NORMAL would save that write, and lose the last commits;
-        heartbeats are committed in groups instead.
+        ``synchronous=FULL`` flushes the log to disk at each commit: an acknowledged grant or heartbeat
+        survives a power cut. NORMAL would save that flush and lose the last commits; heartbeats are committed
+        in groups instead.
         """
-        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.isolation_level = None  # this module sends BEGIN itself
         connection.execute(f"PRAGMA busy_timeout = {self.patience_ms}")
         until = time.monotonic() + self.patience_ms / 1000
         while not _keeps_a_log(connection, last_try=time.monotonic() > until):
@@ -52,12 +52,12 @@ class Sqlite:
         connection.execute("PRAGMA foreign_keys = ON")
 
     def _begin(self, connection: Connection, writes: str) -> None:
-        """A writer takes the lock at once: one that first reads and then writes could find its reading
-        outdated, and SQLite would refuse it without waiting."""
+        """A writer takes the lock at once. If it first read and then wrote, its read could be outdated, and
+        SQLite would refuse the write without waiting."""
         if not connection.get_execution_options().get(writes, False):
             connection.exec_driver_sql("BEGIN")
             return
-        # SQLite itself waits in ever longer naps, up to a tenth of a second, while the lock comes and goes.
+        # SQLite's own wait sleeps up to 0.1 s at a time and misses the moments in which the lock is free.
         until = time.monotonic() + self.patience_ms / 1000
         connection.exec_driver_sql("PRAGMA busy_timeout = 0")
         while not _has_begun(connection, last_try=time.monotonic() > until):
@@ -66,8 +66,8 @@ class Sqlite:
 
 
 def _keeps_a_log(connection: sqlite3.Connection, last_try: bool) -> bool:
-    """One try to have the file kept as a WAL; False where another is just making it one: for that lock SQLite
-    does not wait."""
+    """Try once to switch the file to WAL; False while another process is switching it: SQLite does not wait
+    for that lock."""
     try:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
@@ -78,7 +78,7 @@ def _keeps_a_log(connection: sqlite3.Connection, last_try: bool) -> bool:
 
 
 def _has_begun(connection: Connection, last_try: bool) -> bool:
-    """One try to take the write lock; False where another has it."""
+    """Try once to take the write lock; False while another writer holds it."""
     try:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     except exc.OperationalError as error:
@@ -93,12 +93,12 @@ def _is_busy(error: object) -> bool:
 
 
 def file_of(url: URL) -> Path:
-    """The file that the URL names, also in SQLite's own form ``file:/path?mode=ro``."""
+    """The file of the URL, also in SQLite's form ``file:/path?mode=ro``."""
     return Path((url.database or "").removeprefix("file:").partition("?")[0])
 
 
 def network_file_system(file: Path, mounts: str) -> str:
-    """The type of the network file system that the file lies on, empty where it lies on none.
+    """The type of the network file system that holds the file; empty for a local disk.
 
     ``mounts``: the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
     """
@@ -112,7 +112,7 @@ def network_file_system(file: Path, mounts: str) -> str:
         if len(point) >= len(place) and (path == point or path.startswith(point.rstrip("/") + "/")):
             place, kind = point, after.split(" ")[0]
     if kind == "9p" and place == "/":
-        return ""  # the root of a sandbox such as gVisor's, whose files are this machine's
+        return ""  # the root of a sandbox such as gVisor's; its files are local
     return kind if _is_network(kind) else ""
 
 

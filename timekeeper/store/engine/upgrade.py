@@ -1,4 +1,4 @@
-"""Bringing the database to the schema of this release."""
+"""Brings the database to this release's schema."""
 
 from pathlib import Path
 
@@ -20,14 +20,15 @@ _STANDSTILL_MS = 60_000
 
 
 def upgrade(store: Store, turn_ms: int = _TURN_MS, table_ms: int = _TABLE_MS) -> tuple[str, ...]:
-    """Run every revision that the database does not have yet, in one transaction under a lock.
+    """Run every revision that the database lacks, in one transaction under a lock.
 
-    Returns the revisions found that this release does not know: then a later one was here, nothing is done,
-    and its schema serves us all the same. Two processes that start at once take turns, and the second finds
-    nothing to do. Raises UnavailableError, also where the database is another program's.
+    Returns the revisions that this release does not know. If there are any, a later release migrated this
+    database: nothing is changed, and its schema still serves this release. Two processes that start at once
+    take turns, and the second finds nothing to do. Raises UnavailableError, also if the database belongs to
+    another program.
 
-    On PostgreSQL, ``turn_ms``: how long to wait for another's migrations; ``table_ms``: how long for a table
-    that is in use, before which all others wait meanwhile. SQLite waits as every writer does.
+    On PostgreSQL, ``turn_ms`` limits the wait for another process's migrations, and ``table_ms`` the wait for
+    a table in use (all others queue behind that wait). SQLite waits like any writer.
     """
     with store.writing() as connection:
         lock(connection, turn_ms, table_ms)
@@ -43,15 +44,16 @@ def upgrade(store: Store, turn_ms: int = _TURN_MS, table_ms: int = _TABLE_MS) ->
 
 
 def _check_tables(connection: Connection) -> None:
-    """A later release keeps the tables that we read; where they are missing, no release of ours was here."""
+    """A later release keeps the tables that this release reads. If one is missing, the database is not
+    Bursar's."""
     missing = METADATA.tables.keys() - set(inspect(connection).get_table_names())
     if missing:
         raise UnavailableError(f"it is another program's, without the table {min(missing)}")
 
 
 def lock(connection: Connection, turn_ms: int = _TURN_MS, table_ms: int = _TABLE_MS) -> None:
-    """Be the only one that migrates until the transaction ends. SQLite holds its write lock from the
-    transaction's beginning; PostgreSQL has a lock for such ends. A statement may take as long as it needs."""
+    """Make this the only migration until the transaction ends. SQLite holds its write lock from the start of
+    the transaction; PostgreSQL uses an advisory lock. A statement may take as long as it needs."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(
             f"SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {turn_ms};"

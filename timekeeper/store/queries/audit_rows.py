@@ -1,5 +1,5 @@
-"""The ledger's rows as they stand, in order and streamed, for the audit: nothing is added up here that it is
-to check."""
+"""The ledger's rows as stored, ordered and streamed for the audit. Nothing here computes what the audit
+checks."""
 
 import heapq
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from timekeeper.store.queries.snapshot import by_bytes, streamed
 
 
 class StoredSession(NamedTuple):
-    """What a session's row says of its charge."""
+    """The columns of a session's row that determine its charge."""
 
     uid: str
     namespace: str
@@ -48,7 +48,7 @@ class StoredSession(NamedTuple):
 
 
 class StoredPosting(NamedTuple):
-    """A posting's row, its amount as it is stored."""
+    """A posting's row with its stored amount."""
 
     session_uid: str
     sequence: int
@@ -61,8 +61,8 @@ class StoredPosting(NamedTuple):
     created_ms: int
 
 
-class StoredFold(NamedTuple):
-    """A row of what is kept of a folded session."""
+class StoredRollup(NamedTuple):
+    """A rolled-up row."""
 
     session_uid: str
     namespace: str
@@ -87,7 +87,7 @@ class StoredGrant(NamedTuple):
 
 
 class StoredDay(NamedTuple):
-    """A day of a namespace: the total that is kept, and the sum of its postings and folded rows."""
+    """A namespace's day: the stored total, and the sum of its postings and rolled-up rows."""
 
     namespace: str
     day_ms: int
@@ -96,20 +96,20 @@ class StoredDay(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
-    """All that stands under one pod UID. ``beat_ms``: the latest heartbeat; ``doubtful_beats``: those that
-    are dated after their receipt."""
+class PodRows:
+    """All rows under one pod UID. ``beat_ms``: the latest heartbeat. ``doubtful_beats``: heartbeats dated
+    after their receipt."""
 
     uid: str
     session: StoredSession | None
     postings: tuple[StoredPosting, ...]
-    folded: tuple[StoredFold, ...]
+    folded: tuple[StoredRollup, ...]
     beat_ms: int | None
     doubtful_beats: int
 
 
-def dossiers(connection: Connection) -> Iterator[Dossier]:
-    """Everything by pod UID, one UID at a time."""
+def pod_rows(connection: Connection) -> Iterator[PodRows]:
+    """All rows, one pod UID at a time."""
     streams = (
         _stream(connection, 0, SESSIONS.c.uid, select(*_columns(SESSIONS, StoredSession))),
         _stream(
@@ -119,7 +119,9 @@ def dossiers(connection: Connection) -> Iterator[Dossier]:
             select(*_columns(POSTINGS, StoredPosting)),
             POSTINGS.c.sequence,
         ),
-        _stream(connection, 2, FOLDED.c.session_uid, select(*_columns(FOLDED, StoredFold)), FOLDED.c.from_ms),
+        _stream(
+            connection, 2, FOLDED.c.session_uid, select(*_columns(FOLDED, StoredRollup)), FOLDED.c.from_ms
+        ),
         _stream(
             connection,
             3,
@@ -132,11 +134,11 @@ def dossiers(connection: Connection) -> Iterator[Dossier]:
         rows: tuple[list[Any], ...] = ([], [], [], [])
         for _, kind, row in found:
             rows[kind].append(row)
-        yield Dossier(
+        yield PodRows(
             uid,
             StoredSession._make(rows[0][0]) if rows[0] else None,
             tuple(map(StoredPosting._make, rows[1])),
-            tuple(map(StoredFold._make, rows[2])),
+            tuple(map(StoredRollup._make, rows[2])),
             max((row.beat_ms for row in rows[3]), default=None),
             sum(row.beat_ms > row.received_ms for row in rows[3]),
         )
@@ -149,7 +151,7 @@ def _columns(table: Any, kind: Any) -> Iterator[Column[Any]]:
 def _stream(
     connection: Connection, kind: int, uid: Column[str], statement: Select[Any], *then: Column[Any]
 ) -> Iterator[tuple[str, int, Any]]:
-    """Rows with their UID, which stands first in each, in the order of its bytes: Python's own order."""
+    """Rows with their UID first, ordered by its bytes, which is Python's order too."""
     ordered = statement.order_by(by_bytes(connection, uid), *then)
     return ((row[0], kind, row) for row in streamed(connection, ordered))
 
@@ -170,7 +172,7 @@ def days(connection: Connection) -> Iterator[StoredDay]:
 
 
 def _within_a_day(table: Any) -> Select[Any]:
-    """The charges that lie in one UTC day, with its midnight. Folded rows all do."""
+    """The charges within one UTC day, with its midnight. All rolled-up rows qualify."""
     day_ms = table.c.from_ms - table.c.from_ms % DAY_MS
     inside = table.c.to_ms <= day_ms + DAY_MS
     return select(table.c.namespace, day_ms.label("day_ms"), table.c.amount).where(inside)
@@ -184,20 +186,20 @@ def _by_day(
 
 
 def grants(connection: Connection) -> Iterator[StoredGrant]:
-    """Every grant, account by account, in the order they were made."""
+    """Every grant, account by account, in order of creation."""
     account = (by_bytes(connection, GRANTS.c.subject), GRANTS.c.period_start_ms, GRANTS.c.period_end_ms)
     statement = select(*_columns(GRANTS, StoredGrant)).order_by(*account, GRANTS.c.id)
     return map(StoredGrant._make, streamed(connection, statement))
 
 
 def nodes(connection: Connection) -> dict[str, int]:
-    """Until when each node was heard."""
+    """Each node's watermark."""
     rows = connection.execute(select(NODES.c.name, NODES.c.watermark_ms))
     return {row.name: row.watermark_ms for row in rows}
 
 
 def newest_tick_ms(connection: Connection) -> int:
-    """What the settler's clock showed last; 0 where none ever wrote."""
+    """The settler's clock at its last tick; 0 if none ever wrote."""
     return connection.execute(select(PULSE.c.tick_ms)).scalar_one_or_none() or 0
 
 
@@ -207,7 +209,7 @@ def every_entry(connection: Connection) -> tuple[BudgetEntry, ...]:
 
 
 def posted_in(connection: Connection, namespace: str, from_ms: int, to_ms: int) -> int:
-    """What is posted and folded of a namespace for the time from the one moment to the other."""
+    """The amount posted and rolled up for a namespace between the two times."""
     total = 0
     for table in (POSTINGS, FOLDED):
         columns = (table.c.from_ms, table.c.to_ms, table.c.rate_milli)

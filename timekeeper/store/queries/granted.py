@@ -1,4 +1,4 @@
-"""Grants added up by account: those of the present, and of accounts that have ended."""
+"""Sums of grants by account, of present and of ended accounts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import GRANTS
 
 _ACCOUNT = (GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms)
-# A correction by hand is no part of the budget, or the settler would take it back.
+# A manual correction is not part of the budget; otherwise the settler would revert it.
 _OWN = GRANTS.c.idempotency_key.like(f"{PERIOD}/%")
 _BY_BUDGET = and_(GRANTS.c.kind.in_(BY_BUDGET), _OWN)
 _BY_HAND = or_(GRANTS.c.kind.in_(BY_HAND), and_(GRANTS.c.kind == CORRECTION, ~_OWN))
@@ -33,7 +33,7 @@ def granted_where(connection: Connection, *conditions: Any) -> dict[tuple[str, i
 
 
 def granted_in(connection: Connection, key: tuple[str, int, int]) -> GrantSums:
-    """The sums of one account, ended or not; NONE where it has no grant."""
+    """The sums of one account, ended or not; NO_GRANTS if it has no grant."""
     subject, start, end = key
     conditions = (
         GRANTS.c.period_end_ms == end,

@@ -1,4 +1,5 @@
-"""What the ledger says: everything that settler and serving workers read."""
+"""Queries that settler and serving workers share: entries, sessions, evidence, grants, sums, the standings
+document."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
@@ -34,12 +35,12 @@ from timekeeper.store.engine.schema import (
 from timekeeper.store.queries.granted import granted_where
 
 _CHUNK = 500  # names in one IN (...): far below what any database takes
-_LATELY = 1000  # grants; those written at the same time have numbers close to each other
+_LATELY = 1000  # grants; concurrent ones have numbers close to each other
 _ROWS = 2000  # fetched at a time
 _SHORT = 100  # characters
-_FEW = 20  # accounts that are asked for by name; for more of one span, all namespaces are added up at once
+_FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
 
-# As the partial index has it: SQLite takes an index only for the very words of its condition.
+# Written exactly like the partial index's condition: SQLite uses the index only then.
 _OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
 
 _SESSION = tuple(each.name for each in fields(Session))
@@ -50,8 +51,8 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Sessions by pod UID, and the postings of each in the order they were written. ``folded``: UIDs of those
-    that were folded, so that no second one is opened."""
+    """Sessions by pod UID, and each one's postings in order of writing. ``folded``: UIDs of rolled-up
+    sessions, so that none is opened a second time."""
 
     sessions: dict[str, Session]
     posted: dict[str, tuple[Posting, ...]]
@@ -59,18 +60,18 @@ class Sessions:
 
 
 def entries(connection: Connection) -> tuple[BudgetEntry, ...]:
-    """Every entry that ever took effect, in order."""
+    """Every budget entry that ever took effect, in order."""
     rows = connection.execute(select(ENTRIES.c.key, ENTRIES.c.text, ENTRIES.c.from_ms).order_by(ENTRIES.c.id))
     return tuple(BudgetEntry(*row) for row in rows)
 
 
 def entry_errors(connection: Connection) -> dict[str, str]:
-    """What is wrong in the budget ConfigMaps, by key."""
+    """The present errors of the budget ConfigMaps, by key."""
     return _pairs(connection, select(ENTRY_ERRORS.c.key, ENTRY_ERRORS.c.sentence))
 
 
 def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
-    """The sessions that are not settled, of one namespace or of all."""
+    """The unsettled sessions of one namespace, or of all."""
     of_it = true() if namespace is None else SESSIONS.c.namespace == namespace
     is_open = and_(SESSIONS.c.settled_ms.is_(None), of_it)
     sessions = _sessions(connection, select(*(SESSIONS.c[name] for name in _SESSION)).where(is_open))
@@ -80,7 +81,7 @@ def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
 
 
 def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
-    """The sessions of these pods that the ledger has, settled or not."""
+    """The ledger's sessions of these pods, settled or not."""
     found = Sessions({}, {})
     for chunk in chunks(sorted(uids)):
         sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
@@ -93,12 +94,12 @@ def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
 
 
 def watermarks(connection: Connection) -> dict[str, int]:
-    """Until when each node was heard."""
+    """Each node's watermark: the time up to which its reports are known."""
     return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
 
 
 def beats(connection: Connection, since_ms: int = 0, namespace: str | None = None) -> dict[str, int]:
-    """The latest heartbeat of each session that has one received since then, by pod UID."""
+    """Each session's latest heartbeat, by pod UID, if one was received since then."""
     latest = func.max(HEARTBEATS.c.beat_ms)
     found = select(HEARTBEATS.c.session_uid, latest).group_by(HEARTBEATS.c.session_uid)
     if since_ms:
@@ -112,13 +113,13 @@ def beats(connection: Connection, since_ms: int = 0, namespace: str | None = Non
 
 
 def granted(connection: Connection, now_ms: int) -> dict[AccountKey, GrantSums]:
-    """What was granted for the accounts that have not ended."""
+    """The grants of the accounts that have not ended."""
     return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
 
 
 def grants_mark(connection: Connection) -> tuple[int, int]:
-    """Two numbers that are others once a grant was added. A grant with a lower number may be seen later than
-    one with a higher, so it is not the highest alone."""
+    """Two numbers that change with every added grant. A grant with a lower number can become visible later
+    than one with a higher number, so the highest number alone is not enough."""
     newest = select(func.coalesce(func.max(GRANTS.c.id), 0)).scalar_subquery()
     lately = select(func.count(), func.coalesce(func.max(GRANTS.c.id), 0)).where(
         GRANTS.c.id > newest - _LATELY
@@ -128,7 +129,7 @@ def grants_mark(connection: Connection) -> tuple[int, int]:
 
 
 def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
-    """What was granted for these accounts, ended or not; those without a grant are not in it."""
+    """The grants of these accounts, ended or not. Accounts without a grant are absent."""
     wanted = set(keys)
     subjects = {subject for subject, _, _ in wanted}
     of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
@@ -139,7 +140,7 @@ def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[Accou
 
 
 def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
-    """For each subject the span of its latest account that ended by then and has a grant."""
+    """Each subject's latest account that ended by then and has a grant, as a span."""
     subject, start, end = GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms
     latest = select(subject, func.max(end).label("end")).where(end <= before_ms).group_by(subject).subquery()
     spans = select(subject, func.max(start), end).join(
@@ -149,12 +150,12 @@ def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
 
 
 def posted_within(connection: Connection, namespace: str, span: Interval) -> int:
-    """What is posted of the namespace for the time inside the span, folded or not."""
+    """The amount posted for the namespace inside the span, rolled-up sessions included."""
     return _posted(connection, span, [namespace]).get(namespace, 0)
 
 
 def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
-    """What is posted in each of these accounts: accounts of one span are read together."""
+    """The amount posted in each of these accounts. Accounts of the same span are read together."""
     by_span: dict[Interval, list[str]] = {}
     for namespace, start, end in keys:
         by_span.setdefault(Interval(start, end), []).append(namespace)
@@ -166,8 +167,8 @@ def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[Accoun
 
 
 def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
-    """Sums by namespace, of these or of all. Whole days come from the database's own totals; rows are read
-    only for the days that the span cuts, and where they reach over midnight: those are in no day's total."""
+    """Sums by namespace, of these or of all. Whole days come from the stored day totals; rows are read only
+    for days that the span cuts and for postings over midnight, which no day total contains."""
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     cut = {first - DAY_MS} if span.start_ms < first else set()
     cut |= {last} if last < span.end_ms else set()
@@ -177,7 +178,7 @@ def _posted(connection: Connection, span: Interval, names: list[str] | None) -> 
     parts += [(table, _in_day(table, day, span)) for day in cut for table in (POSTINGS, FOLDED)]
     if names is not None:
         parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
-        # not by the index of namespaces: rows over days are few or none, and have an index of their own
+        # without the namespace index: rows over midnight are few and have an index of their own
         over = over.where((POSTINGS.c.namespace + "").in_(names))
     every = union_all(over, *(each for _, each in parts)).subquery("parts")
     namespace, amount = every.c
@@ -186,53 +187,53 @@ def _posted(connection: Connection, span: Interval, names: list[str] | None) -> 
 
 
 def _in_day(table: Table, day_ms: int, span: Interval) -> Select[Any]:
-    """What the rows that lie within one UTC day charge for the time inside the span."""
+    """The charge of rows within one UTC day for the time inside the span."""
     in_day = (table.c.from_ms >= day_ms, table.c.to_ms > day_ms, table.c.to_ms <= day_ms + DAY_MS)
     return select(table.c.namespace, clipped(span, table)).where(*in_day, *inside(span, table))
 
 
 def namespaces(connection: Connection) -> frozenset[str]:
-    """Every namespace that ever had a session; of one that was folded its charges by day are left."""
+    """Every namespace that ever had a session. Rolled-up sessions leave charges by day."""
     either = select(DAYS.c.namespace).union(select(SESSIONS.c.namespace))
     return frozenset(connection.execute(either).scalars())
 
 
 def waiting(connection: Connection) -> dict[str, int]:
-    """The rate of each namespace's admitted pods that have no node yet."""
+    """The summed rate of each namespace's admitted pods without a node."""
     return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli))
 
 
 def newest_entry(connection: Connection) -> int:
-    """A number that grows with each entry; 0 where there is none."""
+    """A number that grows with each entry; 0 if there is none."""
     return int(connection.execute(select(func.coalesce(func.max(ENTRIES.c.id), 0))).scalar_one())
 
 
 def revision(connection: Connection) -> str:
-    """The revision of the standings document; empty before there is one."""
+    """The revision of the standings document; empty before the first one."""
     return connection.execute(select(STANDINGS.c.revision)).scalar_one_or_none() or ""
 
 
 def standings(connection: Connection) -> str:
-    """The standings document as it is served. Only to be asked for where there is a revision."""
+    """The standings document as served. Call it only if there is a revision."""
     return str(connection.execute(select(STANDINGS.c.body)).scalar_one())
 
 
 def pulse(connection: Connection) -> Pulse | None:
-    """When the settler last wrote; None where it never did."""
+    """The settler's last write; None if it never wrote."""
     columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
     row = connection.execute(select(*columns)).one_or_none()
     return Pulse(*row) if row else None
 
 
 def clipped(span: Interval, table: Table = POSTINGS) -> Any:
-    """The SQL expression for the part of a posting's (or a folded row's) amount that lies inside the span."""
+    """The SQL expression for the part of a posting's (or rolled-up row's) amount inside the span."""
     start = case((table.c.from_ms < span.start_ms, span.start_ms), else_=table.c.from_ms)
     end = case((table.c.to_ms > span.end_ms, span.end_ms), else_=table.c.to_ms)
     return table.c.rate_milli * (end - start)
 
 
 def inside(span: Interval, table: Table = POSTINGS) -> tuple[Any, Any]:
-    """The SQL conditions for a posting (or a folded row) to meet the span."""
+    """The SQL conditions for a posting (or rolled-up row) to overlap the span."""
     return table.c.to_ms > span.start_ms, table.c.from_ms < span.end_ms
 
 
@@ -252,16 +253,16 @@ def _by_session(connection: Connection, statement: Select[Any]) -> dict[str, tup
 
 
 def _streamed(connection: Connection, statement: Select[Any]) -> Iterator[Any]:
-    """The rows, some at a time: a hundred thousand sessions are never there twice."""
+    """The rows in portions, so that a hundred thousand sessions are never in memory twice."""
     return iter(connection.execute(statement, execution_options={"yield_per": _ROWS}))
 
 
 def _shared(value: Any) -> Any:
-    """Short texts are UIDs and names of nodes, namespaces, owners and models: one object wherever they are
-    the same, or they would be most of what a session takes."""
+    """Intern short texts (UIDs, nodes, namespaces, owners, models): equal ones would otherwise be most of a
+    session's memory."""
     return intern(value) if type(value) is str and len(value) < _SHORT else value
 
 
 def chunks(names: list[V]) -> Iterator[list[V]]:
-    """The names in order, few enough at a time for one IN (...)."""
+    """The names in order, in portions small enough for one IN (...)."""
     return (names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK))

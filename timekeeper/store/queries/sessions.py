@@ -1,4 +1,4 @@
-"""Sessions page by page, with what was charged to each."""
+"""Sessions in pages, with their charges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,9 +15,9 @@ _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
-    """Which sessions: empty where any. ``state``: open, settled, or all; ``span``: those that held their
-    cards at some time in it; ``after``: a UID."""
+class SessionFilter:
+    """A filter of sessions; an empty field matches any. ``state``: open, settled or all. ``span``: sessions
+    that held cards at some time within it. ``after``: the UID after which the page begins."""
 
     namespace: str = ""
     node: str = ""
@@ -27,16 +27,16 @@ class Which:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """A session, and what was charged for it: posted, and pending beyond."""
+class ChargedSession:
+    """A session with its posted amount and its pending amount beyond that."""
 
     session: Session
     posted: int
     pending: int
 
 
-def page(connection: Connection, which: Which, now_ms: int, limit: int) -> list[Charged]:
-    """Sessions in the order of their UIDs."""
+def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) -> list[ChargedSession]:
+    """Sessions ordered by UID."""
     start, end = due(now_ms)
     is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
@@ -60,8 +60,8 @@ def page(connection: Connection, which: Which, now_ms: int, limit: int) -> list[
 
 
 def _last_evidence() -> ColumnElement[int]:
-    """Of a session that has ended, settled or not, and nobody knows when: `core.ledger.witnessed` ends it
-    there."""
+    """The end of a session that ended at an unknown time: its last evidence, as in
+    `core.ledger.metering.witnessed`."""
     its = SESSIONS.c
     beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == its.uid)
     last: ColumnElement[int] = its.bound_ms
@@ -70,12 +70,12 @@ def _last_evidence() -> ColumnElement[int]:
     return last
 
 
-def _charged(session: Session, posted: int, owed: int) -> Charged:
-    return Charged(session, posted, owed - posted if session.settled_ms is None else 0)
+def _charged(session: Session, posted: int, owed: int) -> ChargedSession:
+    return ChargedSession(session, posted, owed - posted if session.settled_ms is None else 0)
 
 
 def _posted(connection: Connection, uids: Sequence[str]) -> dict[str, int]:
-    """What was posted of these sessions in all."""
+    """The total posted for each of these sessions."""
     uid = POSTINGS.c.session_uid
     sums = select(uid, func.sum(POSTINGS.c.amount)).where(uid.in_(uids)).group_by(uid)
     return {each: int(amount) for each, amount in connection.execute(sums)}

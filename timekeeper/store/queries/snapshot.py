@@ -1,4 +1,4 @@
-"""One moment of the whole ledger, for whoever reads all of it: audit, export."""
+"""One moment of the whole ledger, for audit and export."""
 
 import functools
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _ROWS = 2_000  # rows that are in memory at a time
 
 @contextmanager
 def snapshot(store: Store) -> Iterator[Connection]:
-    """A transaction that sees the same moment in all its statements, on both databases, while others write.
+    """A transaction in which all statements see the same moment, on both databases, while others write.
 
-    Raises UnavailableError, and UnusableError where the schema is another release's.
+    Raises UnavailableError, and UnusableError if the schema belongs to another release.
     """
     with store.reading() as connection:
         take_time(connection)
@@ -29,15 +29,15 @@ def snapshot(store: Store) -> Iterator[Connection]:
 
 
 def take_time(connection: Connection) -> None:
-    """Let this transaction last for as long as it takes to go through the whole ledger, and through a file or
-    a pipe beside it."""
+    """Lift the time limits of this transaction: it reads the whole ledger, perhaps through a slow file or
+    pipe."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 def revision(connection: Connection) -> str:
-    """The revision of the database's schema; empty where there is none."""
+    """The schema's revision; empty if there is none."""
     return ",".join(sorted(MigrationContext.configure(connection).get_current_heads()))
 
 
@@ -48,8 +48,8 @@ def newest_revision() -> str:
 
 
 def check_revision(connection: Connection) -> None:
-    """Raises UnusableError where the database is not at this release's schema: what is read or written whole
-    must be known whole."""
+    """Raises UnusableError unless the database has this release's schema: whole-ledger reads and writes must
+    know every column."""
     found, wanted = revision(connection), newest_revision()
     if found != wanted:
         has = f"has the schema {found}" if found else "holds no ledger"
@@ -60,10 +60,10 @@ def check_revision(connection: Connection) -> None:
 
 
 def by_bytes(connection: Connection, column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The column in the one order that both databases have: that of the text's bytes."""
+    """The column ordered by the bytes of its text, the one order that both databases have."""
     return collate(column, "C") if connection.dialect.name == "postgresql" else column
 
 
 def streamed(connection: Connection, statement: Select[Any]) -> Iterator[Any]:
-    """The rows of a statement, few of them in memory at a time."""
+    """The rows of a statement, a few at a time in memory."""
     return iter(connection.execute(statement, execution_options={"yield_per": _ROWS}))

@@ -1,4 +1,4 @@
-"""What statements are made of, read from the database as it is now, for whoever keeps no sums."""
+"""The sums that statements need, read from the database now, for processes that keep no running sums."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,13 @@ from timekeeper.accounts.session import evidence
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import granted
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries import granted, ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What `statements` asks of the ledger, read in one transaction; sessions are read when they are asked
-    for first."""
+class DatabaseSums:
+    """`accounts.statements.Sums` read in one transaction. A namespace's sessions are read at their first
+    use."""
 
     connection: Connection
     waiting: Mapping[str, int]
@@ -26,18 +25,18 @@ class Read:
     _held: dict[str, tuple[UnsettledSession, ...]] = field(default_factory=dict)
 
     def expect(self, wanted: Iterable[Part]) -> None:
-        """Read together what of these parts is not known yet."""
-        self._posted.update(reading.posted_of(self.connection, set(wanted) - self._posted.keys()))
+        """Read the unknown ones of these parts together."""
+        self._posted.update(ledger.posted_of(self.connection, set(wanted) - self._posted.keys()))
 
     def expect_granted(self, wanted: Iterable[AccountKey]) -> None:
-        """Read together the grants of these accounts that are not known yet."""
+        """Read the unknown grants of these accounts together."""
         missing = set(wanted) - self._granted.keys()
         if missing:
-            found = reading.granted_of(self.connection, missing)
+            found = ledger.granted_of(self.connection, missing)
             self._granted.update({key: found.get(key, NO_GRANTS) for key in missing})
 
     def hold(self, found: Mapping[str, tuple[UnsettledSession, ...]], names: Iterable[str]) -> None:
-        """Take in the open sessions of these namespaces."""
+        """Add the open sessions of these namespaces."""
         self._held.update({name: found.get(name, ()) for name in names})
 
     def granted(self, key: AccountKey) -> GrantSums:
@@ -65,7 +64,7 @@ class Read:
         return rates_of(self._sessions(namespace), self.waiting.get(namespace, 0), self.now_ms)
 
     def touched(self, namespace: str) -> int | None:
-        """See `accounts.statements.Sums`: accounts that ended long ago are the settler's to look at."""
+        """See `accounts.statements.Sums`; only the settler looks at accounts that ended long ago."""
         return None
 
     def _sessions(self, namespace: str) -> tuple[UnsettledSession, ...]:
@@ -75,9 +74,9 @@ class Read:
 
 
 def held(connection: Connection, namespace: str | None) -> dict[str, tuple[UnsettledSession, ...]]:
-    """The sessions that are not settled, with all that is known of them, of one namespace or of all."""
-    found = reading.unsettled(connection, namespace)
-    watermarks, beats = reading.watermarks(connection), reading.beats(connection, namespace=namespace)
+    """The unsettled sessions with their evidence, of one namespace or of all."""
+    found = ledger.unsettled(connection, namespace)
+    watermarks, beats = ledger.watermarks(connection), ledger.beats(connection, namespace=namespace)
     by_namespace: dict[str, list[UnsettledSession]] = {}
     for uid, session in found.sessions.items():
         known = evidence(session, watermarks.get(session.node), beats.get(uid))

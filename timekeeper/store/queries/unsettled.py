@@ -1,5 +1,5 @@
-"""What a session that is not settled is charged for, in SQL: `core.ledger.witnessed` once more, for reports
-that are added up in the database."""
+"""The charge of an unsettled session in SQL: `core.ledger.metering.witnessed` a second time, for reports that
+the database adds up."""
 
 from typing import Any
 
@@ -17,17 +17,17 @@ _BEATS = (
     .group_by(HEARTBEATS.c.session_uid)
     .subquery("beats")
 )
-# Sessions with what is known of each beside its own row: until when its node was heard, and its latest beat.
+# Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
 KNOWN = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node).outerjoin(
     _BEATS, _BEATS.c.session_uid == SESSIONS.c.uid
 )
 
 
 def due(now_ms: int) -> tuple[Expression, Expression]:
-    """``core.ledger.witnessed`` as SQL: from and to of what a session is charged for at this moment; NULL, or
-    no later than from, where that is nothing. To be selected from `KNOWN`.
+    """``witnessed`` as SQL: the start and end of the charged interval now. NULL, or an end not after the
+    start, means no charge. Select from `KNOWN`.
 
-    A test holds the two against each other for any evidence.
+    A test compares both for arbitrary evidence.
     """
     its, latest = SESSIONS.c, SESSIONS.c.bound_ms + SESSIONS.c.start_grace_ms
     start = case(
@@ -49,10 +49,10 @@ def due(now_ms: int) -> tuple[Expression, Expression]:
 
 
 def least(one: Expression, other: Expression) -> Expression:
-    """The smaller of two, on every database."""
+    """The smaller of two values, on every database."""
     return case((one < other, one), else_=other)
 
 
 def greatest(one: Expression, other: Expression) -> Expression:
-    """The larger of two, on every database."""
+    """The larger of two values, on every database."""
     return case((one > other, one), else_=other)

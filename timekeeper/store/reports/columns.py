@@ -1,4 +1,4 @@
-"""A report's columns in SQL that are no table's: labels, and what budget entries tell."""
+"""Report columns that no table has: labels, and fields of budget entries."""
 
 from dataclasses import astuple
 from typing import Any
@@ -26,12 +26,12 @@ _DATED = ("namespace", "from_ms", "to_ms", *DATED)
 
 
 def ordered(dialect: str, value: Expression) -> Expression:
-    """Text in the order of its bytes on every database, so that reports are alike."""
+    """Text ordered by its bytes on every database, so that reports are equal."""
     return collate(value, "C") if dialect == "postgresql" else value
 
 
 def label_of(dialect: str, labels: Expression, name: str) -> Expression:
-    """The value of a label, empty where there is none."""
+    """A label's value; empty without one."""
     if dialect == "postgresql":
         value: Expression = cast(labels, JSON).op("->>")(literal(name))
     else:
@@ -40,7 +40,7 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
 
 
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
-    """The terms as a table: one parameter, however many there are."""
+    """The price intervals as a table: one parameter for any number."""
     document = orjson.dumps([astuple(each) for each in terms]).decode()
     if dialect == "postgresql":
         given = func.json_array_elements(cast(literal(document), JSON)).table_valued(column("value", JSON))

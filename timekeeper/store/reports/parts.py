@@ -1,8 +1,9 @@
-"""A usage report as one SELECT: postings and folded ones, what open sessions owe beyond, and measured use.
+"""A usage report as one SELECT: postings and rolled-up rows, the pending part of open sessions, and measured
+use.
 
-Every part has the report's columns and all sums, clipped to one stretch of time; the report is their union,
-grouped. Where a session's columns are asked for, rows are first added up by session, which is looked up once
-then and not for each row.
+Every part has the report's columns and all sums, clipped to one time range; the report is their union,
+grouped. If the report needs a session's columns, rows are first summed by session, so each session is looked
+up once and not once per row.
 """
 
 from collections.abc import Iterable
@@ -44,7 +45,7 @@ _SUMS = tuple(each.name for each in fields(UsageSums))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
-# As the partial index has it: SQLite takes an index only for the very words of its condition.
+# Written exactly like the partial index's condition: SQLite uses the index only then.
 OVER_DAYS = text(f"postings.from_ms / {DAY_MS} <> (postings.to_ms - 1) / {DAY_MS}")
 _IN_ONE_DAY = text(f"postings.from_ms / {DAY_MS} = (postings.to_ms - 1) / {DAY_MS}")
 
@@ -53,13 +54,13 @@ Expression = ColumnElement[Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What kind of statement a stretch of time needs.
+    """The kind of statement that a time range needs.
 
-    ``by_day``: the database's own sums of whole days tell all. ``is_cut``: budget entries changed within, so
-    that rows must be cut there. ``has_long``: there may be postings in it that lie in more days than one.
-    ``is_some``: only of the namespaces in parameter ``some``. ``has_after``:
-    those after the key in parameters ``after_0`` and on. ``has_limit``: at most parameter ``most``.
-    ``passed``: tables through which SQLite is to pass row by row, without an index.
+    ``by_day``: stored day totals suffice. ``is_cut``: budget entries changed within the range, so rows are
+    cut there. ``has_long``: it may contain postings longer than a day. ``is_some``: only namespaces in
+    parameter ``some``. ``has_after``: only lines after the key in parameters ``after_0`` and on.
+    ``has_limit``: at most parameter ``most``. ``passed``: tables that SQLite scans row by row, without an
+    index.
     """
 
     by_day: bool
@@ -72,13 +73,13 @@ class Shape:
 
 
 def needs_sessions(asked: ReportQuery) -> bool:
-    """Whether charges alone do not tell all that is asked."""
+    """True if charges alone do not contain all requested columns."""
     return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
 
 
 def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Select[Any]:
-    """The lines in the order of their columns, each with its columns and the sums. The bounds are parameters:
-    one statement serves for all steps of the same shape."""
+    """The ordered lines, each with its columns and sums. The bounds are parameters, so one statement serves
+    all steps of the same shape."""
     every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
     keys = [ordered(dialect, every.c[name]) for name in asked.columns]
     sums = [func.sum(every.c[name]) for name in _SUMS]
@@ -96,7 +97,7 @@ def _moment(name: str) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """A part of the span in SQL; ``end_day``: the end of the day in which it ends."""
+    """A part of the time range in SQL; ``end_day``: the end of the day in which it ends."""
 
     start: Expression
     end: Expression
@@ -111,6 +112,8 @@ _TAIL = _Stretch(_LAST, _END, _moment("end_day"))
 
 @dataclass(frozen=True, slots=True)
 class _Clip:
+    """The part of a row's time inside the range and inside its price interval."""
+
     length: Expression
     meets: tuple[Expression, ...]
 
@@ -123,7 +126,7 @@ class _Parts:
     shape: Shape
 
     def parts(self) -> list[Select[Any]]:
-        """All that a report is the sum of."""
+        """The selects whose union is the report."""
         if needs_sessions(self.asked):
             parts = [self._by_session(_IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
             parts += [self._by_session(OVER_DAYS, None)] if self.shape.has_long else []
@@ -135,7 +138,7 @@ class _Parts:
     # Which charges
 
     def _days(self) -> list[Select[Any]]:
-        """Whole days from their sums; rows only of the days that the span cuts."""
+        """Whole days from their totals; rows only for days that the range cuts."""
         whole = self._narrow(self._select(DAYS, {"posted": DAYS.c.amount}, DAYS), DAYS, None)
         whole = whole.where(DAYS.c.day_ms >= _FIRST, DAYS.c.day_ms < _LAST)
         cut = [part(edge) for edge in (_HEAD, _TAIL) for part in (self._in_one_day, self._folded)]
@@ -145,14 +148,14 @@ class _Parts:
         return self._postings(_IN_ONE_DAY, stretch)
 
     def _postings(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
-        """``stretch`` None: rows that may be of any length, so that no index bounds them from above."""
+        """``stretch`` None: postings of any length, so no index bounds them from above."""
         clip = self._clip_of(POSTINGS, stretch)
         found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS)
         return self._narrow(found.where(which, *clip.meets), POSTINGS, stretch)
 
     def _by_session(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
-        """The same with the columns of their sessions. What is posted of a session that is not settled is no
-        longer pending: its whole time is in `_due`."""
+        """The same with the columns of their sessions. The posted part of an unsettled session is not pending
+        any more: `_due` covers its whole time."""
         clip = self._clip_of(POSTINGS, stretch)
         amount = cast(func.sum(POSTINGS.c.rate_milli * clip.length), BigInteger).label("amount")
         source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut)
@@ -180,7 +183,7 @@ class _Parts:
         return self._narrow(self._select(FOLDED, sums, FOLDED).where(*clip.meets), FOLDED, stretch)
 
     def _due(self) -> Select[Any]:
-        """What sessions that are not settled are charged for, all of it."""
+        """The whole charge of unsettled sessions."""
         start, end = due(self.asked.now_ms)
         clip = self._clip(start, end, _WHOLE)
         sums = {
@@ -192,7 +195,7 @@ class _Parts:
         return self._narrow(found, SESSIONS, None)
 
     def _owed_no_more(self) -> Select[Any]:
-        """What was posted of these: it is no longer pending."""
+        """The posted part of unsettled sessions: it is not pending any more."""
         clip = self._clip(POSTINGS.c.from_ms, self._without_index(POSTINGS.c.to_ms), _WHOLE)
         found = self._select(POSTINGS, {"pending": -POSTINGS.c.rate_milli * clip.length}, POSTINGS)
         is_open = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None))
@@ -202,7 +205,7 @@ class _Parts:
     # Measured use
 
     def _figures(self) -> list[Select[Any]]:
-        """Measured use of the hours that begin in the span, of sessions that are there and folded ones."""
+        """Measured use of the hours that begin in the range, of present and rolled-up sessions."""
         measured = self._by_word()
         names = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli")
         once = (func.min(FOLDED.c[name]).label(name) for name in names)
@@ -225,7 +228,7 @@ class _Parts:
         return found.where(*clip.meets)
 
     def _by_word(self) -> CTE:
-        """By session, and by hour where it matters: the node agent's word before the tenant's."""
+        """By session, and by hour if needed: the node agent's figures take precedence over the tenant's."""
         node = FIGURES.alias("by_node")
         same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
         is_node = FIGURES.c.source == "node"
@@ -289,26 +292,26 @@ class _Parts:
     # Of which rows
 
     def _narrow(self, found: Select[Any], who: FromClause, stretch: _Stretch | None) -> Select[Any]:
-        """Some namespaces' rows, and by index those of the days of a stretch."""
+        """Only some namespaces' rows, and by index those of the range's days."""
         if stretch is not None:
             found = found.where(self._its(who.c.to_ms) <= stretch.end_day)
         namespace: Expression = who.c.namespace
         if who is POSTINGS and stretch is None:
-            namespace = self._without_index(namespace)  # rows over days have an index of their own
+            namespace = self._without_index(namespace)  # rows over midnight have an index of their own
         if self.shape.is_some:
             return found.where(self._is_some(namespace))
         only = self.asked.namespace
         return found if only is None else found.where(namespace == only)
 
     def _its(self, found: Expression) -> Expression:
-        """A column, where SQLite is to pass through its table."""
+        """The column, for a table that SQLite scans."""
         table = getattr(found, "table", None)
         is_passed = isinstance(table, Table) and table.name in self.shape.passed
         return self._without_index(found) if is_passed else found
 
     def _without_index(self, found: Expression) -> Expression:
-        """A column as SQLite compares and sorts it without an index (sqlite.org/optoverview.html, "unary
-        +"): by its session's number it would look up one posting after the other, all over the file."""
+        """A column that SQLite compares and sorts without an index (sqlite.org/optoverview.html, "unary +").
+        By the session's number it would look up posting after posting all over the file."""
         is_sqlite = self.dialect == "sqlite"
         return literal_column(f"+{found}", found.type).label(found.key) if is_sqlite else found
 
@@ -320,5 +323,5 @@ class _Parts:
 
 
 def sums_of(values: Iterable[Any]) -> UsageSums:
-    """A row's sums, which PostgreSQL has as decimals."""
+    """A row's sums; PostgreSQL returns them as decimals."""
     return UsageSums(*map(int, values))

@@ -1,6 +1,6 @@
-"""What usage reports read, added up by the database: so a large report costs no memory here.
+"""Reads usage reports, summed by the database, so a large report needs no memory here.
 
-A page of it costs what the page holds: where lines begin with their namespace, ever more namespaces are read
+A page costs as much as it holds: if lines begin with their namespace, namespaces are read in growing portions
 until the page is full.
 """
 
@@ -15,27 +15,27 @@ from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store.queries import ledger
 from timekeeper.store.reports.columns import dated
 from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
 
 _AT_ONCE = 1_000  # rows in memory at a time
-_FEW, _MANY = 4, 1_024  # namespaces that are read at once for a page, at first and at most
+_FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
 
-# SQLite looks up a row by an index in about the time in which it passes ten in a row, and does not weigh by
-# itself how much of a table a span of time has.
+# SQLite's index lookup of one row takes about as long as scanning ten rows, and its planner does not know how
+# much of a table a span covers.
 _PASSED = 10
 
 
 def lines(
     connection: Connection, asked: ReportQuery, terms: Iterable[PriceInterval], limit: int | None
 ) -> Iterator[ReportLine]:
-    """The report's lines, step by step and by their columns, as they are taken: at most ``limit``.
+    """The report's lines in the order of their columns, streamed: at most ``limit``.
 
-    ``terms``: needed only for columns that budget entries tell; all of them for the whole span.
+    ``terms``: the price intervals of the whole span; needed only for columns that come from budget entries.
     """
     if connection.dialect.name == "postgresql":
-        # It would compile each of the statements, which takes longer than most of them take.
+        # The JIT compiler takes longer than most of these statements.
         connection.exec_driver_sql("SET LOCAL jit = off")
     report, left = _Report(connection, asked, tuple(terms)), limit
     names = _page_by(connection, asked, limit)
@@ -54,14 +54,14 @@ def lines(
 
 
 def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
-    """Whoever may stand in a report."""
+    """The namespaces that can appear in a report."""
     if only is not None:
         return (only,)
-    return tuple(reading.namespaces(connection))
+    return tuple(ledger.namespaces(connection))
 
 
 def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
-    """The namespaces in order, where a page can be made of some of them."""
+    """The namespaces in order, if a page can be made of some of them."""
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
     if limit is None or asked.namespace is not None or not is_by_namespace:
         return None
@@ -79,8 +79,7 @@ def _shares(names: tuple[str, ...] | None, after: tuple[str, ...] | None) -> Ite
 
 
 def _bounds(span: Interval) -> dict[str, int]:
-    """Parameters: where the span begins and ends, the whole days in it, and the ends of the days that it
-    cuts."""
+    """Parameters: the span's bounds, the whole days in it, and the ends of the days that it cuts."""
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     end_day = -(-span.end_ms // DAY_MS) * DAY_MS
     head_day = first
@@ -98,14 +97,14 @@ def _bounds(span: Interval) -> dict[str, int]:
 
 
 def _last_long_ms(connection: Connection) -> int:
-    """When the last posting ends that lies in more days than one, as the first release wrote them: they have
-    an index of their own, but PostgreSQL takes them for nearly all postings, and would read these whole."""
+    """The end of the last posting longer than a day, as the first release wrote them. They have an index of
+    their own, but PostgreSQL estimates them as nearly all postings and would scan the table."""
     found = select(POSTINGS.c.to_ms).where(OVER_DAYS).order_by(POSTINGS.c.to_ms.desc()).limit(1)
     return connection.execute(found).scalar_one_or_none() or 0
 
 
 class _Report:
-    """The statements of a report, each made once for its shape."""
+    """A report's statements, each made once per shape."""
 
     def __init__(self, connection: Connection, asked: ReportQuery, terms: tuple[PriceInterval, ...]) -> None:
         self._connection = connection
@@ -123,8 +122,7 @@ class _Report:
         some: tuple[str, ...] | None,
         most: int | None,
     ) -> tuple[Select[Any], dict[str, Any]]:
-        """The statement for a stretch of time, some namespaces and what is after a key, and its
-        parameters."""
+        """The statement and its parameters for a time range, some namespaces and a key to continue after."""
         bounds = _bounds(span)
         shape = self._shape(span, bounds, after is not None, some is not None, most is not None)
         if shape not in self._made:
@@ -148,7 +146,7 @@ class _Report:
         return Shape(by_day, is_cut, has_long, is_some, has_after, has_limit, passed)
 
     def _is_cut(self, span: Interval) -> bool:
-        """Whether budget entries tell something else in one part of the span than in another."""
+        """True if budget entries differ between parts of the span."""
         return any(
             each.from_ms > span.start_ms or each.to_ms < span.end_ms
             for each in self._terms
@@ -156,7 +154,7 @@ class _Report:
         )
 
     def _passed(self, bounds: dict[str, int]) -> frozenset[str]:
-        """The tables most of whose rows may be in the span."""
+        """The tables of which most rows may lie in the span."""
         if self._dialect != "sqlite" or self._asked.namespace is not None:
             return frozenset()
         columns = [POSTINGS.c.to_ms, FOLDED.c.to_ms]

@@ -1,4 +1,4 @@
-"""A copy of an SQLite ledger while it is written, made by SQLite's own online backup."""
+"""A copy of a running SQLite ledger, made by SQLite's online backup."""
 
 import os
 import sqlite3
@@ -10,11 +10,10 @@ from timekeeper.store.engine.engine import Store, UnavailableError
 
 
 def back_up(store: Store, target: Path) -> None:
-    """Copy the ledger, as it is in one moment, into a new file that is whole as soon as it has its name.
+    """Copy the ledger, as of one moment, into a new file. The file is complete once it has its name.
 
-    In WAL mode neither writers nor readers wait for it. Raises UnusableError where the database is not
-    SQLite, or the file is there already or cannot be written; UnavailableError where the ledger cannot be
-    read.
+    In WAL mode writers and readers do not wait. Raises UnusableError if the database is not SQLite, or if the
+    file exists or cannot be written; UnavailableError if the ledger cannot be read.
     """
     if store.engine.dialect.name != "sqlite":
         raise UnusableError(
@@ -38,7 +37,7 @@ def back_up(store: Store, target: Path) -> None:
 
 
 def _copy(source: object, copy: sqlite3.Connection) -> None:
-    """All pages in one step: one moment, and no need to begin again when somebody writes meanwhile."""
+    """All pages in one step: one moment, and no restart when another process writes meanwhile."""
     if not isinstance(source, sqlite3.Connection):
         raise AssertionError("SQLite's driver is the standard library's")
     source.backup(copy, pages=-1)

@@ -1,6 +1,6 @@
-"""The ledger as lines of JSON: a header, one row a line, and a trailer that tells whether all of it is there.
+"""The ledger as lines of JSON: a header, one row per line, and a trailer that proves completeness.
 
-The order of tables, rows and columns is the same on both databases, so that equal ledgers give equal bytes.
+Tables, rows and columns have the same order on both databases, so equal ledgers give equal bytes.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from timekeeper.store.queries.snapshot import by_bytes, revision, streamed
 
 VERSION = 1
 
-# In this order no row names one that comes later.
+# In this order no row refers to a later one.
 TABLES = (
     ENTRIES,
     ENTRY_ERRORS,
@@ -50,7 +50,7 @@ TABLES = (
     PULSE,
 )
 
-# Whose turn it is to write says nothing about the ledger, and a term must never be counted back.
+# The fencing epoch is not part of the ledger, and it must never decrease.
 LEFT_OUT = (TERMS,)
 
 

@@ -1,4 +1,4 @@
-"""An exported ledger written into an empty one: all of it, or nothing."""
+"""Writes an exported ledger into an empty database: all of it, or nothing."""
 
 import hashlib
 import hmac
@@ -36,17 +36,17 @@ from timekeeper.store.engine.schema import (
 from timekeeper.store.queries.snapshot import newest_revision, take_time
 from timekeeper.store.transfer.exporter import TABLES, VERSION
 from timekeeper.store.writes.inserting import insert_all
-from timekeeper.store.writes.rollup import add_all_folded
+from timekeeper.store.writes.rollup import add_all_rollups
 
 _BATCH = 500
 
-# What a timekeeper writes before there is anything to charge, and makes anew whenever it starts.
+# Rows that a timekeeper writes before the first charge, and recreates at every start.
 _PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES)
 
 _INT64 = 2**63
 
 
-class RefusedError(ValueError):
+class ImportRefusedError(ValueError):
     """The file cannot be taken in; the text names the line and what is wrong with it."""
 
     def __init__(self, number: int, problem: str) -> None:
@@ -60,14 +60,14 @@ class _Row(NamedTuple):
 
 
 def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
-    """Write an exported ledger; how many rows it had.
+    """Write an exported ledger; returns the number of rows.
 
-    Every CHECK, key and trigger of the database holds for each row. Raises UnusableError where the database
-    holds a ledger, RefusedError where the file is cut off, was changed, or holds what must never be: the
-    caller's transaction must then be rolled back. A settler that still runs on this database ends.
+    Every CHECK, key and trigger of the database applies to each row. Raises UnusableError if the database
+    holds a ledger, and the import error if the file is truncated, changed, or holds forbidden values: the
+    caller must then roll back. A settler that still runs on this database stops.
     """
     take_time(connection)
-    # This comes first: two imports at once take turns, and the second finds a ledger.
+    # First of all: two concurrent imports take turns, and the second finds a ledger.
     connection.execute(update(TERMS).values(term=TERMS.c.term + 1, holder="import", since_ms=now_ms))
     _check_empty(connection)
     for table in _PASSING:
@@ -82,7 +82,7 @@ def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
             else:
                 _insert(connection, table, batch)
         if table is FOLDED:
-            add_all_folded(connection)
+            add_all_rollups(connection)
     _check_days(connection, count, totals)
     _count_on(connection)
     return count
@@ -98,12 +98,12 @@ def _check_empty(connection: Connection) -> None:
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
-    """The rows of a file whose lines are all there, as they were written."""
+    """The rows of a complete file, as written."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
     for number, line in enumerate(lines, start=1):
         document = _document(number, line)
         if done:
-            raise RefusedError(number, "the trailer was the line before; nothing may follow it")
+            raise ImportRefusedError(number, "the trailer was the line before; nothing may follow it")
         if number == 1:
             _check_header(document)
         elif "sha256" in document:
@@ -112,32 +112,32 @@ def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
         else:
             row = _row(number, document)
             if TABLES.index(row.table) < last:
-                raise RefusedError(number, f"rows of {row.table.name} must not come this late")
+                raise ImportRefusedError(number, f"rows of {row.table.name} must not come this late")
             last = TABLES.index(row.table)
             yield row
         digest.update(line)
     if not done:
-        raise RefusedError(number + 1, "the file ends without its trailer: it is cut off")
+        raise ImportRefusedError(number + 1, "the file ends without its trailer: it is cut off")
 
 
 def _document(number: int, line: bytes) -> dict[str, Any]:
     if not line.endswith(b"\n"):
-        raise RefusedError(number, "it is cut off")
+        raise ImportRefusedError(number, "it is cut off")
     try:
         document = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise RefusedError(number, f"it is not JSON: {error}") from error
+        raise ImportRefusedError(number, f"it is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise RefusedError(number, "it is not a JSON object")
+        raise ImportRefusedError(number, "it is not a JSON object")
     return document
 
 
 def _check_header(document: dict[str, Any]) -> None:
     if document.get("bursar") != "ledger" or document.get("version") != VERSION:
         wanted = f'"bursar": "ledger", "version": {VERSION}'
-        raise RefusedError(1, f"it is not the header of an exported ledger; it must have {wanted}")
+        raise ImportRefusedError(1, f"it is not the header of an exported ledger; it must have {wanted}")
     if document.get("revision") != newest_revision():
-        raise RefusedError(
+        raise ImportRefusedError(
             1,
             f"the ledger was exported at schema {document.get('revision')}, and this release works on"
             f" {newest_revision()}: import with the release that exported, then upgrade",
@@ -146,28 +146,34 @@ def _check_header(document: dict[str, Any]) -> None:
 
 def _check_trailer(number: int, document: dict[str, Any], digest: str) -> None:
     if document.get("lines") != number - 1:
-        raise RefusedError(number, f"{document.get('lines')} lines were written, {number - 1} are here")
+        raise ImportRefusedError(number, f"{document.get('lines')} lines were written, {number - 1} are here")
     if not hmac.compare_digest(str(document["sha256"]).encode(), digest.encode()):
-        raise RefusedError(number, "the lines before are not those that were written: their sha256 differs")
+        raise ImportRefusedError(
+            number, "the lines before are not those that were written: their sha256 differs"
+        )
 
 
 def _row(number: int, document: dict[str, Any]) -> _Row:
     table = next((table for table in TABLES if table.name == document.get("table")), None)
     values = document.get("row")
     if table is None or not isinstance(values, dict):
-        raise RefusedError(number, "it is no row: it must have a table of the ledger, and a row")
+        raise ImportRefusedError(number, "it is no row: it must have a table of the ledger, and a row")
     if values.keys() != set(table.c.keys()):
-        raise RefusedError(number, f"a row of {table.name} must have exactly {', '.join(table.c.keys())}")
+        raise ImportRefusedError(
+            number, f"a row of {table.name} must have exactly {', '.join(table.c.keys())}"
+        )
     if values.get("folded_ms") is not None:
-        raise RefusedError(number, "sessions.folded_ms: it must be null, for who is folded is no session")
+        raise ImportRefusedError(
+            number, "sessions.folded_ms: it must be null, a rolled-up session has no row here"
+        )
     for column in table.c:
         if not _fits(column, values[column.name]):
-            raise RefusedError(number, f"{table.name}.{column.name} is of another kind")
+            raise ImportRefusedError(number, f"{table.name}.{column.name} is of another kind")
     return _Row(number, table, values)
 
 
 def _fits(column: Column[Any], value: object) -> bool:
-    """SQLite would take any kind of value in any column."""
+    """Checks the type: SQLite would accept any type in any column."""
     if value is None:
         return bool(column.nullable)
     if isinstance(column.type, Boolean):
@@ -186,16 +192,16 @@ def _insert(connection: Connection, table: Table, rows: list[_Row]) -> None:
     except (exc.IntegrityError, exc.DataError) as error:
         if len(rows) == 1:
             problem = " ".join(str(error.orig).split())
-            raise RefusedError(rows[0].number, f"the database refuses it: {problem}") from error
-        # Half by half, until it is known which row it is.
+            raise ImportRefusedError(rows[0].number, f"the database refuses it: {problem}") from error
+        # Bisects the batch until the offending row is known.
         middle = len(rows) // 2
         _insert(connection, table, rows[:middle])
         _insert(connection, table, rows[middle:])
 
 
 def _take_days(connection: Connection, rows: list[_Row]) -> None:
-    """Totals are not believed: they must be what the database has added up from the postings that came
-    before."""
+    """Day totals are checked, not copied: they must equal the sums that the triggers computed from the
+    imported postings."""
     keys = [(row.values["namespace"], row.values["day_ms"]) for row in rows]
     key = tuple_(DAYS.c.namespace, DAYS.c.day_ms)
     found = select(DAYS.c.namespace, DAYS.c.day_ms, DAYS.c.amount).where(key.in_(keys))
@@ -203,19 +209,21 @@ def _take_days(connection: Connection, rows: list[_Row]) -> None:
     for row, at in zip(rows, keys, strict=True):
         if row.values["amount"] != summed.get(at, 0):
             problem = f"the postings of {at[0]} on that day come to {summed.get(at, 0)}"
-            raise RefusedError(row.number, f"its amount is {row.values['amount']}, and {problem}")
+            raise ImportRefusedError(row.number, f"its amount is {row.values['amount']}, and {problem}")
     _insert(connection, DAYS, [row for row, at in zip(rows, keys, strict=True) if at not in summed])
 
 
 def _check_days(connection: Connection, count: int, totals: int) -> None:
-    """The file has the total of every day that has one."""
+    """The file must have the total of every day that has one."""
     summed = connection.execute(select(func.count()).select_from(DAYS)).scalar_one()
     if summed != totals:
-        raise RefusedError(count + 2, f"{totals} totals by day came before, and the postings make {summed}")
+        raise ImportRefusedError(
+            count + 2, f"{totals} totals by day came before, and the postings make {summed}"
+        )
 
 
 def _count_on(connection: Connection) -> None:
-    """PostgreSQL counts keys up by itself, and has not counted those that were given. SQLite looks."""
+    """PostgreSQL's key sequences do not count explicitly given keys; SQLite does."""
     if connection.dialect.name != "postgresql":
         return
     for table in TABLES:

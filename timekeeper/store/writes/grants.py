@@ -1,4 +1,4 @@
-"""Grants by hand: written once under their idempotency key; and all grants, page by page."""
+"""Manual grants, written once per idempotency key, and all grants in pages."""
 
 from dataclasses import dataclass
 
@@ -10,59 +10,59 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import GRANTS
 from timekeeper.store.writes.settling import grant_row
 
-# Whoever decides by what was granted or is left, and then grants, takes this turn: see `Store.writing`.
+# A transaction that reads grants or balances and then writes a grant takes this turn: see `Store.writing`.
 TURN = "grants"
 
 _COLUMNS = tuple(GRANTS.c)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A grant as it stands in the ledger."""
+class GrantRow:
+    """A stored grant."""
 
     number: int
     grant: Grant
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The grants that stand under the keys that were asked for: ``is_new`` where this call made them."""
+class GrantOutcome:
+    """The grants under the requested keys. ``is_new``: this call wrote them."""
 
-    written: tuple[Written, ...]
+    written: tuple[GrantRow, ...]
     is_new: bool
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """They alone."""
+        """Only the grants."""
         return tuple(each.grant for each in self.written)
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
-    """Which grants: empty where any; ``after`` a number."""
+class GrantFilter:
+    """A filter of grants. An empty ``subject`` matches any; ``after`` is a grant's number."""
 
     subject: str = ""
     after: int = 0
 
 
-def known(connection: Connection, *keys: str) -> tuple[Written, ...]:
-    """The grants that stand under these keys, in the order in which they were given."""
+def known(connection: Connection, *keys: str) -> tuple[GrantRow, ...]:
+    """The grants under these keys, in order of creation."""
     rows = connection.execute(_all().where(GRANTS.c.idempotency_key.in_(keys)))
     return tuple(_written(row) for row in rows)
 
 
-def give(connection: Connection, *grants: Grant) -> Given:
-    """Write the grants, or tell which stand under their keys already."""
+def give(connection: Connection, *grants: Grant) -> GrantOutcome:
+    """Write the grants, or return those that their keys already have."""
     keys = [each.idempotency_key for each in grants]
     there = known(connection, *keys)
     if there:
-        return Given(there, is_new=False)
+        return GrantOutcome(there, is_new=False)
     connection.execute(insert(GRANTS), [grant_row(each) for each in grants])
-    return Given(known(connection, *keys), is_new=True)
+    return GrantOutcome(known(connection, *keys), is_new=True)
 
 
-def page(connection: Connection, which: Which, limit: int) -> list[Written]:
-    """Grants in the order in which they were given."""
+def page(connection: Connection, which: GrantFilter, limit: int) -> list[GrantRow]:
+    """Grants in order of creation."""
     found = _all().where(GRANTS.c.id > which.after).limit(limit)
     if which.subject:
         found = found.where(GRANTS.c.subject == which.subject)
@@ -73,8 +73,8 @@ def _all() -> Select[tuple[object, ...]]:
     return select(*_COLUMNS).order_by(GRANTS.c.id)
 
 
-def _written(row: Row[tuple[object, ...]]) -> Written:
-    return Written(
+def _written(row: Row[tuple[object, ...]]) -> GrantRow:
+    return GrantRow(
         row.id,
         Grant(
             subject=row.subject,

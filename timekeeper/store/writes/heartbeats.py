@@ -1,4 +1,4 @@
-"""Heartbeats on disk: each run of a sidecar by its last post, so that a repeat is known for one."""
+"""Stored heartbeats: the last post of each run of a sidecar, so that a repeated post is recognised."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ from sqlalchemy import bindparam, delete, func, select, text
 from timekeeper.accounts.card_use.figures import CardSample, UsageTotals, by_hour, cards_of
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
-from timekeeper.store.writes import usage as figures
+from timekeeper.store.writes import usage
 
-# A sidecar starts again a few times in a pod's life; whoever names more runs than this only loses his oldest.
+# A sidecar restarts a few times in a pod's life. Above this many runs the oldest is dropped.
 MOST_BOOTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """One post of a pod's sidecar: ``ages_ms`` of its beats when it was received, and the figures of the
-    cards of each of them, or none at all."""
+class HeartbeatPost:
+    """One post of a pod's sidecar. ``sequence``: number of this post within the run ``boot``. ``ages_ms``:
+    the ages of its heartbeats at receipt. ``figures``: each heartbeat's figures of its cards, or empty."""
 
     uid: str
     boot: str
@@ -29,8 +29,8 @@ class Post:
     figures: tuple[tuple[CardSample, ...], ...] = ()
 
 
-class Heard(Enum):
-    """What became of a post: it counted, or it had been heard before, or its pod has no session (yet)."""
+class PostOutcome(Enum):
+    """Whether a post counted, was received before, or belongs to a pod without a session (yet)."""
 
     NEW = "new"
     REPEATED = "repeated"
@@ -38,46 +38,46 @@ class Heard(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The outcome of a post; ``namespace`` and whether the pod has ended are the ledger's, where it knows the
-    pod. ``over``: every container of it but our sidecar has ended for good."""
+class PostResult:
+    """The outcome of a post. ``namespace`` and ``ended`` come from the ledger, if it knows the pod. ``over``:
+    all containers but the sidecar have ended for good."""
 
-    heard: Heard
+    heard: PostOutcome
     namespace: str = ""
     ended: bool = False
     over: bool = False
 
 
-def record(connection: Connection, posts: Sequence[Post], interval_ms: int) -> list[Answered]:
-    """Write the posts that are new, in their order, and tell of each what became of it.
+def record(connection: Connection, posts: Sequence[HeartbeatPost], interval_ms: int) -> list[PostResult]:
+    """Write the new posts in order, and return each one's outcome.
 
-    A post is new where its count is above all that its run has sent before. What a later count has overtaken
-    adds nothing, for only the latest beat counts, and later counts carry later beats. ``interval_ms``: how
-    often sidecars beat; one beat's figures stand for twice as long at most.
+    A post is new if its sequence is above all that its run has sent. A post overtaken by a later sequence
+    adds nothing: only the latest heartbeat counts, and later posts carry later heartbeats. ``interval_ms``:
+    the interval between heartbeats; one heartbeat's figures count for at most twice that long.
     """
     known = _sessions_of(connection, {post.uid for post in posts})
     runs = _runs_of(connection, known)
-    used: dict[figures.Hour, UsageTotals] = {}
+    used: dict[usage.Hour, UsageTotals] = {}
     answers = []
     for post in posts:
         row = known.get(post.uid)
         if row is None:
-            answers.append(Answered(Heard.UNKNOWN))
+            answers.append(PostResult(PostOutcome.UNKNOWN))
             continue
         before_ms = runs[post.uid].latest_ms()
         is_new = runs[post.uid].take(post, row.bound_ms)
         if is_new and post.figures:
             _add_use(used, post, row, before_ms, 2 * interval_ms)
         ended = row.ended_ms is not None
-        heard = Heard.NEW if is_new else Heard.REPEATED
-        answers.append(Answered(heard, row.namespace, ended, over=ended or row.others_ended))
+        heard = PostOutcome.NEW if is_new else PostOutcome.REPEATED
+        answers.append(PostResult(heard, row.namespace, ended, over=ended or row.others_ended))
     _write(connection, runs)
-    figures.add(connection, used)
+    usage.add(connection, used)
     return answers
 
 
 def live(connection: Connection) -> int:
-    """How many sessions are not settled: whose sidecars may beat."""
+    """The number of unsettled sessions: their sidecars may send heartbeats."""
     return connection.execute(
         select(func.count()).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
     ).scalar_one()
@@ -94,14 +94,14 @@ def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
         SESSIONS.c.requested_milli,
     )
     found = select(*columns).where(SESSIONS.c.uid.in_(list(uids))).order_by(SESSIONS.c.uid)
-    # Locked, so that of two workers with the same post one waits: a run's first has no row to lock.
-    # In one order, the settler's too, so that nobody waits in a ring; a posting's reference waits for nobody.
+    # Locked, so that of two workers with the same post one waits: a run's first post has no row to lock.
+    # In the settler's order, so that transactions cannot deadlock; a foreign key takes no such lock.
     found = found.with_for_update(key_share=True)
     return {row.uid: row for row in connection.execute(found)}
 
 
 def _add_use(
-    used: dict[figures.Hour, UsageTotals], post: Post, session: Any, before_ms: int, most_ms: int
+    used: dict[usage.Hour, UsageTotals], post: HeartbeatPost, session: Any, before_ms: int, most_ms: int
 ) -> None:
     last_ms = post.received_ms if session.ended_ms is None else session.ended_ms
     moments = (min(last_ms, beat_ms((age,), post.received_ms, session.bound_ms)) for age in post.ages_ms)
@@ -113,16 +113,16 @@ def _add_use(
 
 
 def beat_ms(ages_ms: Iterable[int], received_ms: int, bound_ms: int) -> int:
-    """The moment of the latest beat by the receiver's clock: never after its receipt, never before the pod
-    was bound (where our clock allows both, receipt wins)."""
+    """The time of the latest heartbeat by the receiver's clock: not after its receipt and not before the pod
+    was bound (if both cannot hold, receipt wins)."""
     latest = received_ms - min(ages_ms, default=0)
     return min(received_ms, max(bound_ms, latest, 0))
 
 
 @dataclass(slots=True)
 class _Run:
-    """The last post of one run of a sidecar. ``is_stored``: it has a row; ``is_changed``: which no longer
-    says so."""
+    """The last post of one run of a sidecar. ``is_stored``: it has a row. ``is_changed``: that row is out of
+    date."""
 
     sequence: int
     beat_ms: int
@@ -133,18 +133,18 @@ class _Run:
 
 @dataclass(slots=True)
 class _Runs:
-    """What is known of one pod's sidecar, by run."""
+    """The runs of one pod's sidecar."""
 
     by_boot: dict[str, _Run] = field(default_factory=dict)
 
     def latest_ms(self) -> int:
-        """The latest beat of all runs; 0 where there is none."""
+        """The latest heartbeat of all runs; 0 if there is none."""
         return max((run.beat_ms for run in self.by_boot.values()), default=0)
 
-    def take(self, post: Post, bound_ms: int) -> bool:
-        """Note the post; False where its run had got as far before.
+    def take(self, post: HeartbeatPost, bound_ms: int) -> bool:
+        """Record the post; False if its run already reached that sequence.
 
-        The latest beat of all runs goes into the newest post's row, so that an old run's row can be dropped.
+        The latest heartbeat of all runs goes into the newest post's row, so an old run's row can be dropped.
         """
         before = self.by_boot.get(post.boot)
         if before is not None and post.sequence <= before.sequence:
@@ -156,7 +156,7 @@ class _Runs:
         return True
 
     def too_old(self) -> list[str]:
-        """The runs that are one too many, the oldest of all."""
+        """The runs above the limit, oldest first."""
         by_age = sorted(self.by_boot.items(), key=lambda each: (each[1].received_ms, each[1].beat_ms))
         return [boot for boot, _ in by_age[:-MOST_BOOTS]]
 
@@ -170,7 +170,7 @@ def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:
         HEARTBEATS.c.received_ms,
     )
     stored = select(*columns).where(HEARTBEATS.c.session_uid.in_(list(uids)))
-    # in one order, so that two workers of a PostgreSQL never wait for each other's rows
+    # in one order, so that two workers on PostgreSQL cannot deadlock
     stored = stored.order_by(HEARTBEATS.c.session_uid, HEARTBEATS.c.boot).with_for_update()
     runs = {uid: _Runs() for uid in uids}
     for uid, boot, sequence, at_ms, received_ms in connection.execute(stored):
@@ -179,8 +179,8 @@ def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:
 
 
 def _write(connection: Connection, runs: Mapping[str, _Runs]) -> None:
-    """Two statements at most, however many posts there were; rows in one order, so that two writers never
-    wait for each other."""
+    """At most two statements for any number of posts. Rows come in one order, so two writers cannot
+    deadlock."""
     changed: list[dict[str, object]] = []
     gone: list[dict[str, object]] = []
     for uid, mine in sorted(runs.items()):
@@ -203,7 +203,7 @@ def _write(connection: Connection, runs: Mapping[str, _Runs]) -> None:
         connection.execute(_DELETE, gone)
 
 
-# The same words in both databases. Where another worker has written a run's first post meanwhile, the
+# The same SQL on both databases. If another worker has written a run's first post meanwhile, the
 # later count stays.
 _PUT = text(
     "INSERT INTO heartbeats (session_uid, boot, sequence, beat_ms, received_ms)"

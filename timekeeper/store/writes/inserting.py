@@ -1,4 +1,4 @@
-"""Many rows of a table at once."""
+"""Inserts many rows at once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from timekeeper.store.engine.engine import Connection
 
 
 def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, all of which have the same columns; no row is nothing to do.
+    """Insert rows that all have the same columns; no rows is no statement.
 
-    On PostgreSQL that is one statement however many they are: it has a column's values as one parameter, and
-    a trigger of a statement runs once. What SQLAlchemy does there with many rows is a statement for each.
+    On PostgreSQL it is one statement for any number of rows: each column's values are one array parameter,
+    and a statement trigger runs once. SQLAlchemy itself would send one statement per row.
     """
     if not rows:
         return

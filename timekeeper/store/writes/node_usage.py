@@ -1,4 +1,4 @@
-"""What nodes' agents report, on disk: each node's last report in one row, and its pods' use by the hour."""
+"""Node agents' reports: each node's last report in one row, and its pods' use by the hour."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,17 +26,18 @@ from timekeeper.accounts.card_use.overuse import (
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import NODE_USES, SESSIONS
 from timekeeper.store.queries.ledger import chunks
-from timekeeper.store.writes import usage as figures
+from timekeeper.store.writes import usage
 
 NODE = "node"
-MOST_RUNS = 8  # of an agent, whose counts are remembered
-_LAPSE_INTERVALS = 3  # one look that tells nothing, and one that is late, end no episode
-_FORGOTTEN_MS = 30 * 86_400_000  # as old as a report may be: a node that was silent for so long is gone
+MOST_RUNS = 8  # runs of an agent whose sequences are remembered
+_LAPSE_INTERVALS = 3  # one look without figures, or one late look, ends no episode
+_FORGOTTEN_MS = 30 * 86_400_000  # a node that is silent for longer is gone
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """One post of a node's agent: its run, its how manieth post, and what it saw."""
+class NodeReport:
+    """One post of a node agent. ``boot`` names the agent's run, ``sequence`` is the number of this post
+    within the run."""
 
     node: str
     boot: str
@@ -45,59 +46,59 @@ class Report:
     looks: tuple[UsageSample, ...]
 
 
-class Taken(Enum):
-    """What became of a report."""
+class ReportOutcome(Enum):
+    """Whether a report was new."""
 
     NEW = "new"
     REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """``elsewhere``, ``unknown``: how many entries of pods were left out, for their session is on another
-    node, or there is none."""
+class ReportResult:
+    """``elsewhere`` and ``unknown``: the number of pod entries left out because their session is on another
+    node, or does not exist."""
 
-    taken: Taken
+    taken: ReportOutcome
     elsewhere: int = 0
     unknown: int = 0
 
 
-def record(connection: Connection, report: Report, interval_ms: int) -> Outcome:
-    """Write what a report adds. One whose count its run has reached before adds nothing. ``interval_ms``: how
-    often agents report; one look stands for twice as long at most."""
+def record(connection: Connection, report: NodeReport, interval_ms: int) -> ReportResult:
+    """Write a report's additions. A report whose sequence its run has reached already adds nothing.
+    ``interval_ms``: the interval between reports; one look counts for at most twice that long."""
     row = _row(connection, report)
     runs: dict[str, int] = orjson.loads(row.runs)
     if report.sequence <= runs.get(report.boot, -1):
-        return Outcome(Taken.REPEATED)
+        return ReportResult(ReportOutcome.REPEATED)
     named = {uid for look in report.looks for uid, _ in look.pods}
     held, elsewhere = _held(connection, named, report.node)
     looks = in_order(report.looks, report.received_ms)
-    found: dict[figures.Hour, UsageTotals] = {}
+    found: dict[usage.Hour, UsageTotals] = {}
     for uid, hour_ms, each in used(looks, held, row.use_ms, 2 * interval_ms):
         key = (uid, hour_ms)
         found[key] = found[key] + each if key in found else each
-    figures.add(connection, found, NODE)
+    usage.add(connection, found, NODE)
     new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
     lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
     episodes = follow(_episodes(row), new, held, lapse_ms)
     _write(connection, report, row, new, episodes)
-    return Outcome(Taken.NEW, elsewhere, len(named) - len(held) - elsewhere)
+    return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
 
 def reporting(connection: Connection, now_ms: int) -> int:
-    """How many nodes' agents were heard lately."""
+    """The number of nodes whose agent reported lately."""
     lately = NODE_USES.c.received_ms > now_ms - FRESH_MS
     return connection.execute(select(func.count()).select_from(NODE_USES).where(lately)).scalar_one()
 
 
 def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
-    """Each node that was looked at lately, with its cards' use: JSON, by UUID."""
+    """Each node with a recent look, and its cards' use: JSON by card UUID."""
     found = select(NODE_USES.c.name, NODE_USES.c.cards).where(_is_fresh(now_ms)).order_by(NODE_USES.c.name)
     return [(row.name, row.cards) for row in connection.execute(found)]
 
 
 def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingPod]:
-    """The pods over their memory share by the last reports, of one namespace or (empty) of all, by UID."""
+    """The pods over their memory share by the last reports, by UID, of one namespace or (empty) of all."""
     columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
     rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
     by_uid: dict[str, list[tuple[str, OveruseEpisode]]] = {}
@@ -118,19 +119,19 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingP
 
 
 def _is_fresh(now_ms: int) -> Any:
-    """Neither too old nor, where a clock was set back, of a time that has not come."""
+    """True if the time is not too old and, after a clock was set back, not in the future."""
     return NODE_USES.c.use_ms.between(now_ms - FRESH_MS + 1, now_ms + FRESH_MS)
 
 
-# The same words in both databases: of two workers with a node's first report one waits, and finds the row.
+# The same SQL on both databases: of two workers with a node's first report one waits and finds the row.
 _FIRST = text(
     "INSERT INTO node_uses (name, runs, use_ms, received_ms, cards, overuse)"
     " VALUES (:name, '{}', 0, :received_ms, '{}', '{}') ON CONFLICT (name) DO NOTHING"
 )
 
 
-def _row(connection: Connection, report: Report) -> Any:
-    """The node's row, locked; made where it has none, and then those of nodes long gone are dropped."""
+def _row(connection: Connection, report: NodeReport) -> Any:
+    """The node's row, locked. A missing row is created, and rows of nodes gone for long are dropped then."""
     which = select(NODE_USES).where(NODE_USES.c.name == report.node).with_for_update()
     row = connection.execute(which).first()
     if row is None:
@@ -142,8 +143,8 @@ def _row(connection: Connection, report: Report) -> Any:
 
 
 def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[str, MeasuredSession], int]:
-    """The sessions of these pods that are on the node, and how many are on another. Locked against folding
-    alone, which would leave figures that belong to nobody."""
+    """The sessions of these pods on the node, and the number on other nodes. Locked only against rollup,
+    which would leave figures without a session."""
     its = SESSIONS.c
     since = func.coalesce(its.started_ms, its.bound_ms).label("since_ms")
     columns = (its.uid, its.node, since, its.ended_ms, its.devices, its.requested_milli)
@@ -159,7 +160,7 @@ def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[
 
 def _write(
     connection: Connection,
-    report: Report,
+    report: NodeReport,
     row: Any,
     new: tuple[tuple[int, UsageSample], ...],
     episodes: Mapping[str, OveruseEpisode],
@@ -169,7 +170,7 @@ def _write(
     kept = dict(list(runs.items())[-MOST_RUNS:])
     values: dict[str, Any] = {
         "runs": orjson.dumps(kept).decode(),
-        # where our clock was set back, the last look is no later than what was received last
+        # after our clock was set back, the last look is not after the last receipt
         "received_ms": max(row.use_ms, report.received_ms),
     }
     if new:
@@ -203,7 +204,8 @@ def _written(episode: OveruseEpisode) -> dict[str, Any]:
 
 
 def _episodes(row: Any) -> dict[str, OveruseEpisode]:
-    """The node's episodes by UID. The release before this one writes no ``seen``: its last look saw them."""
+    """The node's episodes of overuse by pod UID. The previous release writes no ``seen``; then its last look
+    saw them."""
     return {
         uid: OveruseEpisode(
             entry["since"],

@@ -1,7 +1,7 @@
-"""Retention: sessions that ended long ago, with all that stands under them, become rows by day.
+"""Rollup: sessions that ended long ago become one row per UTC day, with their net charge.
 
-What was charged stays, to the millisecond and by session; what it was charged by goes. Measured use stays as
-it is.
+The charge of each session stays exact to the millisecond; its evidence is deleted. Measured use is not
+changed.
 """
 
 from collections.abc import Iterable
@@ -29,10 +29,10 @@ _ADD_ALL = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """What one batch did: how many sessions became how many rows; ``doubtful``: those that were left, because
-    their postings do not come to what a session can be charged. ``last_uid``: where the next batch begins
-    after; None where this was the last."""
+class RollupBatch:
+    """One batch: how many sessions became how many rows. ``doubtful``: sessions that were left because their
+    postings do not add up to a possible charge. ``last_uid``: where the next batch begins; None if this was
+    the last."""
 
     sessions: int
     rows: int
@@ -41,40 +41,40 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fold:
-    """One session's rows, and what they add to the totals by day beyond what its postings had."""
+class _Rollup:
+    """One session's rows, and their addition to the day totals beyond what its postings had added."""
 
     rows: tuple[RateInterval, ...]
     days: dict[int, int]
 
 
-def fold(connection: Connection, before_ms: int, now_ms: int, after_uid: str, most: int) -> Folded:
-    """Fold at most so many of the sessions that were over and settled before a moment, all in this
+def roll_up(connection: Connection, before_ms: int, now_ms: int, after_uid: str, most: int) -> RollupBatch:
+    """Roll up at most ``most`` sessions that were over and settled before ``before_ms``, all in this
     transaction."""
     found = _candidates(connection, before_ms, after_uid, most)
     postings = _postings(connection, [row.uid for row in found])
     folds, doubtful = {}, []
     for row in found:
-        each = _fold(postings.get(row.uid, []), row.rate_milli)
+        each = _roll_up(postings.get(row.uid, []), row.rate_milli)
         if each is None:
             doubtful.append(row.uid)
         elif each.rows or row.vanished_ms is not None or row.ended_ms == 0:
-            # A pod that ended and was charged nothing keeps its session: while it is listed, nothing else
-            # would tell that it had one. None is opened for a pod that is gone, or that never ran.
+            # A pod that ended without a charge keeps its session: while the pod is listed, nothing else
+            # records that it had one. A pod that is gone, or never ran, gets no session.
             folds[row.uid] = each
     if folds:
         _write(connection, {row.uid: row for row in found if row.uid in folds}, folds, now_ms)
     last = found[-1].uid if len(found) == most else None
-    return Folded(len(folds), sum(len(each.rows) for each in folds.values()), tuple(doubtful), last)
+    return RollupBatch(len(folds), sum(len(each.rows) for each in folds.values()), tuple(doubtful), last)
 
 
-def add_all_folded(connection: Connection) -> None:
-    """Add all folded rows to the totals by day, where they were imported and so never were postings here."""
+def add_all_rollups(connection: Connection) -> None:
+    """Add all rolled-up rows to the day totals: imported rows were never postings here."""
     connection.execute(_ADD_ALL)
 
 
 def _candidates(connection: Connection, before_ms: int, after_uid: str, most: int) -> list[Any]:
-    """Settled sessions whose pods have ended for so long, locked so that no settler opens them meanwhile."""
+    """Settled sessions whose pods ended long enough ago, locked so that no settler reopens them meanwhile."""
     columns = (SESSIONS.c[name] for name in ("uid", "rate_milli", "ended_ms", "vanished_ms", *_KEPT))
     ended = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
     statement = (
@@ -96,9 +96,9 @@ def _postings(connection: Connection, uids: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _fold(postings: list[Any], rate_milli: int) -> _Fold | None:
-    """The net of a session's postings, cut at each midnight; None where that is not what one session can be
-    charged: one time, at its own rate."""
+def _roll_up(postings: list[Any], rate_milli: int) -> _Rollup | None:
+    """The net charge of a session's postings, cut at each midnight. None if it is not a possible charge of
+    one session: one interval at its own rate."""
     net = runs(steps((each.from_ms, each.to_ms, each.rate_milli) for each in postings))
     is_sound = len(net) <= 1 and all(each.rate_milli == rate_milli for each in net)
     if not is_sound or sum(each.amount for each in net) != sum(each.amount for each in postings):
@@ -109,9 +109,9 @@ def _fold(postings: list[Any], rate_milli: int) -> _Fold | None:
         days[part.from_ms - part.from_ms % DAY_MS] = part.amount
     for each in postings:
         day_ms = each.from_ms - each.from_ms % DAY_MS
-        if each.to_ms <= day_ms + DAY_MS:  # longer ones, of the first release, are in no total
+        if each.to_ms <= day_ms + DAY_MS:  # longer ones, of the first release, are in no day total
             days[day_ms] = days.get(day_ms, 0) - each.amount
-    return _Fold(rows, {day_ms: amount for day_ms, amount in days.items() if amount})
+    return _Rollup(rows, {day_ms: amount for day_ms, amount in days.items() if amount})
 
 
 def _by_day(run: RateInterval) -> Iterable[RateInterval]:
@@ -122,7 +122,7 @@ def _by_day(run: RateInterval) -> Iterable[RateInterval]:
         from_ms = to_ms
 
 
-def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Fold], now_ms: int) -> None:
+def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Rollup], now_ms: int) -> None:
     uids = list(found)
     connection.execute(update(SESSIONS).where(SESSIONS.c.uid.in_(uids)).values(folded_ms=now_ms))
     rows = [
@@ -146,7 +146,9 @@ def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Fold
         for day_ms, amount in each.days.items()
     ]
     if added:
-        added.sort(key=lambda each: (each["namespace"], each["day_ms"]))  # the order of every other writer
+        added.sort(
+            key=lambda each: (each["namespace"], each["day_ms"])
+        )  # the same order as every other writer
         connection.execute(_ADD, added)
     for table in (HEARTBEATS, POSTINGS):
         connection.execute(delete(table).where(table.c.session_uid.in_(uids)))

@@ -1,4 +1,4 @@
-"""The one transaction that writes what a tick of the settler decided."""
+"""The one transaction that writes the decisions of a settler's tick."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -39,11 +39,11 @@ _EVIDENCE = (
 
 
 def apply(connection: Connection, changes: Changes) -> None:
-    """Write a tick's decisions. Raises on a posting, a grant or a session that is there already."""
+    """Write a tick's decisions. Raises if a posting, grant or session exists already."""
     insert_all(connection, ENTRIES, [_entry_row(each) for each in changes.entries])
     _write_sessions(connection, changes)
     _write_watermarks(connection, changes)
-    # In the order in which the totals by day are kept, or we and another writer may wait crosswise for them.
+    # In the order of the day totals; otherwise two writers could deadlock on them.
     postings = sorted(changes.postings, key=lambda each: (each.namespace, each.from_ms))
     insert_all(connection, POSTINGS, [_posting_row(each) for each in postings])
     insert_all(connection, GRANTS, [grant_row(each) for each in changes.grants])
@@ -61,7 +61,7 @@ def apply(connection: Connection, changes: Changes) -> None:
 
 
 def grant_row(grant: Grant) -> dict[str, Any]:
-    """A grant as its row."""
+    """A grant as a row."""
     return {
         "subject": grant.subject,
         "period_start_ms": grant.span.start_ms,
@@ -103,7 +103,7 @@ def _write_watermarks(connection: Connection, changes: Changes) -> None:
 
 
 def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
-    """The namespaces whose rate is another now; 0 where none wait any more."""
+    """The namespaces whose waiting rate changed; 0 if no pod waits any more."""
     connection.execute(_NO_LONGER, [{"b_name": name} for name in rates])
     rows = [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
     insert_all(connection, WAITING, rows)
@@ -121,6 +121,6 @@ def _posting_row(posting: Posting) -> dict[str, Any]:
 
 
 def _replace(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """The table's whole content anew; only for the small ones."""
+    """Replace the whole content of a small table."""
     connection.execute(delete(table))
     insert_all(connection, table, rows)

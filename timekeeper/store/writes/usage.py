@@ -1,4 +1,4 @@
-"""Measured use of sessions' cards by the hour, on disk."""
+"""Measured use of sessions' cards by the hour."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ TENANT = "tenant"
 
 Hour = tuple[str, int]  # a session's UID and the hour's beginning
 
-# The same words in both databases; rows in one order, so that two writers never wait for each other.
+# The same SQL on both databases. Rows come in one order, so two writers cannot deadlock.
 _ADD = text(
     "INSERT INTO figures (session_uid, hour_ms, source, covered_ms, used_milli_ms, memory_mib_ms)"
     " VALUES (:session_uid, :hour_ms, :source, :covered_ms, :used_milli_ms, :memory_mib_ms)"
@@ -24,7 +24,7 @@ _ADD = text(
 
 
 def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = TENANT) -> None:
-    """Add use to what is known of these hours already: one statement, however many there are."""
+    """Add use to these hours: one statement for any number."""
     rows = [
         {
             "session_uid": uid,
