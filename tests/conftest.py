@@ -32,6 +32,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)  # a process that is just ending may still write
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test's marker is its tier, and its tier is its folder: tests/<role>/{unit,ledger,process,cluster}."""
+    item.add_marker(item.path.parent.name)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

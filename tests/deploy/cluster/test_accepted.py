@@ -20,8 +20,6 @@ from tests.deploy.reading import (
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.policy import ineffective_fields
 
-pytestmark = pytest.mark.cluster
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _applied(control_plane: ControlPlane) -> None:

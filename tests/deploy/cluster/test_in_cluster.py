@@ -23,8 +23,6 @@ from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
 from tests.local.worlds import eventually
 
-pytestmark = pytest.mark.cluster
-
 # where the Kubernetes client looks in a pod; a process is told of another folder before it imports anything
 # else
 KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -22,8 +22,6 @@ from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of
 from tests.deploy.rights import Call, Right, granted, logged
 from timekeeper.core.budgets import reader as budgets
 
-pytestmark = pytest.mark.cluster
-
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: used in tests/scheduler_ext/test_preempting, by one that has the same role
 PREEMPTORS = {"bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods"))}

@@ -17,8 +17,6 @@ from deploy.local.stack import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
 from tests.local.worlds import eventually, get, pod
 
-pytestmark = pytest.mark.cluster
-
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/bursar-scheduler"
 
 

@@ -17,7 +17,7 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 # Notes what it sees in the pod's own volume, for the kubelet keeps no output of a run before; ends badly the
 # first time, and shows all the second.

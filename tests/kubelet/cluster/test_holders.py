@@ -18,7 +18,7 @@ from sidecar.node.values import NodeState, NvmlReading, PodState
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
 from tests.node.podresources_server import program
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 RESOURCE = "test.bursar.dev/card"  # not NVIDIA's name: the node stays one of ours for all other tests
 PLUGIN = "bursar-test.sock"

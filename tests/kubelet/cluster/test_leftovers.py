@@ -4,7 +4,7 @@ import pytest
 
 from tests.kubelet.left import Begun, Left
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_what_a_killed_node_left_is_gone_when_the_next_begins(killed_before: Left, begun: Begun) -> None:

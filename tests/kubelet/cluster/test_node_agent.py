@@ -18,7 +18,7 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_the_cards_that_nvml_shows_appear_on_the_node(world: World, agent: Agent) -> None:

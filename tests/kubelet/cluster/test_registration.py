@@ -16,7 +16,7 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 KNOWS = "Node was previously registered"
 

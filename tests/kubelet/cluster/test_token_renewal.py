@@ -25,7 +25,7 @@ from tests.kubelet.worlds import (
     status_of,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_200)]
 
 LIFE_S = 600  # the least that the API server gives
 LEEWAY_S = 60  # by which the timekeeper's clock may be behind: so long it asks the API server all the same

@@ -22,8 +22,6 @@ from deploy.local.folder import sweep
 from deploy.local.kwok_nodes import kwok_node
 from tests.local.worlds import NODES, eventually, get
 
-pytestmark = pytest.mark.cluster
-
 REPOSITORY = Path(__file__).parents[3]
 
 

@@ -11,8 +11,6 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.local.worlds import NODES, events, eventually, get, namespace, pod
 
-pytestmark = pytest.mark.cluster
-
 SIDECAR = {"name": "sidecar", "image": "example", "restartPolicy": "Always"}
 INIT = {"name": "init", "image": "example"}
 

@@ -6,15 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import webhook_service
 from deploy.local.identity import LocalAuthority, new_authority
 from tests.local.worlds import NAMESPACES, eventually, namespace, pod, server, tls
-
-pytestmark = pytest.mark.cluster
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 

@@ -30,8 +30,6 @@ from timekeeper.core.request.cards import decode_inventory
 
 __all__ = ["authority", "timekeeper"]
 
-pytestmark = pytest.mark.cluster
-
 MERGE = "application/merge-patch+json"
 ACCOUNT = "bursar-node"
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"

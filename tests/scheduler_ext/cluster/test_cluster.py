@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
@@ -17,8 +15,6 @@ from scheduler_ext.clients.events import REPORTER, Events
 from tests.scheduler_ext.clusters import World, decided, eventually, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
 from timekeeper.runtime.api_server import Api
-
-pytestmark = pytest.mark.cluster
 
 __all__ = ["extender", "plane", "world"]
 

@@ -16,8 +16,6 @@ from tests.scheduler_ext.readback import holds, taken
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 
-pytestmark = pytest.mark.cluster
-
 __all__ = ["plane"]
 
 Json = dict[str, Any]

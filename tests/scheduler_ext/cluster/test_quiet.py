@@ -17,8 +17,6 @@ from tests.webhook.worlds import entry, standings
 
 __all__ = ["extender", "plane", "world"]
 
-pytestmark = pytest.mark.cluster
-
 Json = dict[str, Any]
 
 DEBTORS = "/api/v1/namespaces/debtor/pods"

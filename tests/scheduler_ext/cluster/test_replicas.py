@@ -24,8 +24,6 @@ from tests.scheduler_ext.replicas import (
     said,
 )
 
-pytestmark = pytest.mark.cluster
-
 FITTING = 96  # of 30% each, on 32 cards
 
 

@@ -28,8 +28,6 @@ from tests.scheduler_ext.clusters import (
 from tests.scheduler_ext.history import History, complaints, watched
 from tests.scheduler_ext.processes import Process
 
-pytestmark = pytest.mark.cluster
-
 __all__ = ["extender", "plane", "world"]
 
 CARD_MIB = 16_000

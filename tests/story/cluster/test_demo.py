@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.demo import STEPS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "deploy.local", "demo"]

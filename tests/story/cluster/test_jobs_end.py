@@ -10,7 +10,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 Json = dict[str, Any]
 

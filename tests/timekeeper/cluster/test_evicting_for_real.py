@@ -19,7 +19,7 @@ from timekeeper.runtime.clock import now_ms
 from timekeeper.settler.evictions.evictor import Evictor, view_of
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 PODS = "/api/v1/namespaces/team-a/pods"
 PDBS = "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"

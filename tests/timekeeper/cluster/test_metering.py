@@ -26,8 +26,6 @@ from tests.local.worlds import NAMESPACES, NODES, eventually, get, namespace
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared
 
-pytestmark = pytest.mark.cluster
-
 Json = dict[str, Any]
 
 ROUNDS = 24

@@ -13,7 +13,7 @@ from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app
 from timekeeper.runtime.clock import now_ms
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 REPORT = {
     "version": 1,

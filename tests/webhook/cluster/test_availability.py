@@ -29,8 +29,6 @@ from tests.webhook.servers import wait_until
 from tests.webhook.worlds import half, plain
 from tests.worlds import Json
 
-pytestmark = pytest.mark.cluster
-
 CREATIONS = 100  # at the least, in each part of a replica's end and beginning
 
 

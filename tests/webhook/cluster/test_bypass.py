@@ -21,8 +21,6 @@ from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json
 from webhook.rules.denylist import names_devices, reaches_cards
 
-pytestmark = pytest.mark.cluster
-
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
 EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"

@@ -17,8 +17,6 @@ from tests.webhook.worlds import env
 from tests.worlds import Json
 from webhook.settings.settings import CONFIGURATION
 
-pytestmark = pytest.mark.cluster
-
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

@@ -27,8 +27,6 @@ from webhook.controller.plan import Pair, leaves
 from webhook.controller.run import certified
 from webhook.settings.settings import CONFIGURATION
 
-pytestmark = pytest.mark.cluster
-
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

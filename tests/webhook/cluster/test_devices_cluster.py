@@ -17,8 +17,6 @@ from tests.webhook.servers import wait_until
 from tests.webhook.worlds import half, plain
 from tests.worlds import Json, container, limits_of, pod
 
-pytestmark = pytest.mark.cluster
-
 POLICY, BINDINGS = "'bursar-written-once'", "'bursar-bindings'"
 EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"
 CARDS = {

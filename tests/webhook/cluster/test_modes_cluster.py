@@ -12,8 +12,6 @@ from tests.webhook.servers import wait_until
 from tests.webhook.worlds import entry, half, plain, standings
 from tests.worlds import Json, container
 
-pytestmark = pytest.mark.cluster
-
 RUNNER = "system:serviceaccount:ci:runner"
 FROM_MAP = [{"configMapRef": {"name": "m", "optional": True}}]
 

@@ -22,8 +22,6 @@ from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
 from webhook import rules
 
-pytestmark = pytest.mark.cluster
-
 MANIFESTS = ROOT / "deploy" / "manifests"
 PAGE = ROOT / "docs" / "bypass.md"
 

@@ -41,7 +41,7 @@ from webhook.controller.plan import leaves
 from webhook.controller.reading import certificates, is_issued_by
 from webhook.settings.settings import CONFIGURATION
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.timeout(420)
 
 ROTATIONS = 3
 CREATIONS = 50  # at the least, under each CA

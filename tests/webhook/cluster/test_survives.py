@@ -20,8 +20,6 @@ from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, sta
 from tests.worlds import Json
 from webhook.settings.settings import CONFIGURATION
 
-pytestmark = pytest.mark.cluster
-
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 

@@ -83,7 +83,7 @@ class Real:
 Server = Played | Real
 
 
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.cluster)])
+@pytest.fixture(params=["played", "real"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Each in turn."""
     if request.param == "played":

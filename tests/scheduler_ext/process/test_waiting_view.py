@@ -16,7 +16,7 @@ from scheduler_ext.verbs.last_decisions import (
     kind_of,
 )
 from tests.scheduler_ext.conftest import Running
-from tests.scheduler_ext.unit.test_view import waiting, world
+from tests.scheduler_ext.process.test_view import waiting, world
 from tests.scheduler_ext.worlds import asking, node, percent, request_of
 from tests.worlds import card, container
 
