@@ -1,18 +1,9 @@
-"""The timekeeper on PostgreSQL: the variant against the manifest it takes the place of, and against a real
-API server, with the rights that it has there and no others."""
+"""The timekeeper on PostgreSQL: the variant against the manifest that it replaces."""
 
-import time
-
-import pytest
-
-from deploy.local.cluster import ControlPlane
-from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, Json, container, documents, template, the
+from tests.deploy.reading import MANIFESTS, ROOT, Json, container, documents, template, the
 from timekeeper import settings
-from timekeeper.api_server import RefusedError, connect
-from timekeeper.settler.election import LEASE, Election
 
 VARIANT = ROOT / "deploy" / "postgresql"
-ACCOUNT = "bursar-timekeeper"
 
 
 def one(kind: str) -> Json:
@@ -87,27 +78,3 @@ def test_the_file_alone_has_one_replica_on_a_volume_of_one_pod() -> None:
 
     assert file["spec"]["replicas"] == 1
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
-
-
-@pytest.mark.cluster
-def test_the_api_server_takes_it_all_and_the_account_may_hold_its_lease_and_no_other(
-    control_plane: ControlPlane,
-) -> None:
-    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS), "-f", str(VARIANT))
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-    token = control_plane.api.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
-    api = connect(str(control_plane.kubeconfig(token, "settler")))
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-
-    first, second = (Election(api, NAMESPACE, name, 15_000, time.monotonic) for name in ("one", "two"))
-    assert (first.looks(), second.looks(), first.looks()) == (True, False, True)
-    assert control_plane.api.call("GET", f"{leases}/{LEASE}")["spec"]["holderIdentity"] == "one"
-    first.give_back()
-    assert (second.looks(), first.looks()) == (True, False)
-
-    with pytest.raises(RefusedError, match="403"):
-        api.get(f"{leases}/bursar-certificates")
-    with pytest.raises(RefusedError, match="403"):
-        api.get(leases)

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sidecar.node.kubelet import grpc, hpack, podresources
 from sidecar.node.state import plugin_devices
 from sidecar.node.state.plugin_devices import PluginDevices
-from tests.node.podresources_server import Kubelet, pod_json, serving
 
 GPU = "nvidia.com/gpu"
 # RFC 7541, C.4.1 to C.4.3 and C.6.1: texts and their Huffman codes
@@ -27,89 +26,6 @@ HUFFMAN = {
     "Mon, 21 Oct 2013 20:13:21 GMT": "d07abe941054d444a8200595040b8166e082a62d1bff",
     "https://www.example.com": "9d29ad171863c78f0b97c8e9ae82ae43d3",
 }
-
-
-@pytest.fixture(scope="module")
-def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
-    with serving(tmp_path_factory.mktemp("kubelet")) as running:
-        yield running
-
-
-@pytest.mark.cluster
-def test_the_kubelet_tells_which_pod_has_which_device(kubelet: Kubelet) -> None:
-    kubelet.has(
-        ("team-a", "train-0", {GPU: ["GPU-1", "GPU-2"], "rdma/hca": ["mlx5_0"]}),
-        ("team-b", "web", {}),
-        ("team-b", "ünï", {GPU: ["GPU-3::1"]}),
-    )
-
-    assert podresources.listed(kubelet.socket) == (
-        PluginDevices("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"), ("rdma/hca", "mlx5_0"))),
-        PluginDevices("team-b", "ünï", ((GPU, "GPU-3::1"),)),
-    )
-
-
-@pytest.mark.cluster
-def test_a_node_without_pods_has_an_empty_answer(kubelet: Kubelet) -> None:
-    kubelet.has()
-
-    assert podresources.listed(kubelet.socket) == ()
-
-
-@pytest.mark.cluster
-def test_devices_of_several_containers_and_groups_are_all_told_once(kubelet: Kubelet) -> None:
-    pod = pod_json("team-a", "train-0", {GPU: ["GPU-1"]})
-    group = {"resourceName": GPU, "deviceIds": ["GPU-2"]}
-    pod["containers"].append({"name": "other", "devices": [group, group]})
-    kubelet.answer({"podResources": [pod]})
-
-    assert podresources.listed(kubelet.socket) == (
-        PluginDevices("team-a", "train-0", ((GPU, "GPU-1"), (GPU, "GPU-2"))),
-    )
-
-
-@pytest.mark.cluster
-def test_an_answer_of_many_frames_is_read_whole(kubelet: Kubelet) -> None:
-    kubelet.has(*(("team-a", f"pod-{number}", {GPU: [f"GPU-{number}"]}) for number in range(5_000)))
-
-    found = podresources.listed(kubelet.socket)
-
-    assert found == tuple(PluginDevices("team-a", f"pod-{n}", ((GPU, f"GPU-{n}"),)) for n in range(5_000))
-
-
-@pytest.mark.cluster
-def test_an_answer_beyond_the_bound_is_refused(kubelet: Kubelet) -> None:
-    kubelet.has(("team-a", "train-0", {GPU: ["x" * grpc.MOST_MESSAGE]}))
-
-    with pytest.raises(grpc.CallFailed, match="longer than 4194304 bytes"):
-        podresources.listed(kubelet.socket)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(("code", "said"), [(8, "rate limited: rate limit exceeded"), (12, "x"), (16, "")])
-def test_a_refusal_is_told_with_the_kubelets_own_words(kubelet: Kubelet, code: int, said: str) -> None:
-    kubelet.answer({"fail": code, "message": said})
-
-    with pytest.raises(grpc.CallFailed, match=said or f"gRPC status {code}") as failed:
-        podresources.listed(kubelet.socket)
-
-    assert failed.value.status == code
-
-
-@pytest.mark.cluster
-def test_a_method_that_the_kubelet_does_not_know_is_told(kubelet: Kubelet) -> None:
-    with pytest.raises(grpc.CallFailed, match="unknown method") as failed:
-        grpc.call(kubelet.socket, "/v1.PodResourcesLister/Nothing")
-
-    assert failed.value.status == 12
-
-
-@pytest.mark.cluster
-def test_a_kubelet_that_hangs_is_left_after_the_time(kubelet: Kubelet) -> None:
-    kubelet.answer({"hang": True})
-
-    with pytest.raises(grpc.CallFailed, match=r"no answer within 0\.3 s"):
-        podresources.listed(kubelet.socket, timeout_s=0.3)
 
 
 def test_a_socket_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
 """Who really holds what, on a node made of folders: its /proc, its cgroups, its kubelet's socket."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.node.holder_survey import KUBELET_AGAIN_MS, RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
+from sidecar.node.holder_survey import RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state.overuse import AgentEvent
 from sidecar.node.values import GPUProcess, NodeState, NvmlReading, PodState
-from tests.node.podresources_server import Kubelet, serving
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 TRAIN, WEB = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8", "b4e8e0dc-caf3-4a43-bf50-f84ef5ef7a8f"
@@ -104,12 +102,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.fixture
-def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
-    with serving(tmp_path) as running:
-        yield running
-
-
 def test_the_pods_on_the_cards_are_told(world: World) -> None:
     assert world.look() == {
         "version": 1,
@@ -152,48 +144,6 @@ def test_cgroups_that_cannot_be_read_are_said_once_and_take_nobody_off(world: Wo
     assert [(event, pairs["what"]) for event, pairs in world.said] == [
         ("not-seen", "cgroups"),
         ("seen-again", "cgroups"),
-    ]
-
-
-@pytest.mark.cluster
-def test_where_a_plugin_picks_the_cards_the_kubelet_is_asked(tmp_path: Path, kubelet: Kubelet) -> None:
-    (tmp_path / "config.toml").touch()
-    world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
-    kubelet.has(("team-a", "web", {GPU: ["GPU-2"]}), ("team-a", "train", {GPU: ["GPU-1"]}))
-
-    assert world.look()["pods"] == {TRAIN: ["GPU-1"], WEB: ["GPU-2"]}
-
-
-@pytest.mark.cluster
-def test_until_the_kubelet_has_answered_nothing_is_known(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").touch()
-    world = World(tmp_path, ((GPU, "2"),), str(tmp_path / "kubelet.sock"))
-    before = world.look()
-    with serving(tmp_path) as kubelet:
-        kubelet.has(("team-a", "web", {GPU: ["GPU-2"]}))
-        at_once = world.look(after_ms=KUBELET_AGAIN_MS - 1)
-        later = world.look(after_ms=1)
-    away = world.look()
-
-    assert (before["known"], before["pods"]) == (False, {})
-    assert not at_once["known"], "it is left alone for a while"
-    assert (later["known"], later["pods"]) == (True, {WEB: ["GPU-2"]})
-    assert (away["known"], away["pods"]) == (True, {WEB: ["GPU-2"]})
-    assert [event for event, _ in world.said] == ["not-seen", "seen-again", "not-seen"]
-
-
-@pytest.mark.cluster
-def test_a_device_that_is_no_card_of_the_inventory_is_said(tmp_path: Path, kubelet: Kubelet) -> None:
-    (tmp_path / "config.toml").touch()
-    world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
-    kubelet.has(("team-a", "web", {GPU: ["GPU-9"]}))
-    world.look()
-    kubelet.has()
-    world.look()
-
-    assert [pairs for _, pairs in world.said] == [
-        {"what": "devices", "reason": "not in the inventory: team-a/web has GPU-9"},
-        {"what": "devices"},
     ]
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.cluster import ControlPlane
-from tests.webhook.clusters import MANIFESTS, Registered
-from tests.webhook.servers import ROOT, environment, wait_until
+from tests.webhook.clusters import MANIFESTS
+from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.reader import EntryError, read_entry
@@ -259,81 +257,6 @@ def test_the_manifest_is_what_the_code_generates() -> None:
 
 
 # on a real API server
-
-
-@pytest.fixture(scope="module")
-def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
-    """The webhook, registered."""
-    with Registered(control_plane, tmp_path_factory.mktemp("configmaps")) as made:
-        yield made
-
-
-def apply(world: Registered, written: Json) -> tuple[int, str]:
-    """kubectl apply --server-side: exit code and stderr."""
-    return world.said("apply", "--server-side", "-f", "-", input=orjson.dumps(written).decode())
-
-
-@pytest.mark.cluster
-def test_kubectl_apply_of_a_mistake_is_refused_and_a_good_one_is_stored(world: Registered) -> None:
-    code, said = apply(world, config_map({"team-a": BAD}))
-
-    assert code == 1
-    assert f'admission webhook "budgets.bursar.dev" denied the request: {SENTENCE}' in said
-    assert apply(world, config_map({"team-a": GOOD}))[0] == 0
-    patch = orjson.dumps({"data": {"team-a": BAD}}).decode()
-    code, said = world.said(
-        "patch", "-n", "bursar-system", "configmap", "bursar-budgets", "--type", "merge", "-p", patch
-    )
-    assert (code, SENTENCE in said) == (1, True)
-
-
-@pytest.mark.cluster
-def test_a_labelled_config_map_is_reviewed_also_without_a_name_yet(world: Registered) -> None:
-    labels = {"bursar.dev/budgets": "true"}
-    named = config_map({"team-a": BAD}, "more-budgets", labels=labels)
-    generated = config_map({"team-a": BAD}, labels=labels, generateName="more-")
-    del generated["metadata"]["name"]
-
-    for written in (named, generated):
-        code, said = world.said("create", "-f", "-", input=orjson.dumps(written).decode())
-        assert (code, SENTENCE in said) == (1, True)
-
-
-@pytest.mark.cluster
-def test_other_config_maps_and_other_namespaces_do_not_come_to_us(world: Registered) -> None:
-    elsewhere = config_map({"team-a": BAD})
-    elsewhere["metadata"]["namespace"] = "team-a"
-
-    assert apply(world, config_map({"team-a": BAD}, "other"))[0] == 0
-    assert apply(world, config_map({"team-a": BAD}, "labelled", labels={"a": "b"}))[0] == 0
-    assert apply(world, elsewhere)[0] == 0
-
-    assert "name=other" not in world.webhook.log()
-    assert "name=labelled" not in world.webhook.log()
-    assert "webhook=budgets verdict=refused namespace=team-a" not in world.webhook.log()
-
-
-@pytest.mark.cluster
-def test_an_old_mistake_blocks_no_other_key_and_the_budgets_can_be_deleted_while_we_are_down(
-    world: Registered,
-) -> None:
-    probe = config_map({"x": BAD}, "probe", labels={"bursar.dev/budgets": "true"})
-    world.unregister()
-    wait_until(lambda: not world.denies(probe), "the webhook not to be asked")
-    assert apply(world, config_map({"team-a": BAD}))[0] == 0
-    world.register()
-    wait_until(lambda: world.denies(probe), "the webhook to be asked")
-
-    code, said = apply(world, config_map({"team-a": BAD, "team-b": GOOD}))
-
-    assert code == 0
-    assert (
-        "Warning: wrong before and unchanged, so the last good entry stays in force: team-a, line 2" in said
-    )
-    world.register(at="https://127.0.0.1:1")
-    wait_until(lambda: not world.denies(probe), "the webhook not to be asked")
-    world.kubectl("delete", "-n", "bursar-system", "configmap", "bursar-budgets")
-    world.register()
 
 
 def test_the_samples_pass() -> None:

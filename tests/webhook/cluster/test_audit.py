@@ -1,0 +1,200 @@
+"""``python -m webhook audit`` of a real cluster: what runs already, by today's rules."""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from tests.webhook.cluster.test_templates import TRAINING
+from tests.webhook.clusters import Cluster as Clustered
+from tests.webhook.process.test_audit import audit, kubeconfig
+from tests.webhook.process.test_templates import BAD, GOOD, template, workload
+from tests.webhook.servers import wait_until
+from tests.webhook.worlds import half
+from tests.worlds import Json, container
+from webhook.audit.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane) -> Clustered:
+    """A cluster that ran GPU pods long before Bursar, which is not registered in it yet."""
+    made = Clustered(control_plane)
+    made.kubectl("apply", "-f", "-", input=json.dumps(TRAINING))
+    made.kubectl("wait", "--for=condition=Established", "crd/trainings.example.org", "--timeout=30s")
+    broken = template(container(gpu_percent="150"), nodeName="n1", automountServiceAccountToken=False)
+    deployment = workload("Deployment", broken, name="wrong")
+    deployment["spec"]["replicas"] = 3
+    finished = workload("Job", BAD, name="suspended")
+    finished["spec"]["suspend"] = True
+    training = {
+        "apiVersion": "example.org/v1",
+        "kind": "Training",
+        "metadata": {"name": "t"},
+        "spec": {"workers": [{"template": BAD}]},
+    }
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template(one, **spec)["spec"]}
+        for name, one, spec in (
+            ("ungoverned", half(), {"nodeName": "n1"}),
+            ("waiting", half(), {}),
+            ("web", {"name": "web", "image": "x"}, {"nodeName": "n1"}),
+            ("slow", half(), {"terminationGracePeriodSeconds": 7200}),
+        )
+    ]
+    assert made.apply(deployment, finished, training, workload("CronJob", GOOD, name="fine"), *pods) == (
+        0,
+        "",
+    )
+    system = {"metadata": {"name": "device-plugin"}, "spec": template(half(), nodeName="n1")["spec"]}
+    control_plane.api.call("POST", "/api/v1/namespaces/kube-system/pods", system)
+    wait_until(lambda: len(pods_of(made)) == 7, "the deployment's pods")
+    return made
+
+
+def pods_of(world: Clustered) -> list[Json]:
+    """The pods of team-a."""
+    return list(world.get("/api/v1/namespaces/team-a/pods")["items"])
+
+
+def reader(world: Clustered, folder: Path) -> Path:
+    """The kubeconfig of a service account that may list pods and workloads, and nothing else."""
+    rules = [
+        {"apiGroups": [""], "resources": ["pods", "replicationcontrollers"], "verbs": ["get", "list"]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments", "statefulsets", "daemonsets", "replicasets"],
+            "verbs": ["get", "list"],
+        },
+        {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": ["get", "list"]},
+    ]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
+    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": "auditor"}}))
+    world.said("create", "serviceaccount", "-n", "default", "auditor")
+    world.said(
+        "create", "clusterrolebinding", "auditor", "--clusterrole=auditor", "--serviceaccount=default:auditor"
+    )
+    token = world.kubectl("create", "token", "-n", "default", "auditor").strip()
+    path = kubeconfig(folder, world.cp.url, token=token)
+    written = yaml.safe_load(path.read_text())
+    ca = base64.b64encode(world.cp.ca_file.read_bytes()).decode()
+    written["clusters"][0]["cluster"]["certificate-authority-data"] = ca
+    path.write_text(yaml.safe_dump(written))
+    return path
+
+
+def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tmp_path: Path) -> None:
+    done = audit("--kubeconfig", str(reader(world, tmp_path)), "-o", "json")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "bursar-webhook audit: namespaces exempt by label are looked into too: cannot "
+    )
+    assert len(done.stderr.splitlines()) == 1
+    found = json.loads(done.stdout)
+    assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
+        *[("Pod", "ungoverned")] * 3,
+        *[("Pod", "would-be-refused")] * 3,
+    ]
+    assert sorted((each["kind"], each["name"], each["finding"]) for each in found if not each["owner"]) == [
+        ("Deployment", "wrong", "would-be-refused"),
+        ("Job", "suspended", "would-be-refused"),
+        ("Pod", "slow", "would-be-refused"),
+        ("Pod", "ungoverned", "ungoverned"),
+    ]
+    assert {each["node"] for each in found if each["finding"] == "ungoverned"} == {"n1"}
+    (deployment,) = (each for each in found if each["kind"] == "Deployment")
+    assert [(each["rule"], each["path"]) for each in deployment["violations"]] == [
+        ("share-range", "spec.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"),
+        ("node-name", "spec.template.spec.nodeName"),
+    ]
+
+
+def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:
+    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig))
+
+    lines = done.stdout.splitlines()
+    together = [line for line in lines if " and 2 more of ReplicaSet/wrong-" in line]
+    assert done.returncode == 1
+    assert len(together) == 2
+    assert lines[-1] == "6 would be refused, 4 holds GPUs ungoverned"
+
+
+def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp_path: Path) -> None:
+    own = ("--template-path", "example.org/Training=spec.workers.*.template")
+    admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json")
+
+    found = json.loads(audit(*admin, *own).stdout)
+    none = audit(*admin, *own, "--namespace", "team-b")
+    absent = audit(*admin, "--namespace", "team-b", "--template-path", "example.org/Nothing=spec.template")
+
+    assert [each["violations"][0]["path"] for each in found if each["kind"] == "Training"] == [
+        "spec.workers[0].template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+    ]
+    assert (none.returncode, none.stdout, none.stderr) == (0, "[]\n", "")
+    assert (absent.returncode, absent.stdout) == (2, "[]\n")
+    assert absent.stderr == "bursar-webhook audit: the cluster has no kind Nothing\n"
+
+
+def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
+    budgets = (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bursar-budgets}\n"
+        'data:\n  _settings: "rules: {grace-period: warn}"\n'
+    )
+
+    done = audit(
+        *("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json", "--budgets", "-"), input=budgets
+    )
+
+    assert [each["finding"] for each in json.loads(done.stdout) if each["name"] == "slow"] == [
+        "would-be-warned"
+    ]
+
+
+def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
+    path = reader(world, tmp_path)
+    blind = {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
+    world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))
+
+    def told() -> "subprocess.CompletedProcess[str]":
+        return audit("--kubeconfig", str(path), "-o", "json")
+
+    wait_until(lambda: told().returncode == 2, "the rights to be gone")
+    done = told()
+
+    assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
+    assert len(done.stderr.splitlines()) == 1 + 7
+    assert (
+        'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
+    )
+
+
+def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
+    world.kubectl("create", "namespace", "node-tools")
+    taken = {"metadata": {"name": "agent"}, "spec": template(half(), nodeName="n1")["spec"]}
+    world.cp.api.call("POST", "/api/v1/namespaces/node-tools/pods", taken)
+    admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "node-tools", "-o", "json")
+
+    before = audit(*admin)
+    world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt=true")
+    after = audit(*admin)
+
+    assert [each["finding"] for each in json.loads(before.stdout)] == ["ungoverned"]
+    assert (after.returncode, after.stdout, after.stderr) == (0, "[]\n", "")
+
+
+def test_kubectls_own_file_is_used_where_no_other_is_named(world: Clustered) -> None:
+    done = audit("-o", "json", "--namespace", "team-b", KUBECONFIG=str(world.cp.admin_kubeconfig))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
+    few = list(Cluster(world.cp.admin_kubeconfig, page=2).objects("/api/v1/namespaces/team-a/pods"))
+    all_at_once = list(Cluster(world.cp.admin_kubeconfig).objects("/api/v1/namespaces/team-a/pods"))
+
+    assert [each["metadata"]["uid"] for each in few] == [each["metadata"]["uid"] for each in all_at_once]
+    assert len(few) == 7
