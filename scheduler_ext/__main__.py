@@ -9,11 +9,13 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("bursar-extender: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from scheduler_ext import settings
+from timekeeper.runtime.log import configure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is told to end; 0 in order, 2 for settings or an address that cannot be served."""
     wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
+    configure("extender", wanted.log_format)
     from scheduler_ext.server import CannotServeError, serve
     from timekeeper.runtime.api_server import NoConfigurationError
 

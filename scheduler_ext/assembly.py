@@ -4,7 +4,6 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import TypeVar
 
 from flask import Flask
 
-from scheduler_ext import log
 from scheduler_ext.binding.binder import FOLLOWS, Binder
 from scheduler_ext.cache import pdb_cache
 from scheduler_ext.cache.cluster_cache import ClusterCache
@@ -48,6 +46,7 @@ from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from scheduler_ext.waiting.order import Waiter
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.log import Log, log, log_exception
 
 V = TypeVar("V")
 
@@ -77,7 +76,7 @@ class Extender:
         self,
         settings: Settings,
         api: Api,
-        say: log.Log = log.to_stderr,
+        say: Log = log,
         die: Callable[[int], object] = os._exit,
         complete: Callable[[], object] = lambda: None,
     ) -> None:
@@ -95,7 +94,7 @@ class Extender:
             settings.policy,
             self.standings,
             self._measured(),
-            lambda why: say("policy", asked="load", acts_as="fragmentation", why=why),
+            lambda why: say("policy", level="warning", asked="load", acts_as="fragmentation", why=why),
         )
         self.leadership = leadership(settings, api, self.cache, say, self._seed)
         self.binder = Binder(
@@ -275,9 +274,9 @@ class Extender:
         and starts anew from the objects."""
         try:
             work()
-        except BaseException:
-            self._say("died", thread=name)
-            traceback.print_exc()
+        except BaseException as error:
+            self._say("died", level="error", thread=name)
+            log_exception("uncaught", error, thread=name)
             self._die(1)
 
     def _silent_s(self) -> dict[str, float]:
@@ -311,7 +310,7 @@ class Extender:
 
 
 def leadership(
-    settings: Settings, api: Api, cache: ClusterCache, say: log.Log, led: Callable[[], object]
+    settings: Settings, api: Api, cache: ClusterCache, say: Log, led: Callable[[], object]
 ) -> Leadership:
     """How this replica comes to lead, by its settings."""
     wanted = settings.election

@@ -8,10 +8,11 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from scheduler_ext import log
 from scheduler_ext.serving.worker import ConnectionWorker
 from scheduler_ext.settings import Settings
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.log import log
+from timekeeper.runtime.server_log import ServerLogger
 
 COLLECT_AFTER = 50_000  # new objects; values in the books have no cycles, so there is little to collect
 
@@ -61,6 +62,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "threads": self._settings.threads,
             "proc_name": "bursar-extender",
             "loglevel": "warning",
+            "logger_class": ServerLogger,
             "graceful_timeout": 5,
             "timeout": 60,
             "control_socket_disable": True,
@@ -83,7 +85,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         self._stop()
 
     def _ready(self, _arbiter: object) -> None:
-        log.to_stderr("serving", address=f"{self._settings.host}:{self._settings.port}")
+        log("serving", address=f"{self._settings.host}:{self._settings.port}")
 
 
 def _nothing() -> None:

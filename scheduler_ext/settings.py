@@ -15,6 +15,7 @@ from typing import NoReturn
 from scheduler_ext.model.reservation import MOST_MS
 from timekeeper.core import names
 from timekeeper.core.request.request import POLICIES
+from timekeeper.runtime.flags import add_log_format
 
 ELECTIONS = ("none", "scheduler", "lease")
 
@@ -83,6 +84,7 @@ class Settings:
     timekeeper: Timekeeper | None = None
     preempting: Preempting = Preempting()
     most_offered: int = 0
+    log_format: str = "logfmt"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -124,6 +126,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         timekeeper=_timekeeper(given) if given.timekeeper_url else None,
         preempting=Preempting(given.most_preemptions, given.hold_cards, given.pdb_grace),
         most_offered=given.most_offered,
+        log_format=given.log_format,
     )
 
 
@@ -172,6 +175,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         )
 
     _own_flags(add)
+    add_log_format(parser, environment)
     _election_flags(add)
     _standings_flags(add)
     _preemption_flags(add)

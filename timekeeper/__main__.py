@@ -9,6 +9,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from timekeeper.runtime import parent_death
+from timekeeper.runtime.log import configure
 from timekeeper.settings import AUDITING, Settings, UnusableError, read
 
 
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command until its end; 2, with a sentence, where the settings are wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     settings = read(given, os.environ)
+    configure("settler" if settings.command == "settle" else "timekeeper", settings.log_format)
     try:
         return _run(settings, given)
     except UnusableError as error:

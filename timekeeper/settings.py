@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from timekeeper.core import __version__
 from timekeeper.core.names import AUDIENCE, NAMESPACE
+from timekeeper.runtime.flags import add_log_format
 
 # The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
 FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -77,6 +78,7 @@ class Settings:
     older_than_ms: int = 0
     retain_ms: int = 0
     holder: str = ""
+    log_format: str = "logfmt"
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -124,6 +126,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="of export, import and backup")
     parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     _add_flags(parser, environment)
+    add_log_format(parser, environment)
     # what a supervisor tells its children
     parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)

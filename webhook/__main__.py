@@ -9,6 +9,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
+from timekeeper.runtime.log import configure
 from webhook.settings import settings
 
 COMMANDS = ("serve", "certificates", "review", "audit")
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: Sequence[str]) -> int:
     wanted = settings.read(arguments, os.environ)
+    configure("webhook", wanted.log_format)
     from webhook.server.gunicorn_app import CannotServeError, serve
 
     try:
@@ -40,6 +42,7 @@ def _serve(arguments: Sequence[str]) -> int:
 
 def _certificates(arguments: Sequence[str]) -> int:
     wanted = settings.read_certificates(arguments, os.environ)
+    configure("certificates", wanted.log_format)
     # a server must never load these: they bring the Kubernetes client and its memory
     from webhook.controller.run import CannotRunError, run
 

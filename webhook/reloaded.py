@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from webhook.log import Log
+from timekeeper.runtime.log import Log
 
 T = TypeVar("T")
 
@@ -46,7 +46,9 @@ class Reloaded(Generic[T]):
             self._value, self._loaded = self._load(), present
         except (OSError, ValueError) as error:
             if present != self._failed:
-                self._log("not-loaded", files=" ".join(map(str, self._paths)), error=str(error))
+                self._log(
+                    "not-loaded", level="error", files=" ".join(map(str, self._paths)), error=str(error)
+                )
             self._failed = present
         else:
             self._log("loaded", files=" ".join(map(str, self._paths)))

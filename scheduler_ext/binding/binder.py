@@ -25,7 +25,6 @@ from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import Seat, without_seat
@@ -33,6 +32,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
+from timekeeper.runtime.log import Log
 
 MOST_SENT = 4  # times that a Binding is sent, each after a look that found the pod unbound
 LEAST_S = 0.05  # less time than this is not worth another call
@@ -308,7 +308,7 @@ class Binder:
             self._log("settled", pod=seat.full_name, uid=uid, gone=why)
             return
         self._cache.postpone(uid)
-        self._log("unsettled", pod=seat.full_name, uid=uid, error=why)
+        self._log("unsettled", level="warning", pod=seat.full_name, uid=uid, error=why)
 
     def _call(
         self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.log import Log
 from scheduler_ext.model.leader_mark import Mark, read_mark
 from scheduler_ext.model.node import Facts, read_node
 from scheduler_ext.model.pod import Other, Pod, read_any
@@ -19,6 +18,7 @@ from timekeeper.core.kube.reflector import (
     reflect,
 )
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.log import Log
 
 V = TypeVar("V")
 
@@ -102,7 +102,7 @@ def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[
 def book(kind: Kind[V], event: WatchEvent, heard: Callable[[], None], log: Log) -> None:
     """One event goes into the books."""
     if isinstance(event, WatchFailed):
-        log("unheard", path=kind.path, error=event.sentence)
+        log("unheard", level="warning", path=kind.path, error=event.sentence)
         return
     heard()
     if isinstance(event, ObjectsListed):

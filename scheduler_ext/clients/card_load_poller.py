@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 
 from scheduler_ext.clients.asking import FAILURES, Asking
-from scheduler_ext.log import Log
 from scheduler_ext.scoring.load import Figures
 from scheduler_ext.settings import Timekeeper
+from timekeeper.runtime.log import Log
 
 PATH = "/v1/nodeusage"
 # With each new figure every node is weighed anew for the pods that go by it, so not each second.
@@ -79,7 +79,10 @@ class Measuring:
         except FAILURES as error:
             trouble = f"{type(error).__name__}: {error}"
         if trouble != self._last_trouble:
-            self._log("usage-unheard" if trouble else "usage-heard", error=trouble or "none")
+            if trouble:
+                self._log("usage-unheard", level="warning", error=trouble)
+            else:
+                self._log("usage-heard")
         self._last_trouble = trouble
         age_s = -1.0 if self._heard_ms is None else (self._now_ms() - self._heard_ms) / 1000
         self._polled("failed" if trouble else "heard", age_s)

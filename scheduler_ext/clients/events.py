@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from scheduler_ext.log import Log
 from timekeeper.core import names
 from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.log import Log
 
 Kind = Literal["Normal", "Warning"]
 
@@ -131,7 +131,7 @@ class Events:
                 break
             stop.wait(RETRY_S)
         self._count("failed")
-        self._log("untold", about=event.about["name"], reason=event.reason, error=why)
+        self._log("untold", level="warning", about=event.about["name"], reason=event.reason, error=why)
 
     def _count(self, result: str) -> None:
         with self._lock:

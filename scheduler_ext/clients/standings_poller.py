@@ -6,10 +6,10 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_ext.clients.asking import FAILURES, Asking
-from scheduler_ext.log import Log
 from scheduler_ext.model.standing import UNHEARD, Standings
 from scheduler_ext.model.standing_table import Table, decode, standings_at, still_good
 from scheduler_ext.settings import Timekeeper
+from timekeeper.runtime.log import Log
 
 PATH = "/v1/standings"
 POLL_EVERY_S = 1.0
@@ -78,7 +78,10 @@ class Poller:
         except FAILURES as error:
             trouble = f"{type(error).__name__}: {error}"
         if trouble != self._last_trouble:
-            self._log("standings-unheard" if trouble else "standings-heard", error=trouble or "none")
+            if trouble:
+                self._log("standings-unheard", level="warning", error=trouble)
+            else:
+                self._log("standings-heard")
         self._last_trouble = trouble
         age_s = -1.0 if self._table is None else (self._now_ms() - self._table.heard_ms) / 1000
         self._polled("failed" if trouble else "heard", age_s)

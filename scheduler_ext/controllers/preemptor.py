@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go
-from scheduler_ext.log import Log
 from scheduler_ext.model.pdb import Disruptions
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Reservation
@@ -42,6 +41,7 @@ from scheduler_ext.snapshot.node_info import Node
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import Waiter
 from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.log import Log
 
 TICK_S = 0.1
 RETRY_S = 1.0
@@ -198,7 +198,9 @@ class Preemptor:
 
     def _put_off(self, course: Course, victim: Pod, said: str) -> None:
         course.put_off(self._world.seconds() + RETRY_S)
-        self._world.log("stays", pod=victim.full_name, uid=victim.uid, why=said, by=course.pod.full_name)
+        self._world.log(
+            "stays", level="warning", pod=victim.full_name, uid=victim.uid, why=said, by=course.pod.full_name
+        )
 
     def _let_go(self, pod: Pod, course: Course, reason: str, why: str) -> None:
         if not course.may_ask(self._world.seconds()):

@@ -20,7 +20,6 @@ from itertools import chain, islice
 
 from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
-from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, Standings
 from scheduler_ext.scoring.policy import Policy
@@ -29,6 +28,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import ANYWHERE, Waiter, first_that_fits, next_to_wake, turn
 from scheduler_ext.waiting.waiting_queue import Turns
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
+from timekeeper.runtime.log import Log
 
 # kube-scheduler often hears of a freed card when we do, and tries by itself: let it
 FIRST_LOOK_S = 0.03

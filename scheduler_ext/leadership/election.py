@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from scheduler_ext.log import Log
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
 LOOKS = 5  # so many looks at the Lease while it lasts
@@ -150,5 +150,7 @@ class OwnLease:
 
     def _failed(self, reply: Reply) -> str:
         why = reply.message if isinstance(reply, Answered) else reply.why
-        self._log("lease-unreached", lease=f"{self._place.namespace}/{self._place.name}", error=why)
+        self._log(
+            "lease-unreached", level="warning", lease=f"{self._place.namespace}/{self._place.name}", error=why
+        )
         return why

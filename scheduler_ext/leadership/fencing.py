@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
-from scheduler_ext.log import Log
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
+from timekeeper.runtime.log import Log
 
 Touch = Callable[[Sequence[Pod], str], list[Pod]]
 Each = Callable[[Callable[[Pod], str], Iterable[Pod]], Iterable[str]]
@@ -60,9 +60,21 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
         whys = side_by_side(lambda pod: touched(pod, word), pods)
         undone = [(pod, why) for pod, why in zip(pods, whys, strict=True) if why]
         if undone:
-            log("untouched", pods=len(undone), first=undone[0][0].full_name, error=undone[0][1])
+            log(
+                "untouched",
+                level="warning",
+                pods=len(undone),
+                first=undone[0][0].full_name,
+                error=undone[0][1],
+            )
         for pod in [pod for pod, why in undone if TOO_LARGE in why]:
-            log("too-large", pod=pod.full_name, uid=pod.uid, why="it keeps every extender from binding")
+            log(
+                "too-large",
+                level="error",
+                pod=pod.full_name,
+                uid=pod.uid,
+                why="it keeps every extender from binding",
+            )
         return [pod for pod, _ in undone]
 
     return touch
@@ -79,7 +91,7 @@ def marker(api: Api, namespace: str, name: str, log: Log) -> Callable[[str], boo
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if isinstance(reply, Answered) and reply.status == 200:
             return True
-        log("unmarked", error=reply.message if isinstance(reply, Answered) else reply.why)
+        log("unmarked", level="warning", error=reply.message if isinstance(reply, Answered) else reply.why)
         return False
 
     return mark

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scheduler_ext.clients.events import Events
-from scheduler_ext.log import Log
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Node
+from timekeeper.runtime.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Closures:
         for each in closures(nodes, seen) if nodes is not seen else ():
             said = each.sentence()
             if each.word:
-                self._log("closed", node=each.node, why=said)
+                self._log("closed", level="warning", node=each.node, why=said)
                 self._events.post_on_node(each.node, "CardsClosed", said, "Warning")
             else:
                 self._log("opened", node=each.node)

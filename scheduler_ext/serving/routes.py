@@ -7,7 +7,6 @@ from http import HTTPStatus
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from scheduler_ext.log import Log
 from scheduler_ext.reports.metrics import Metrics
 from scheduler_ext.serving.connection import Calls, Said
 from scheduler_ext.serving.read_routes import Pages, register, said
@@ -15,6 +14,7 @@ from scheduler_ext.verbs import protocol as wire
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core.request.request import mapping
+from timekeeper.runtime.log import Log
 
 Answer = tuple[
     bytes, str, dict[str, object]
@@ -62,12 +62,12 @@ def _answered(verb: str, answer: Callable[[bytes], Answer], body: bytes, metrics
         text, result, fields = answer(body)
     except wire.MalformedArgsError as error:
         metrics.answered(verb, "malformed", time.perf_counter() - started)
-        log("malformed", verb=verb, reason=error)
+        log("malformed", level="warning", verb=verb, reason=error)
         return Said(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
     seconds = time.perf_counter() - started
     metrics.answered(verb, result, seconds)
     if fields:
-        log(verb, result=result, **fields, ms=f"{1000 * seconds:.2f}")
+        log(verb, level="info", result=result, **fields, ms=f"{1000 * seconds:.2f}")
     return Said(HTTPStatus.OK, "application/json", text)
 
 

@@ -82,7 +82,9 @@ def start_pods(stack: Stack, count: int) -> list[str]:
     pods = "/api/v1/namespaces/default/pods"
     for at in range(count):
         stack.cp.api.call("POST", pods, {"metadata": {"name": f"p{at}"}, "spec": spec})
-    stack.wait("the sessions", lambda: stack.log("timekeeper").count("session opened") == count, within_s=120)
+    stack.wait(
+        "the sessions", lambda: stack.log("timekeeper").count("event=session-opened") == count, within_s=120
+    )
     listed = stack.cp.api.call("GET", pods)["items"]
     return [stack.token("default", "default", audience="bursar", pod=pod) for pod in listed]
 

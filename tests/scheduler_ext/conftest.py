@@ -13,6 +13,7 @@ from scheduler_ext import settings
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
 
@@ -108,7 +109,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     def begin(*flags: str, wait: bool = True) -> Running:
         lines: list[str] = []
 
-        def say(event: str, **fields: object) -> None:
+        def say(event: str, *, level: Level = "info", **fields: object) -> None:
             lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
 
         wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "1s", *flags], {})

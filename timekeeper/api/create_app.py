@@ -26,7 +26,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log, log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
 Clock = Callable[[], int]
@@ -75,12 +75,12 @@ def _handle_errors(app: Flask) -> None:
     @app.errorhandler(UnavailableError)
     @app.errorhandler(ConflictError)
     def wait_for_database(error: Exception) -> Response:
-        say("database away", route=request.path, error=error)
+        log("database-unavailable", level="error", route=request.path, error=error)
         return unavailable("the database cannot be reached or written").response()
 
     @app.errorhandler(Exception)
     def own_up(error: Exception) -> Response:
-        app.logger.exception("unexpected", exc_info=error)
+        log_exception("internal-error", error, route=request.path)
         return Problem(500, "something went wrong here; it stands in the log").response()
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settings import Settings, UnusableError
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -18,7 +18,7 @@ def migrate(settings: Settings) -> None:
     finally:
         store.close()
     if later:
-        say("database is of a later release", revisions=", ".join(later))
+        log("database-newer", level="warning", revisions=", ".join(later))
 
 
 def _allowed(store: Store) -> str:

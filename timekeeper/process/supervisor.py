@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
 
 _LOOK_EACH_S = 0.1
@@ -45,7 +45,7 @@ def serve(settings: Settings, arguments: Sequence[str]) -> int:
             return code
         family.serve(listening)
         host, port = listening.getsockname()[:2]
-        say("listening", address=f"{host}:{port}", workers=settings.workers)
+        log("serving", address=f"{host}:{port}", workers=settings.workers)
         return family.watch(stop)
 
 
@@ -82,7 +82,7 @@ class _Family:
         while not stop.wait(_LOOK_EACH_S):
             code = self._children["workers"].poll()
             if code is not None:
-                say("workers ended", code=code)
+                log("workers-ended", level="error", code=code)
                 return 1
             self._keep_settler()
         return 0
@@ -97,7 +97,7 @@ class _Family:
             try:
                 self._children[name].wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                say("child killed", child=name, reason="it did not end in time")
+                log("child-killed", level="warning", child=name, reason="it did not end in time")
                 self._children[name].kill()
             self._bury(name)
 
@@ -112,7 +112,7 @@ class _Family:
         elif settler.poll() is not None:
             if now - self._settler_since >= _STEADY_S:
                 self._pause_s = _FIRST_PAUSE_S
-            say("settler ended", code=settler.returncode, again_in_s=self._pause_s)
+            log("settler-ended", level="error", code=settler.returncode, again_in_s=self._pause_s)
             self._bury("settle")
             self._settler_since = now
 

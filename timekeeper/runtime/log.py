@@ -1,18 +1,95 @@
-"""One line a decision, as ``key=value``, on standard error; never a pod's contents or a token."""
+"""One line on stderr for each event, in one format for every process.
 
+``time=2026-01-02T03:04:05.678Z level=info role=webhook event=review key=value ...`` (logfmt), or the same
+fields as one JSON object. A value with anything but plain characters stands in double quotes with JSON's
+escapes: no value can break its line or forge another. A value is cut at 300 characters, a traceback at 8,000.
+No line holds a pod's contents, a token or a key.
+"""
+
+import json
+import os
+import re
 import sys
+import threading
+import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal, Protocol
+
+Level = Literal["info", "warning", "error"]
+
+FORMATS = ("logfmt", "json")
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:/@*+-]+")
+_LONGEST = 300
+_LONGEST_TRACE = 8_000
+_STDERR = 2
+
+_process = {"role": "bursar", "format": "logfmt"}
 
 
-def say(event: str, **fields: object) -> None:
-    """Write one line. Values with blanks, quotes or line breaks are quoted, so that a line stays one."""
+class Log(Protocol):
+    """Writes one event with its fields. The event's name is kebab-case; a field that is None is left out."""
+
+    def __call__(self, event: str, *, level: Level = "info", **fields: object) -> None:
+        """Never raises: no work fails because its line cannot be written."""
+
+
+def configure(role: str, log_format: str = "logfmt") -> None:
+    """Sets the role and the format of this process's lines, and has uncaught exceptions written as events.
+    A forked child inherits all of it."""
+    _process.update(role=role, format=log_format)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_thread
+
+
+def log(event: str, *, level: Level = "info", **fields: object) -> None:
+    """See `Log`."""
+    write(level, event, fields)
+
+
+def log_exception(event: str, error: BaseException, **fields: object) -> None:
+    """Writes an error with its traceback."""
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    write("error", event, {**fields, "error": f"{type(error).__name__}: {error}"}, trace)
+
+
+def write(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> None:
+    """Writes the line in one call, so that lines of several threads and processes do not mix."""
+    try:
+        os.write(_STDERR, (line(level, event, fields, trace) + "\n").encode())
+    except OSError:  # stderr is gone, and there is nowhere left to say so
+        return
+
+
+def line(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> str:
+    """The line without its line break."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    shown = "".join(f" {key}={_shown(str(value))}" for key, value in fields.items())
-    sys.stderr.write(f"{at} {event}{shown}\n")
-    sys.stderr.flush()
+    pairs: dict[str, object] = {"time": at, "level": level, "role": _process["role"], "event": event}
+    pairs |= {key: _value(value) for key, value in fields.items() if value is not None}
+    if trace:
+        pairs["trace"] = trace
+    if _process["format"] == "json":
+        return json.dumps(pairs)
+    return " ".join([f"{key}={_shown(str(value))}" for key, value in pairs.items()])
 
 
 def _shown(text: str) -> str:
-    if text and text.isprintable() and not any(mark in text for mark in ' "='):
-        return text
-    return '"' + "".join(c if c.isprintable() else " " for c in text.replace('"', "'")) + '"'
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _value(value: object) -> object:
+    return value if isinstance(value, int | float) else str(value)[:_LONGEST]
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        log_exception("uncaught", error, thread="main")
+
+
+def _uncaught_in_thread(found: threading.ExceptHookArgs) -> None:
+    if found.exc_value is not None and not issubclass(found.exc_type, SystemExit):
+        log_exception("uncaught", found.exc_value, thread=found.thread.name if found.thread else "")

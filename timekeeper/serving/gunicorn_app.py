@@ -21,7 +21,8 @@ from timekeeper.api.problem import CONTENT_TYPE, Problem
 from timekeeper.api_server import connect
 from timekeeper.runtime import parent_death
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
+from timekeeper.runtime.server_log import ServerLogger
 from timekeeper.serving.connection import BoundedSocket
 from timekeeper.serving.seats import Seats
 from timekeeper.serving.tls import check_files, newest_context, newest_text
@@ -75,7 +76,7 @@ class Worker(LoopWorker):
         if status is None:
             super().handle_error(req, client, addr, exc)
             return
-        say("malformed request", peer=(addr or ("",))[0], status=int(status), error=exc)
+        log("malformed-request", level="warning", peer=(addr or ("",))[0], status=int(status), error=exc)
         body = Problem(status, f"the request cannot be read: {exc}").body()
         head = f"HTTP/1.1 {status:d} {status.phrase}\r\nConnection: close\r\nContent-Type: {CONTENT_TYPE}\r\n"
         with suppress(OSError):
@@ -133,6 +134,7 @@ class _Workers(BaseApplication):  # type: ignore[misc]
             "ssl_context": lambda _config, _default: context(),
             "control_socket_disable": True,
             "loglevel": "warning",
+            "logger_class": ServerLogger,
             "child_exit": _forget,
             "post_fork": lambda _server, _worker: parent_death.hold() if given.leash else None,
         }.items():

@@ -21,7 +21,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from timekeeper import metrics
 from timekeeper.api.problem import CONTENT_TYPE, Problem
 from timekeeper.api.resources.heartbeats import PATH, Heartbeats
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log_exception
 from timekeeper.serving.connection import WHOLE_REQUEST_S, Connection
 from timekeeper.serving.seats import Seats
 
@@ -278,7 +278,7 @@ class LoopWorker(ThreadWorker):  # type: ignore[misc]
         except Problem as problem:
             self._tell(conn, problem)
         except Exception as error:
-            say("unexpected", route=PATH, error=f"{type(error).__name__}: {error}")
+            log_exception("internal-error", error, route=PATH)
             self._tell(conn, Problem(500, "something went wrong here; it stands in the log"))
 
     def _tell(self, conn: Connection, answer: bytes | Problem) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from timekeeper.api_server import ApiServer
 from timekeeper.core.kube.reflector import UnreachableError
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice
 
 _MOST_WAITING = 200
@@ -30,11 +30,11 @@ class Announcer:
 
     def tell(self, notice: BudgetNotice) -> None:
         """Log the notice and post it as an Event."""
-        say("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
+        log("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
         try:
             self._waiting.put_nowait(notice)
         except Full:
-            say("event dropped", config_map=notice.config_map.name, reason="too many wait")
+            log("event-dropped", level="warning", config_map=notice.config_map.name, reason="too many wait")
 
     def _post_all(self) -> None:
         while True:
@@ -43,7 +43,7 @@ class Announcer:
             try:
                 self._api.post(path, event(notice, self._namespace, self._clock()))
             except UnreachableError as error:
-                say("event not posted", config_map=notice.config_map.name, error=error)
+                log("event-not-posted", level="warning", config_map=notice.config_map.name, error=error)
 
 
 def event(notice: BudgetNotice, namespace: str, now_ms: int) -> Mapping[str, Any]:

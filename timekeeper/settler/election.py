@@ -18,7 +18,7 @@ from timekeeper import metrics
 from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 
 LEASE = "bursar-timekeeper-settler"
 
@@ -50,7 +50,7 @@ class Election:
     def wait(self, stop: Event) -> bool:
         """Follow until the Lease is ours: True; False where ``stop`` came first."""
         metrics.LEADS.set(0)
-        say("settler follows", as_=self._me)
+        log("settler-follows", holder=self._me)
         while not self.looks():
             if stop.wait(self._every_s):
                 return False
@@ -86,7 +86,7 @@ class Election:
             if lease is not None and lease.holder == self._me:
                 self._write(lease, "")
         except (UnreachableError, ExpiredError) as error:
-            say("lease not given back", error=error)
+            log("lease-not-released", level="warning", error=error)
 
     def _read(self) -> Lease | None:
         try:
@@ -118,5 +118,5 @@ class Election:
 
     def _say_failed(self, error: str) -> None:
         if error and error != self._failed:
-            say("lease not reached", error=error)
+            log("lease-unreachable", level="warning", error=error)
         self._failed = error

@@ -10,7 +10,7 @@ from threading import Event, Thread
 from timekeeper import metrics
 from timekeeper.api_server import ApiServer, connect
 from timekeeper.runtime.clock import now_ms
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settings import Settings
 from timekeeper.settler.budget_events import Announcer
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -47,7 +47,7 @@ def settle(settings: Settings) -> int:
         election.keep(stop)
         code = _settle(settings, store, api, me, stop)
         if election.lost:
-            say("settler ends", reason="another holds the Lease")
+            log("settler-ends", level="warning", reason="another holds the Lease")
             return 1
         election.give_back()
         return code
@@ -63,7 +63,7 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
     try:
         settler = Settler(store, now_ms, announcer.tell, me)
     except UnavailableError as error:
-        say("settler cannot read the ledger", error=error)
+        log("ledger-unreadable", level="error", error=error)
         return 1
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.term.number)
@@ -76,16 +76,16 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
     evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
-    say("settler started", sessions=len(settler.book.sessions), term=settler.term.number, as_=me)
+    log("settler-started", sessions=len(settler.book.sessions), term=settler.term.number, holder=me)
     try:
         turn(settler, heard, stop)
     except EpochOverError as error:
         allowed = "" if store.is_shared else "; two timekeepers must not share a file, so end one of them"
-        say("settler ends", reason=f"another has begun to settle{allowed}", error=error)
+        log("settler-ends", level="warning", reason=f"another has begun to settle{allowed}", error=error)
         return 1
     except ConflictError as error:
         # Another settler wrote to this database. To start anew from what it wrote is all that is right.
-        say("settler ends", reason="another writes what only one may write", error=error)
+        log("settler-ends", level="warning", reason="another writes what only one may write", error=error)
         return 1
     finally:
         # It is not to read the database while that is closed. A call under way may take longer than we wait.
@@ -96,4 +96,4 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
 
 def _failed(source: str, sentence: str) -> None:
     metrics.WATCH_FAILURES.labels(source).inc()
-    say("watch failed", source=source, error=sentence)
+    log("watch-failed", level="warning", source=source, error=sentence)

@@ -8,7 +8,7 @@ from threading import Event
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
@@ -63,7 +63,7 @@ class Settler:
             self.term = terms.begin(connection, holder, clock())
         self.book = read_ledger_state(store)  # after that: what the one before us wrote last is in it
         for error in self.book.history.unread:
-            say("stored entry not read", entry=error.key, error=error.sentence())
+            log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
     def hear(self, heard: WatchUpdate) -> None:
         """Take in what a watch brought."""
@@ -96,16 +96,16 @@ class Settler:
             return
         for fault in self._doubt.look(self.book, began_s):
             metrics.WRONG_SUMS.inc()
-            say("sums were wrong", error=fault)
+            log("totals-wrong", level="error", error=fault)
             self.book.tally = OpenSessionTotals()  # what it knows of before may be wrong too
         self._doubt.rest(began_s, time.monotonic())
 
     def _say_failed(self, error: str) -> None:
         """Once for each error, and not four times a second."""
         if error and error != self._failed:
-            say("tick failed", error=error)
+            log("tick-failed", level="error", error=error)
         if self._failed and not error:
-            say("ticks go on")
+            log("tick-recovered")
         self._failed = error
 
     def _tick(self) -> bool:
@@ -180,7 +180,7 @@ class Settler:
         if strange:
             found = reading.sessions_of(connection, strange)
             for uid in found.folded:
-                say("pod ignored", uid=uid, reason="its session was folded long ago")
+                log("pod-ignored", level="warning", uid=uid, reason="its session was folded long ago")
             self.book.recall(found)
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from timekeeper import metrics
 from timekeeper.accounts.changes import Changes
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
@@ -27,16 +27,21 @@ def report(
     _sessions(decision)
     _postings(decision.changes)
     for grant in decision.changes.grants:
-        say("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
+        log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
     for pod in world.unreadable.values():
         metrics.UNREADABLE_PODS.inc()
-        say("pod not charged", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
+        log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
     if world.unnamed:
         metrics.UNREADABLE_PODS.inc(world.unnamed)
-        say("pods not charged", count=world.unnamed, reason="more than are named at once cannot be read")
+        log(
+            "pods-not-charged",
+            level="warning",
+            count=world.unnamed,
+            reason="more than are named at once cannot be read",
+        )
     if world.lost:
         metrics.LOST_ENDS.inc(world.lost)
-        say("ends of pods forgotten", count=world.lost, reason="the database was away for too long")
+        log("pod-ends-lost", level="error", count=world.lost, reason="the database was away for too long")
         world.lost = 0
     if decision.kept is not book.kept:
         _standings(book, decision)
@@ -49,15 +54,14 @@ def _sessions(decision: TickDecision) -> None:
     for session in decision.changes.opened:
         doubt = decision.moved.doubts.get(session.uid)
         by["request" if doubt else "placement"] += 1
-        more = {"by_request_because": doubt} if doubt else {}
-        say(
-            "session opened",
+        log(
+            "session-opened",
             namespace=session.namespace,
             pod=session.name,
             uid=session.uid,
             node=session.node,
             rate_milli=session.rate_milli,
-            **more,
+            by_request_because=doubt or None,
         )
     for word, count in by.items():
         metrics.SESSIONS_OPENED.labels(word).inc(count)
@@ -67,7 +71,7 @@ def _postings(changes: Changes) -> None:
     by: Counter[str] = Counter()
     for posting in changes.postings:
         by[posting.kind] += 1
-        say(
+        log(
             "posted",
             namespace=posting.namespace,
             uid=posting.session_uid,
@@ -90,7 +94,7 @@ def _standings(book: LedgerState, decision: TickDecision) -> None:
     for name in sorted(kept.fresh & made.keys()):
         standing = made[name].standing
         if standings.get(name, standing) != standing:
-            say("standing", namespace=name, now=standing, before=standings[name])
+            log("standing-changed", namespace=name, now=standing, before=standings[name])
         standings[name] = standing
     counts = Counter(standings.values())
     for word in _WORDS:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Protocol
 
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
 from timekeeper.store.writes.fencing import EpochOverError
 from timekeeper.store.writes.rollup import roll_up
@@ -66,13 +66,18 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
         try:
             total = roll_up_all(ledger, clock, retain_ms, stop=stop)
         except EpochOverError as error:
-            say("folding ends", reason="another settles, and folds", error=error)
+            log("folding-ends", level="warning", reason="another settles, and folds", error=error)
             return
         except (UnavailableError, ConflictError) as error:
-            say("sessions not folded", error=error)
+            log("sessions-not-folded", level="warning", error=error)
             pause_s = _AGAIN_S
             continue
-        say("sessions folded", sessions=total.sessions, rows=total.rows, left=len(total.doubtful))
+        log("sessions-folded", sessions=total.sessions, rows=total.rows, left=len(total.doubtful))
         for uid in total.doubtful:
-            say("session not folded", uid=uid, reason="its postings are not what one session is charged")
+            log(
+                "session-not-folded",
+                level="warning",
+                uid=uid,
+                reason="its postings are not what one session is charged",
+            )
         pause_s = _EACH_S

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from timekeeper.core.kube.lease import ObservedVersion, is_free, observe
-from webhook import log
+from timekeeper.runtime.log import log
 from webhook.controller import files, plan
 from webhook.controller.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, UnreachableError
 from webhook.controller.issue import new_ca, new_leaf
@@ -74,10 +74,10 @@ class Election:
                 LEASE, lease, self._me, self._duration_s
             )
         except UnreachableError as error:
-            log.to_stderr("not-elected", error=error)
+            log("not-elected", level="warning", error=error)
             leads = False
         if leads != self._leads:
-            log.to_stderr("leading" if leads else "following", as_=self._me)
+            log("leading" if leads else "following", holder=self._me)
         self._leads = leads
         return leads
 
@@ -90,7 +90,7 @@ class Election:
             if lease is not None and lease.holder == self._me:
                 self._cluster.hold(LEASE, lease, "", self._duration_s)
         except UnreachableError as error:
-            log.to_stderr("lease-not-given-back", error=error)
+            log("lease-not-given-back", level="warning", error=error)
 
 
 def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
@@ -109,7 +109,7 @@ def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
         if troubles <= {AbsentError}:  # where there is no configuration nobody calls, or has to trust
             _mark(cluster, ca, clock())
     except UnreachableError as error:
-        log.to_stderr("not-certified", error=error)
+        log("not-certified", level="error", error=error)
         return False
     written = settings.folder is None or _written(settings.folder, wanted, stored)
     return written and not troubles
@@ -121,7 +121,7 @@ def follow(cluster: Cluster, settings: CertificateSettings) -> bool:
     try:
         found = {leaf.secret: cluster.secret(leaf.secret)[0] for leaf in wanted}
     except UnreachableError as error:
-        log.to_stderr("not-followed", error=error)
+        log("not-followed", level="error", error=error)
         return False
     stored = {name: pair for name, pair in found.items() if pair is not None}
     present = tuple(leaf for leaf in wanted if leaf.secret in stored)
@@ -192,7 +192,7 @@ def _vouched(
     pairs = [pair for name in names if (pair := cluster.secret(name)[0]) is not None]
     named = [ca for pair in pairs for ca in authorities(pair.bundle, now)]
     if not named:
-        log.to_stderr("no-ca", secrets=",".join(names))
+        log("no-ca", level="error", secrets=",".join(names))
         return False
     for kind in KINDS:
         try:
@@ -206,7 +206,7 @@ def _vouched(
 
 def _stored(cluster: Cluster, name: str, pair: Pair, version: str) -> bool:
     stored = cluster.store(name, pair, version)
-    log.to_stderr("stored" if stored else "overtaken", secret=name)
+    log("stored" if stored else "overtaken", secret=name)
     return stored
 
 
@@ -214,9 +214,9 @@ def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Pair]) ->
     try:
         for leaf in wanted:
             if files.write(folder / leaf.server, stored[leaf.secret]):
-                log.to_stderr("written", folder=folder / leaf.server)
+                log("written", folder=folder / leaf.server)
     except OSError as error:
-        log.to_stderr("not-written", folder=folder, error=error)
+        log("not-written", level="error", folder=folder, error=error)
         return False
     return True
 
@@ -236,9 +236,9 @@ def _told(cluster: Cluster, settings: CertificateSettings, bundle: bytes) -> set
     for place, write in places.items():
         try:
             if write():
-                log.to_stderr("trusted", configuration=place)
+                log("trusted", configuration=place)
         except UnreachableError as error:
-            log.to_stderr("not-trusted", configuration=place, error=error)
+            log("not-trusted", level="error", configuration=place, error=error)
             troubles.add(type(error))
     return troubles
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
+from timekeeper.runtime.log import Log
 from webhook.admission import workloads as templates
 from webhook.admission.workloads import TemplatePath
-from webhook.log import Log
 from webhook.metrics import FiguresGoneError, Metrics
 from webhook.server.review_endpoint import Posted, Webhook
 from webhook.server.reviewer import Admission

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 
-from webhook import log
+from timekeeper.runtime.log import log
+from timekeeper.runtime.server_log import ServerLogger
 from webhook.reloaded import Reloaded, expiry, server_context
 from webhook.server.seats import Seats
 from webhook.server.worker import ReviewWorker
@@ -40,16 +40,6 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-class _Logger(glogging.Logger):  # type: ignore[misc]
-    """gunicorn's, with our lines."""
-
-    def setup(self, cfg: Any) -> None:
-        """Called by gunicorn."""
-        super().setup(cfg)
-        for handler in self.error_log.handlers:
-            handler.setFormatter(log.OneLine())
-
-
 class _Server(BaseApplication):  # type: ignore[misc]
     """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`,
     ``reviews`` is what it asks for the answers to reviews, and ``seats`` are what its workers share."""
@@ -66,7 +56,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         self._make_metrics = metrics.of_all_workers
         self._tell_expiry: Callable[[datetime], None] = lambda _: None
         self.certificates = Reloaded[ssl.SSLContext](
-            (settings.certificate, settings.key), self._certificate, assembly.now_ms, log.to_stderr
+            (settings.certificate, settings.key), self._certificate, assembly.now_ms, log
         )
         super().__init__()
 
@@ -84,7 +74,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "worker_tmp_dir": _memory_folder(),
             "proc_name": "bursar-webhook",
             "loglevel": "warning",
-            "logger_class": _Logger,
+            "logger_class": ServerLogger,
             "forwarded_allow_ips": "",  # nobody's word is taken for whom a request comes from
             "graceful_timeout": 5,
             "timeout": 60,
@@ -104,7 +94,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
 
     def _ready(self, _arbiter: object) -> None:
         gc.freeze()  # what is here before the fork stays shared: no worker's collector writes to it
-        log.to_stderr("serving", address=f"{self._settings.host}:{self._settings.port}")
+        log("serving", address=f"{self._settings.host}:{self._settings.port}")
 
     def _forget(self, _arbiter: object, worker: Any) -> None:
         self.seats.leave(worker.age)

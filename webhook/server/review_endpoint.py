@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from timekeeper.core.request.request import mapping
-from webhook.log import Log
+from timekeeper.runtime.log import Log
 from webhook.metrics import Metrics
 from webhook.server.connection import MOST_BODY_BYTES
 from webhook.server.reviewer import NotReadyError
@@ -90,16 +90,16 @@ class Posted:
             answer = webhook.decide(review)
         except MalformedError as error:
             self._metrics.malformed()
-            self._log("malformed", webhook=webhook.name, reason=error)
+            self._log("malformed", level="warning", webhook=webhook.name, reason=error)
             return _said(HTTPStatus.BAD_REQUEST, f"malformed AdmissionReview: {error}")
         except NotReadyError as error:
             self._metrics.not_ready(webhook.name)
-            self._log("not-ready", webhook=webhook.name, reason=error)
+            self._log("not-ready", level="warning", webhook=webhook.name, reason=error)
             return _said(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         body = encode(review.uid, answer)
         seconds = time.perf_counter() - started
         self._metrics.answered(webhook.name, answer, seconds)
-        self._log("review", **_fields(webhook.name, review, answer, seconds))
+        self._log("review", level="info", **_fields(webhook.name, review, answer, seconds))
         return Said(HTTPStatus.OK, "application/json", body)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from webhook.log import Log
+from timekeeper.runtime.log import Log
 from webhook.metrics import Metrics
 from webhook.reloaded import client_context
 from webhook.standings.table import Table, UndecodableTableError, decode, still_good
@@ -77,7 +77,10 @@ class Standings:
             self._drop()
             trouble = f"{type(error).__name__}: {error}"
         if trouble != self._last_trouble:
-            self._log("standings-unheard" if trouble else "standings-heard", error=trouble or "none")
+            if trouble:
+                self._log("standings-unheard", level="warning", error=trouble)
+            else:
+                self._log("standings-heard")
         self._last_trouble = trouble
         self._asked = True
         age_s = -1.0 if self._table is None else (self._now_ms() - self._table.heard_ms) / 1000

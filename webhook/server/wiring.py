@@ -4,7 +4,7 @@ import time
 
 from flask import Flask
 
-from webhook import log
+from timekeeper.runtime.log import log
 from webhook.metrics import Metrics
 from webhook.reloaded import Reloaded, ca_text
 from webhook.server.app import create_app
@@ -15,13 +15,13 @@ from webhook.settings.settings import Settings
 
 def application(settings: Settings, metrics: Metrics) -> Flask:
     """The application of one worker, with its thread that polls the standings; call it after the fork."""
-    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), now_ms, log.to_stderr)
-    standings = Standings(settings.timekeeper_url, settings.token_file, ca, now_ms, log.to_stderr, metrics)
+    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), now_ms, log)
+    standings = Standings(settings.timekeeper_url, settings.token_file, ca, now_ms, log, metrics)
     standings.start()
     admission = Admission(
         settings.terms, standings.table, ca, now_ms, settings.stale_after_ms, standings.asked
     )
-    return create_app(admission, metrics, log.to_stderr, settings.template_paths)
+    return create_app(admission, metrics, log, settings.template_paths)
 
 
 def now_ms() -> int:

@@ -3,7 +3,6 @@ that names what was given and what is allowed."""
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,20 +16,6 @@ LEAST_CPU_MILLI = 10
 LEAST_MEMORY = 32 << 20
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_S = 36_500 * 86_400
-
-
-def one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """One of these words. argparse looks at its own choices on the command line alone, and not at what the
-    environment says."""
-
-    def read(text: str) -> str:
-        if text not in choices:
-            raise argparse.ArgumentTypeError(
-                f"invalid choice: {text!r} (choose from {', '.join(map(repr, choices))})"
-            )
-        return text
-
-    return read
 
 
 def address(text: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from timekeeper.core import __version__, names
+from timekeeper.runtime.flags import add_log_format, one_of
 from webhook.admission.workloads import TemplatePath
 from webhook.lives import Lives
 from webhook.policy import Sidecar, Terms
@@ -20,7 +21,6 @@ from webhook.settings.flag_values import (
     https,
     https_or_empty,
     natural,
-    one_of,
     path_or_none,
     priority_class,
     sidecar_resources,
@@ -51,6 +51,7 @@ class Settings:
     stale_after_ms: int
     terms: Terms
     template_paths: tuple[TemplatePath, ...] = ()
+    log_format: str = "logfmt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class CertificateSettings:
     once: bool
     issuer: str
     lives: Lives
+    log_format: str = "logfmt"
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,6 +117,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             mps_pipes=given.mps_pipe_directory if given.mps == "on" else "",
         ),
         template_paths=tuple(given.template_path),
+        log_format=given.log_format,
     )
 
 
@@ -136,6 +139,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         once=given.once,
         issuer=given.issuer,
         lives=lives,
+        log_format=given.log_format,
     )
 
 
@@ -180,6 +184,7 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     _served(flags)
     _injected(flags)
     _until_told(flags)
+    add_log_format(parser, environment)
     parser.add_argument(
         "--template-path",
         action="extend",
@@ -302,6 +307,7 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         ("bursar", "cert-manager"),
     )
     _lives(flags)
+    add_log_format(parser, environment)
     flags.add("--every", natural, "10", "seconds between two looks")
     flags.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
     parser.add_argument(

@@ -14,7 +14,6 @@ import pytest
 
 from deploy.local.identity import new_authority
 from scheduler_ext import settings
-from scheduler_ext.log import line
 from tests.scheduler_ext.apiserver import ApiServer
 from tests.scheduler_ext.conftest import eventually
 from tests.scheduler_ext.processes import ROOT, Process
@@ -144,10 +143,6 @@ def test_variables_are_the_defaults_of_flags() -> None:
     assert from_flags.policy == "binpack"
     assert settings.read([], {}).most_grace_ms == 600_000
     assert settings.read([], {}).bind_timeout_ms == 1_500
-
-
-def test_a_log_line_quotes_what_is_not_plain() -> None:
-    assert line("x", a="b", c='d "e"\nf', g="") == 'extender event=x a=b c="d ?e??f" g=""'
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import node, percent
 from timekeeper.runtime.api_server import Answered, Unsent
+from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
 Start = Callable[..., Running]
@@ -60,7 +61,7 @@ def teller(api: Any, clock: Callable[[], int]) -> tuple[Events, list[str]]:
     """Events to this API server by this clock, and the log lines about them."""
     lines: list[str] = []
 
-    def say(event: str, **fields: object) -> None:
+    def say(event: str, *, level: Level = "info", **fields: object) -> None:
         lines.append(f"{event} {fields}")
 
     return Events(api, clock, say, "extender-0"), lines

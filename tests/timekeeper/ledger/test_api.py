@@ -594,7 +594,7 @@ def test_a_settler_that_is_gone_is_told_by_readyz(home: Town) -> None:
 
 
 def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
-    home: Town, caplog: pytest.LogCaptureFixture
+    home: Town, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Here the standings in the database are not what the settler writes."""
     with home.store.writing() as connection:
@@ -604,7 +604,8 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
 
     assert (answer.status_code, answer.content_type) == (500, "application/problem+json")
     assert "namespaces" not in json.dumps(answer.get_json())
-    assert "KeyError: 'namespaces'" in caplog.text
+    said = capfd.readouterr().err
+    assert "event=internal-error route=/v1/standings error=\"KeyError: 'namespaces'\" trace=" in said
 
 
 def test_sessions_tell_who_held_what_and_what_it_cost(home: Town) -> None:

@@ -112,7 +112,7 @@ def test_a_pod_that_lived_and_went_while_the_database_was_away_is_charged(town: 
     assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
 
 
-def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capfd: pytest.CaptureFixture[str]) -> None:
     town.settler.world.most_gone = 3
     disk.full = True
     fill(town)
@@ -124,7 +124,7 @@ def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capsys: pytest.
     disk.full = False
     town.tick()
 
-    assert "ends of pods forgotten count=2" in capsys.readouterr().err
+    assert "event=pod-ends-lost count=2" in capfd.readouterr().err
     assert town.charged() == GPU * 3 * SECOND
 
 

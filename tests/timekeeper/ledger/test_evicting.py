@@ -163,9 +163,9 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
         "evicted by Bursar: it has used more GPU memory than it was given since 2026-11-20T10:01:00Z, now"
         " 9000 MiB of GPU-0 (given 8000 MiB); overuseGrace is 60s"
     )
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "overuse eviction" in line]
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
     assert line.endswith(
-        "overuse eviction result=evicted namespace=team-a pod=p uid=uid-p node=n1"
+        "event=overuse-eviction result=evicted namespace=team-a pod=p uid=uid-p node=n1"
         f" since_ms={since_ms} grace_ms=60000 cards=GPU-0:9000/8000 attempt=1"
     )
     assert found == [1]
@@ -459,7 +459,7 @@ def test_what_the_api_server_answers_is_counted_by_what_it_means(
         overused.over(MINUTE, p=9_000)
 
     assert found == [1]
-    assert f"overuse eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
+    assert f"event=overuse-eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
     assert [each["reason"] for each in overused.api.events] == [PROTECTED] * (result == "protected")
 
 
@@ -481,7 +481,9 @@ def test_an_event_that_nobody_takes_stops_nothing(
     overused.over(90 * SECOND, p=9_000, q=9_000)
 
     assert {each["metadata"]["name"] for each in overused.api.evictions} == {"p", "q"}
-    assert capfd.readouterr().err.count("event not posted namespace=team-a") == len(overused.api.evictions)
+    assert capfd.readouterr().err.count("event=event-not-posted namespace=team-a") == len(
+        overused.api.evictions
+    )
 
 
 def test_an_event_keeps_to_what_the_api_server_takes() -> None:
@@ -520,7 +522,7 @@ def test_while_the_database_is_away_the_thread_says_so_and_waits(
 
     keep_evicting(away, stop)
 
-    assert "overuse not looked at error=gone" in capfd.readouterr().err
+    assert "event=overuse-check-failed error=gone" in capfd.readouterr().err
 
 
 class Waits(Event):
@@ -546,7 +548,7 @@ def test_a_fault_of_ours_is_told_and_does_not_end_the_thread(capfd: pytest.Captu
 
     assert waits.pauses_s == [0, 30, 30, 30]
     told = capfd.readouterr().err
-    assert told.count("""overuse not looked at fault="ZeroDivisionError('a fault')\"""") == 3
+    assert told.count('event=overuse-check-failed error="ZeroDivisionError: a fault" trace="Traceback') == 3
 
 
 def test_a_token_that_cannot_be_read_is_no_end_of_evictions(

@@ -477,13 +477,13 @@ def test_what_a_user_annotates_later_hides_no_pod(running: Town) -> None:
     assert running.postings() == [(START, end, GPU, "settled")]
 
 
-def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capfd: pytest.CaptureFixture[str]) -> None:
     bad = gpu_pod("bad", started_ms=START)
     bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "150"}
     running.hear("pods", bad)
     running.tick()
 
-    assert "pod not charged namespace=team-a pod=bad" in capsys.readouterr().err
+    assert "event=pod-not-charged namespace=team-a pod=bad" in capfd.readouterr().err
 
 
 def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Town) -> None:

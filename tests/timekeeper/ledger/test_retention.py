@@ -182,7 +182,7 @@ def test_a_session_whose_postings_are_not_its_own_is_left_for_the_audit(
 
 
 def test_a_pod_whose_session_was_folded_gets_no_second_one(
-    town: Town, capsys: pytest.CaptureFixture[str]
+    town: Town, capfd: pytest.CaptureFixture[str]
 ) -> None:
     grow(town)
     before = [town.charged("team-a"), town.charged("team-b")]
@@ -199,7 +199,7 @@ def test_a_pod_whose_session_was_folded_gets_no_second_one(
 
     assert total_charged(town) == before
     assert count(town, SESSIONS) == 1
-    assert "pod ignored uid=uid-long" in capsys.readouterr().err
+    assert "event=pod-ignored uid=uid-long" in capfd.readouterr().err
     assert differences(town) == []
 
 

@@ -89,7 +89,7 @@ class Pair:
 
     def leader(self) -> Process:
         """The replica that settles, by the term's holder."""
-        (found,) = [each for each in self.replicas if f"as_={self.term[1]}" in each.log()]
+        (found,) = [each for each in self.replicas if f"holder={self.term[1]}" in each.log()]
         return found
 
     def postings(self) -> int:
@@ -254,7 +254,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_tells_it_th
     follower, before = other_than(pair, leader), pair.term
     pair.api.cut.add(json.loads(leader.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
 
-    leader.wait("its word", lambda: "lease not reached" in leader.log())
+    leader.wait("its word", lambda: "event=lease-unreachable" in leader.log())
     settled = pair.postings()
     leader.wait("its charges", lambda: pair.term != before or pair.postings() > settled)
     leader.wait("its end", lambda: 'reason="another has begun to settle"' in leader.log(), WITHIN_S)

@@ -96,7 +96,7 @@ def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
         lambda: "team-b" in timekeeper.call("GET", "/v1/standings", ADMIN)[1].get("namespaces", {}),
     )
 
-    assert "settler ended code=-9 again_in_s=0.5" in timekeeper.log()
+    assert "event=settler-ended code=-9 again_in_s=0.5" in timekeeper.log()
 
 
 def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(timekeeper: Process) -> None:
@@ -140,7 +140,7 @@ def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process)
     os.kill(workers, signal.SIGKILL)
 
     assert timekeeper.running.wait(20) == 1
-    assert "workers ended code=-9" in timekeeper.log()
+    assert "event=workers-ended code=-9" in timekeeper.log()
 
 
 def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
@@ -172,7 +172,7 @@ def test_without_an_api_server_it_lives_and_says_what_it_waits_for(tmp_path: Pat
 
         assert process.call("GET", "/readyz")[0] == 503
         assert process.call("GET", "/v1/standings", ADMIN)[0] == 503
-        assert "watch failed source=pods" in process.log()
+        assert "event=watch-failed source=pods" in process.log()
         assert process.end() == 0
 
 

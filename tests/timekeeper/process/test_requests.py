@@ -121,7 +121,7 @@ def test_what_is_no_request_is_answered_as_a_problem_too(
     assert (answered, kind) == (status, "application/problem+json")
     assert f'"status":{status}'.encode() in body
     assert b"the request cannot be read: " in body
-    assert f"malformed request peer=127.0.0.1 status={status}" in timekeeper.log()
+    assert f"event=malformed-request peer=127.0.0.1 status={status}" in timekeeper.log()
 
 
 def test_none_of_this_is_logged_as_a_fault_of_ours(timekeeper: Process) -> None:

@@ -214,7 +214,7 @@ def test_an_announcement_becomes_an_event(api: FakeApiServer, server: ApiServer)
 
 
 def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
     announcer = Announcer(away, "bursar-system", Clock())
@@ -222,8 +222,8 @@ def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
     said: list[str] = []
 
     def is_told() -> bool:
-        said.append(capsys.readouterr().err)
-        return "event not posted config_map=bursar-budgets" in "".join(said)
+        said.append(capfd.readouterr().err)
+        return "event=event-not-posted config_map=bursar-budgets" in "".join(said)
 
     wait_for(is_told)
     assert "reason=BrokenBudget" in "".join(said)

@@ -25,6 +25,7 @@ from tests.worlds import Json, container
 
 CONNECTIONS = 4
 SEED = 20_261_120
+LINE = re.compile(r"time=\S+ level=\w+ role=webhook event=")
 
 PATHS = ("/mutate", "/validate", "/templates", "/budgets")
 
@@ -389,7 +390,7 @@ def tried(webhook: Webhook, cases: Callable[[int], Case], count: int, seed: int)
     assert sorted(webhook.workers()) == workers, f"seed {seed}: a worker was lost"
     trouble = webhook.log().partition("Traceback")[2]
     assert not trouble, f"seed {seed}: {trouble[:2000]}"
-    forged = [line for line in webhook.log().splitlines() if not line.startswith("webhook event=")]
+    forged = [line for line in webhook.log().splitlines() if not LINE.match(line)]
     assert forged == [], f"seed {seed}: {forged[:3]}"
     assert webhook.review("/mutate", admitted(half()))["allowed"] is True
     return seen

@@ -433,10 +433,10 @@ def test_a_decision_is_one_line_without_the_pods_contents(webhook: Webhook) -> N
     raw = admitted(half(env=[{"name": "SECRET", "value": "hunter2"}]))
     webhook.review("/mutate", raw, name="p\nevent=forged", namespace="team-a")
 
-    (line,) = (each for each in webhook.log().splitlines() if "p?event" in each)
-    assert line.startswith(
+    (line,) = (each for each in webhook.log().splitlines() if "nevent=forged" in each)
+    assert line.partition(" role=")[2].startswith(
         "webhook event=review webhook=mutate verdict=governed namespace=team-a "
-        'pod="p?event=forged" operation=CREATE '
+        'pod="p\\nevent=forged" operation=CREATE '
         "standing="
     )
     assert "hunter2" not in webhook.log()

@@ -9,9 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.runtime.lines import into
 from tests.webhook.servers import Timekeeper, Tls, wait_until
 from tests.webhook.worlds import entry, standings
-from webhook.log import line
 from webhook.metrics import Metrics, of_this_process
 from webhook.reloaded import Reloaded, ca_text, server_context
 from webhook.server.standings_poller import Standings
@@ -31,7 +31,7 @@ class World:
             self.token,
             lambda: self.ca,
             lambda: self.now_ms,
-            lambda event, **fields: self.lines.append(line(event, **fields)),
+            into(self.lines),
             self.metrics,
         )
 
@@ -120,9 +120,9 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
     world.poll(4_000)
 
     assert world.lines == [
-        "webhook event=standings-heard error=none",
-        'webhook event=standings-unheard error="UnheardError: the timekeeper answered 503"',
-        "webhook event=standings-heard error=none",
+        "info event=standings-heard",
+        'warning event=standings-unheard error="UnheardError: the timekeeper answered 503"',
+        "info event=standings-heard",
     ]
     assert heard_ms(world) == 4_000
 
@@ -211,7 +211,7 @@ def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: 
 
     assert len(served) == 2
     assert heard_ms(world) == 1_000
-    assert world.lines == ["webhook event=standings-heard error=none"]
+    assert world.lines == ["info event=standings-heard"]
     world.standings._drop()
 
 
@@ -221,7 +221,7 @@ def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: T
     world.standings.end()
 
     wait_until(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
-    assert world.lines == ["webhook event=standings-heard error=none"]
+    assert world.lines == ["info event=standings-heard"]
 
 
 # files that others renew

@@ -1,7 +1,5 @@
 """The routes, through Flask's own client."""
 
-import logging
-import sys
 from typing import Any
 
 import orjson
@@ -9,9 +7,9 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from tests.runtime.lines import into
 from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
-from webhook.log import OneLine, line
 from webhook.metrics import Metrics, of_all_workers, of_this_process
 from webhook.policy import Terms
 from webhook.server.app import create_app
@@ -25,9 +23,7 @@ class World:
         self.lines: list[str] = []
         self.metrics: Metrics = of_this_process()
         admission = Admission(terms, lambda: None, lambda: ca, lambda: 0, 30_000)
-        self.client: FlaskClient = create_app(
-            admission, self.metrics, lambda event, **fields: self.lines.append(line(event, **fields))
-        ).test_client()
+        self.client: FlaskClient = create_app(admission, self.metrics, into(self.lines)).test_client()
 
     def posts(self, path: str, body: object) -> TestResponse:
         """The answer to a body, as JSON."""
@@ -61,7 +57,7 @@ def test_a_pod_of_a_controller_has_no_name_yet() -> None:
     assert world.reviews("/mutate", raw, namespace="team-b")["allowed"] is True
 
     assert world.lines[0].startswith(
-        "webhook event=review webhook=mutate verdict=governed namespace=team-b pod=job-* operation=CREATE "
+        "info event=review webhook=mutate verdict=governed namespace=team-b pod=job-* operation=CREATE "
         "standing=UNKNOWN ms="
     )
 
@@ -118,7 +114,7 @@ def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     text = unready.client.get("/metrics").get_data(as_text=True)
     assert 'bursar_webhook_not_ready_total{webhook="mutate"} 1.0' in text
     assert unready.lines == [
-        'webhook event=not-ready webhook=mutate reason="the CA bundle for sidecars has not been read yet"'
+        'warning event=not-ready webhook=mutate reason="the CA bundle for sidecars has not been read yet"'
     ]
     assert without.client.get("/readyz").text == "ok\n"
     assert without.reviews("/mutate", admitted(half()))["allowed"] is True
@@ -133,29 +129,6 @@ def test_other_routes_and_methods_are_told_in_a_sentence(method: str, path: str,
 
     assert answer.status_code == status
     assert answer.content_type.startswith("text/plain")
-
-
-def test_a_log_value_stays_on_its_line_and_within_bounds() -> None:
-    assert line("x", a="plain-1", b='two words "quoted"\n', c="long" * 1000, d="", e="ü") == (
-        f'webhook event=x a=plain-1 b="two words ?quoted??" c="{"long" * 75}" d="" e="ü"'
-    )
-
-
-def test_what_a_library_logs_is_one_line_with_its_traceback() -> None:
-    try:
-        raise ValueError("first\nwebhook event=forged")
-    except ValueError:
-        told = logging.makeLogRecord(
-            {"levelname": "ERROR", "msg": 'of "%s"\n', "args": ("x",), "exc_info": sys.exc_info()}
-        )
-
-    text = OneLine().format(told)
-
-    start, middle, end = text.partition(" trace=")
-    assert (start, middle) == ('webhook event=server level=error message="of ?x??"', " trace=")
-    assert end.startswith('"Traceback (most recent call last): | ')
-    assert end.endswith(' | ValueError: first | webhook event=forged"')
-    assert text.isprintable()
 
 
 def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:

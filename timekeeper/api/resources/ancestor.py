@@ -15,7 +15,7 @@ from timekeeper.api.http.body import read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import Problem, bad
 from timekeeper.api.resources.heartbeats import written
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.store.writes import grants
 from timekeeper.store.writes.heartbeats import HeartbeatPost
 
@@ -70,7 +70,7 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
             raise Problem(422, "under this key another grant was made before", "Idempotency-Key")
         after, _ = ledger.account(connection, namespace)
     if given.is_new:
-        say("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)
+        log("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)
     return after
 
 

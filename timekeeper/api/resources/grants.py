@@ -21,7 +21,7 @@ from timekeeper.api.ledger.ledger_reader import Ledger
 from timekeeper.api.problem import Problem
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.writes import grants
 from timekeeper.store.writes.grants import GrantFilter, GrantRow
@@ -131,7 +131,7 @@ def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: st
         giving = _Giving(services.ledger, connection, asked, group, actor, key)
         given = grants.give(connection, *(giving.moved() if asked.giver else (giving.added(),)))
     for each in given.grants:
-        say(
+        log(
             "granted",
             subject=each.subject,
             amount=each.amount,

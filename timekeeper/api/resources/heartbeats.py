@@ -13,7 +13,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import Beating, Written
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.wire import HeartbeatAnswer
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log, log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostResult
 
@@ -68,10 +68,10 @@ class Heartbeats:
         except Problem as problem:
             return problem
         except UnavailableError as error:
-            say("database away", route=PATH, error=error)
+            log("database-unavailable", level="error", route=PATH, error=error)
             return unavailable("the database cannot be reached or written")
         except Exception as error:  # the thread that writes goes on
-            say("unexpected", route=PATH, error=f"{type(error).__name__}: {error}")
+            log_exception("internal-error", error, route=PATH)
             return Problem(500, "something went wrong here; it stands in the log")
 
     def _answer(self, post: HeartbeatPost, written: Written) -> bytes:

@@ -19,7 +19,7 @@ from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.clock import steady_ms
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.notices import Telling, evicted, protected
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -106,8 +106,8 @@ class Evictor:
         self._past = self._past.after(over.uid, over.node, result, self._steady())
         attempt = self._past.tried[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
-        say(
-            "overuse eviction",
+        log(
+            "overuse-eviction",
             result=result,
             namespace=over.namespace,
             pod=over.name,
@@ -117,7 +117,7 @@ class Evictor:
             grace_ms=suspect.grace_ms,
             cards=_cards(over),
             attempt=attempt,
-            **({"error": said} if said else {}),
+            error=said or None,
         )
         if result == "evicted":
             self._telling.tell(evicted(suspect, now_ms))
@@ -155,13 +155,13 @@ def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
         try:
             pause_s = _pause_after_s(step())
         except EpochOverError as error:
-            say("evicting ends", reason="another settles, and evicts", error=error)
+            log("evictor-ends", level="warning", reason="another settles, and evicts", error=error)
             return
         except (UnavailableError, ConflictError) as error:
-            say("overuse not looked at", error=error)
+            log("overuse-check-failed", level="error", error=error)
             pause_s = AWAY_S
         except Exception as error:
-            say("overuse not looked at", fault=repr(error))
+            log_exception("overuse-check-failed", error)
             pause_s = AWAY_S
 
 

@@ -11,7 +11,7 @@ from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.api_server import ApiServer
 from timekeeper.core import names
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.log import say
+from timekeeper.runtime.log import log
 
 EVICTED = "GPUMemoryEviction"
 PROTECTED = "GPUMemoryEvictionRefused"
@@ -47,7 +47,7 @@ class Telling:
         try:
             self._api.post(path, pod_event(notice, self._instance))
         except (UnreachableError, ExpiredError) as error:
-            say("event not posted", namespace=notice.namespace, pod=notice.name, error=error)
+            log("event-not-posted", level="warning", namespace=notice.namespace, pod=notice.name, error=error)
 
 
 def evicted(suspect: EvictionCandidate, now_ms: int) -> PodNotice:
