@@ -112,14 +112,14 @@ def test_every_field_of_the_pages_is_told() -> None:
     assert [field for field in sorted(shown - plain) if not re.search(rf'[`"{{ ]{field}[`":]', PAGE)] == []
 
 
-def test_the_bounds_that_are_told_are_those_of_the_code() -> None:
+def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
-    for said in (
-        f"{USUAL_NODES} unless said, at most {MOST_NODES}",
-        f"up to {MOST_SIZES} of them",
-        f"no more than {MOST_ON_A_NODE} pods",
-        f"At most {'ten' if MOST_OF_AN_OBJECT == 10 else MOST_OF_AN_OBJECT} are told",
+    for sentence in (
+        f"default {USUAL_NODES}, at most {MOST_NODES}",
+        f"up to {MOST_SIZES}:",
+        f"at most {MOST_ON_A_NODE} pods are counted on a node",
+        f"At most {'ten' if MOST_OF_AN_OBJECT == 10 else MOST_OF_AN_OBJECT} are written",
         f"in {'five' if SPAN_MS == 300_000 else SPAN_MS} minutes",
         f"kept for {'five' if KEPT_MS == 300_000 else KEPT_MS} minutes, at most {MOST_QUEUED:,}",
     ):
-        assert said in text, said
+        assert sentence in text, sentence
