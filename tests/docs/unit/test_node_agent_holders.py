@@ -56,6 +56,6 @@ def test_its_events_and_flags_are_those_that_there_are() -> None:
 def test_the_example_of_the_annotation_is_one() -> None:
     example = re.findall(r'^\{"version".*$', PAGE, re.MULTILINE)[0]
 
-    rows = PAGE.partition("| field | what it says |")[2].partition("\n\n")[0]
+    rows = PAGE.partition("| field | meaning |")[2].partition("\n\n")[0]
     assert list(json.loads(example)) == ["version", *re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)]
     assert decode_holders(example).known
