@@ -9,7 +9,6 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from timekeeper import metrics
 from timekeeper.api import route_table
 from timekeeper.api.auth.gate import Gate
-from timekeeper.api.http.body import drain
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import Beating
 from timekeeper.api.ledger.ledger_reader import Ledger
@@ -37,11 +36,21 @@ def create_app(
 ) -> Flask:
     """The API over a database, a gate that knows its callers, and a clock in milliseconds. Touches neither
     before the first request. ``heartbeat_interval_ms``: the shortest that sidecars are asked for."""
+    return app_of(create_services(store, gate, clock, ca, heartbeat_interval_ms))
+
+
+def create_services(
+    store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
+) -> Services:
+    """See `create_app`."""
+    ledger = Ledger(store, clock)
+    return Services(ledger, gate, Beating(store, ledger.served, heartbeat_interval_ms), clock, ca)
+
+
+def app_of(services: Services) -> Flask:
+    """The WSGI application."""
     app = Flask("timekeeper", static_folder=None)
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    ledger = Ledger(store, clock)
-    beating = Beating(store, ledger.served, heartbeat_interval_ms)
-    services = Services(ledger, gate, beating, clock, ca)
     for routes in (
         standings,
         budgets,
@@ -91,9 +100,6 @@ def _count(app: Flask) -> None:
 
     @app.after_request
     def end(response: Response) -> Response:
-        if response.status_code >= 400:
-            environ = request.environ
-            response.call_on_close(lambda: drain(environ))
         route = request.url_rule.rule if request.url_rule else "unknown"
         metrics.REQUESTS.labels(route, str(response.status_code)).inc()
         metrics.SECONDS.labels(route).observe(time.monotonic() - g.began)

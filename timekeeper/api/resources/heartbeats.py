@@ -99,7 +99,6 @@ def is_told_the_ca(sequence: int, interval_ms: int) -> bool:
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
     door = Heartbeats(services.gate, services.beating, services.clock, services.ca)
-    app.extensions["heartbeats"] = door
 
     @app.post(PATH)
     def heartbeats() -> Response:

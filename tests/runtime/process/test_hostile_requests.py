@@ -1,0 +1,324 @@
+"""Hostile and broken requests against the three servers as processes, over TLS.
+
+Each case is answered with a status and a sentence, the connection ends, a client that behaves is answered
+meanwhile, and no connection is held afterwards. Twelve hostile clients are connected at a time, which is more
+than a server has threads: a request that held a thread would keep the other client waiting.
+"""
+
+import contextlib
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from deploy.local.identity import new_authority
+from tests.scheduler_ext.apiserver import api_server
+from tests.scheduler_ext.processes import Process as Extender
+from tests.scheduler_ext.worlds import node
+from tests.timekeeper import fake_api_server
+from tests.timekeeper.processes import prepared
+from tests.webhook.servers import Timekeeper, Tls, Webhook, wait_until
+from tests.webhook.worlds import admitted, half, review_of
+
+AT_ONCE = 12
+ENDS_WITHIN_S = 20.0  # 15 s for a request that has begun, and a moment
+REVIEW = orjson.dumps(review_of(admitted(half())))
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server: where it listens, what its clients trust, and a request of its own that is posted."""
+
+    port: int
+    tls: ssl.SSLContext
+    pids: Callable[[], list[int]]
+    path: bytes  # of POST requests
+    body: bytes
+    status: int  # of its answer
+    largest_body: int
+
+    def connect(self) -> ssl.SSLSocket:
+        """A connection after its handshake."""
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return self.tls.wrap_socket(raw, server_hostname="127.0.0.1")
+
+    def answers_well_behaved_clients(self) -> bool:
+        """Both to the route that is posted to and to a route of the pool."""
+        post = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+        with self.connect() as client:
+            client.sendall(post % (self.path, len(self.body), self.body))
+            posted = client.recv(65_536)
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            alive = all_of(client)
+        return posted.startswith(b"HTTP/1.1 %d " % self.status) and alive.startswith(b"HTTP/1.1 200 ")
+
+    def connections(self) -> int:
+        """How many clients its processes hold."""
+        held = set()
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == self.port and fields[3] in ("01", "08"):
+                held.add(f"socket:[{fields[9]}]")
+        links = set()
+        for pid in self.pids():
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    links.add(os.readlink(each))
+        return len(held & links)
+
+
+@contextlib.contextmanager
+def timekeeper(folder: Path) -> Iterator[Server]:
+    """With one worker of one thread; a heartbeat without a token is answered with 401."""
+    api = fake_api_server.FakeApiServer()
+    with (
+        fake_api_server.serving(api) as url,
+        prepared(folder, fake_api_server.kubeconfig(folder, url), "--threads=1") as process,
+    ):
+        process.start()
+        process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
+        trusted = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        assert process.running is not None
+        top = process.running.pid
+        yield Server(
+            process.port, trusted, lambda: descendants(top), b"/v1/heartbeats", b"{}", 401, 256 * 1024
+        )
+        assert "event=malformed-request peer=127.0.0.1 status=400" in process.log()
+        assert "Traceback" not in process.log()
+
+
+@contextlib.contextmanager
+def webhook(folder: Path) -> Iterator[Server]:
+    """With one worker; a review is answered with 200."""
+    tls = Tls(folder / "tls")
+    standings = Timekeeper(tls)
+    with Webhook(folder, tls, standings.url, workers=1) as process:
+        yield Server(process.port, tls.client(), process.workers, b"/mutate", REVIEW, 200, 8 * 1024 * 1024)
+        assert "Traceback" not in process.log()
+    standings.end()
+
+
+@contextlib.contextmanager
+def extender(folder: Path) -> Iterator[Server]:
+    """With mutual TLS and one thread; a body that is no JSON is answered with 400."""
+    authority = new_authority("callers")
+    for name, (certificate, key) in {
+        "tls": authority.leaf(["127.0.0.1"]),
+        "client": authority.leaf(["system:kube-scheduler"], client=True),
+    }.items():
+        (folder / f"{name}.crt").write_bytes(certificate)
+        (folder / f"{name}.key").write_bytes(key)
+    (folder / "ca.crt").write_bytes(authority.pem)
+    files = {"tls-cert": "tls.crt", "tls-key": "tls.key", "client-ca": "ca.crt"}
+    with api_server() as api:
+        api.put("nodes", node("a"))
+        (folder / "kubeconfig").write_text(api.kubeconfig())
+        flags = [f"--{flag}={folder / name}" for flag, name in files.items()]
+        process = Extender(folder, f"--kubeconfig={folder / 'kubeconfig'}", "--threads=1", *flags)
+        trusted = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        trusted.load_cert_chain(folder / "client.crt", folder / "client.key")
+        process.start()
+        try:
+            wait_until(lambda: "event=complete" in process.said(), "the extender to be ready")
+            yield Server(process.port, trusted, process.pids, b"/filter", b"{", 400, 32 * 1024 * 1024)
+            assert "Traceback" not in process.said()
+        finally:
+            process.kill()
+
+
+ROLES = {"timekeeper": timekeeper}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(role(tmp_path_factory.mktemp(name))) for name, role in ROLES.items()}
+
+
+@pytest.fixture(params=ROLES)
+def server(servers: dict[str, Server], request: pytest.FixtureRequest) -> Server:
+    return servers[request.param]
+
+
+POST = b"POST PATH HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
+HUGE = b"9" * 30
+
+REJECTED: dict[str, tuple[bytes, int]] = {
+    "no HTTP": (b"hello\r\n\r\n", 400),
+    "an empty head": (b"\r\n\r\n\r\n", 400),
+    "another version": (b"GET /livez HTTP/9.9\r\nHost: x\r\n\r\n", 400),
+    "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "the same length twice": (POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400),
+    "a length and an odd one": (POST + b"Content-Length: 2\r\nContent-Length: 2x\r\n\r\n{}", 400),
+    "a list of lengths": (POST + b"Content-Length: 2, 2\r\n\r\n{}", 400),
+    "a negative length": (POST + b"Content-Length: -1\r\n\r\n{}", 400),
+    "a length with a sign": (POST + b"Content-Length: +2\r\n\r\n{}", 400),
+    "a hexadecimal length": (POST + b"Content-Length: 0x2\r\n\r\n{}", 400),
+    "an empty length": (POST + b"Content-Length:\r\n\r\n{}", 400),
+    "a blank before the colon": (POST + b"Content-Length : 2\r\n\r\n{}", 400),
+    "a length in a folded line": (POST + b"X: y\r\n Content-Length: 2\r\n\r\n{}", 400),
+    "a huge length": (POST + b"Content-Length: " + HUGE + b"\r\n\r\n{}", 413),
+    "a length beyond what Python reads": (POST + b"Content-Length: " + b"9" * 5_000 + b"\r\n\r\n{}", 413),
+    "a length beyond the bound": (POST + b"Content-Length: TOOMUCH\r\n\r\n{}", 413),
+    "the same, to be confirmed": (POST + b"Expect: 100-continue\r\nContent-Length: TOOMUCH\r\n\r\n", 413),
+    "chunked": (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+    "chunked with length": (
+        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET + b"\r\n",
+        400,
+    ),
+    "length with chunked": (
+        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + GET + b"\r\n",
+        400,
+    ),
+    "another coding": (POST + b"Transfer-Encoding: dance\r\n\r\n", 411),
+    "a coding with a blank before the colon": (POST + b"Transfer-Encoding : chunked\r\n\r\n", 411),
+    "bare LF": (b"GET /livez HTTP/1.1\nHost: x\n\n", 400),
+    "bare CR": (b"GET /livez HTTP/1.1\rHost: x\r\r", 400),
+    "a bare LF in a head": (GET + b"X: y\nContent-Length: 2\r\n\r\n", 400),
+    "a bare CR in a head": (GET + b"X: y\rContent-Length: 2\r\n\r\n", 400),
+    "a NUL in a head": (GET + b"X: \0\r\n\r\n", 400),
+    "a folded line": (GET + b"X: y\r\n z\r\n\r\n", 400),
+    "no colon": (GET + b"X\r\n\r\n", 400),
+    "many fields": (GET + b"X: y\r\n" * 300 + b"\r\n", 431),
+    "a long field": (GET + b"X: " + b"y" * 20_000 + b"\r\n\r\n", 431),
+    "a head without an end": (GET + b"A: b\r\n" * 20_000, 431),
+    "a line without an end": (b"GET /" + b"a" * 100_000, 431),
+    "a long path": (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+    "another expectation": (POST + b"Expect: cake\r\nContent-Length: 2\r\n\r\n{}", 417),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_what_is_no_request_is_answered_once_with_a_sentence_and_holds_nothing(
+    server: Server, case: str
+) -> None:
+    sent, status = REJECTED[case]
+    sent = sent.replace(b"PATH", server.path).replace(b"TOOMUCH", b"%d" % (server.largest_body + 1))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(AT_ONCE)]
+        for client in clients:
+            client.sendall(sent)
+        assert server.answers_well_behaved_clients()
+        answers = {all_of(client).partition(b"\r\n\r\n")[::2] for client in clients}
+
+    for head, body in answers:
+        assert head.startswith(b"HTTP/1.1 %d " % status), head
+        assert b"\r\nConnection: close" in head
+        assert len(body) > 10
+        assert b"HTTP/1.1 " not in body  # a second answer
+    wait_until(lambda: server.connections() == 0, "the connections to be closed")
+
+
+UNFINISHED: dict[str, Callable[[Server], socket.socket]] = {
+    "a silent connection": lambda server: socket.create_connection(("127.0.0.1", server.port)),
+    "half a handshake": lambda server: sending(
+        socket.create_connection(("127.0.0.1", server.port)), b"\x16\x03\x01\x02\x00\x01"
+    ),
+    "TLS without a request": lambda server: server.connect(),
+    "half a request line": lambda server: sending(server.connect(), POST[:6]),
+    "half a head": lambda server: sending(server.connect(), GET),
+    "half a body": lambda server: sending(
+        server.connect(), POST.replace(b"PATH", server.path) + b"Content-Length: 100\r\n\r\n{"
+    ),
+    "a body but for its end": lambda server: sending(
+        server.connect(),
+        POST.replace(b"PATH", server.path) + b"Content-Length: 60000\r\n\r\n" + b" " * 59_999,
+    ),
+    "half a body of the application": lambda server: sending(
+        server.connect(), b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    ),
+    "a body that waits to be asked for": lambda server: sending(
+        server.connect(),
+        POST.replace(b"PATH", server.path) + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFINISHED)
+def test_an_unfinished_request_keeps_no_client_waiting_and_leaves_nothing_behind(
+    server: Server, case: str
+) -> None:
+    with ExitStack() as stack:
+        for _ in range(AT_ONCE):
+            stack.enter_context(UNFINISHED[case](server))
+
+        assert server.answers_well_behaved_clients()
+        wait_until(lambda: server.connections() >= AT_ONCE, "the clients to be accepted")
+    wait_until(lambda: server.connections() == 0, "the connections to be closed")
+
+
+def test_unfinished_requests_are_ended_by_the_server(servers: dict[str, Server]) -> None:
+    """Also where each byte comes a moment after the last: a drip does not begin the wait anew."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        drips = []
+        for server in servers.values():
+            for open_unfinished in UNFINISHED.values():
+                stack.enter_context(open_unfinished(server))
+            drips.append(stack.enter_context(sending(server.connect(), GET + b"X: ")))
+            drips.append(stack.enter_context(server.connect()))
+            drips[-1].sendall(POST.replace(b"PATH", server.path) + b"Content-Length: 1000\r\n\r\n")
+        while any(server.connections() for server in servers.values()):
+            assert time.monotonic() - began < ENDS_WITHIN_S
+            for drip in drips:
+                with contextlib.suppress(OSError):
+                    drip.sendall(b"x")
+            time.sleep(0.1)
+
+        assert all(server.answers_well_behaved_clients() for server in servers.values())
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(server: Server) -> None:
+    request = POST.replace(b"PATH", server.path) + b"Content-Length: %d\r\n\r\n" % len(server.body)
+    with server.connect() as client:
+        for byte in request:
+            client.sendall(bytes([byte]))
+        client.sendall(server.body)
+
+        assert client.recv(65_536).startswith(b"HTTP/1.1 %d " % server.status)
+
+
+def test_a_body_beyond_the_bound_can_be_sent_to_its_end_before_the_answer_is_read(server: Server) -> None:
+    """A connection that is reset meanwhile would take the answer with it."""
+    length = server.largest_body + 1
+    with server.connect() as client:
+        client.sendall(POST.replace(b"PATH", server.path) + b"Content-Length: %d\r\n\r\n" % length)
+        for _ in range(64):
+            client.sendall(b" " * 16_384)
+
+        answer = all_of(client)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the body may have %d bytes at most" % server.largest_body in answer
+
+
+def sending(client: socket.socket, data: bytes) -> socket.socket:
+    """The client, after it has sent this."""
+    client.sendall(data)
+    return client
+
+
+def all_of(client: socket.socket) -> bytes:
+    """What is received until the connection ends."""
+    received = b""
+    while part := client.recv(65_536):
+        received += part
+    return received
+
+
+def descendants(of: int) -> list[int]:
+    """The process IDs below one, and its own."""
+    found = [of]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found

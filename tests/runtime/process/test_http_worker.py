@@ -1,0 +1,293 @@
+"""The worker's loop and its pools, in a thread of this process, over plain HTTP."""
+
+import http.client
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gunicorn.config import Config
+
+from timekeeper.runtime.connection_balance import ConnectionBalance
+from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
+from timekeeper.runtime.http_worker import RECEIVES_A_TURN, HttpWorker
+
+WITHIN_S = 5.0
+LIMITS = HttpLimits(body_bytes=1_000_000, connections=20)
+MEBIBYTE = 2**20
+
+
+def ok(request: HttpRequest) -> HttpAnswer:
+    """The body back."""
+    return HttpAnswer(HTTPStatus.OK, "text/plain", request.body)
+
+
+class App:
+    """A WSGI application that streams ``pieces``, or shows what it was asked."""
+
+    def __init__(self) -> None:
+        self.pieces: Iterable[bytes] | None = None
+        self.closed = threading.Event()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if self.pieces is not None:
+            start_response("200 OK", [("Content-Type", "text/csv")])
+            return Pieces(self)
+        start_response("201 Created", [("X-More", "1")])
+        body = environ["wsgi.input"].read().decode()
+        keys = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_X_TWICE")
+        shown = (environ.get(key, "") for key in keys)
+        return ["|".join((*shown, environ["CONTENT_LENGTH"], body)).encode()]
+
+
+class Pieces:
+    """What a streaming application returns."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._app.pieces or ())
+
+    def close(self) -> None:
+        """Called by the server at the end, however it came."""
+        self._app.closed.set()
+
+
+@contextmanager
+def serving(*routes: Route, app: Any = None, **options: Any) -> Iterator[SimpleNamespace]:
+    """A worker with these routes; its ``port``, ``app`` and ``balance``."""
+    balance = ConnectionBalance()
+    service = HttpService(app or App(), 2, options.pop("limits", LIMITS), routes, **options)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        served = SimpleNamespace(service=service, balance=balance)
+        log: Any = logging.getLogger("a worker")
+        worker = HttpWorker(1, os.getppid(), [listener], served, 30, Config(), log)
+        worker.PIPE = os.pipe()
+        for end in worker.PIPE:
+            os.set_blocking(end, False)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            yield SimpleNamespace(port=listener.getsockname()[1], app=service.app, balance=balance)
+        finally:
+            worker.alive = False
+            os.write(worker.PIPE[1], b".")
+            thread.join()
+            for end in worker.PIPE:
+                os.close(end)
+            worker.tmp.close()
+
+
+@contextmanager
+def connected(server: SimpleNamespace) -> Iterator[http.client.HTTPConnection]:
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WITHIN_S)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def plain_socket(server: SimpleNamespace, timeout_s: float = WITHIN_S) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
+
+
+def ask(
+    client: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
+    client.request(method, path, body)
+    answer = client.getresponse()
+    return answer.status, answer.read()
+
+
+def slow(request: HttpRequest) -> HttpAnswer:
+    """Waits."""
+    time.sleep(0.2)
+    return ok(request)
+
+
+def later(request: HttpRequest) -> None:
+    """Replies from a thread of its own."""
+    threading.Timer(0.05, lambda: request.reply(ok(request))).start()
+
+
+def in_the_pool(request: HttpRequest) -> Handler:
+    """Goes on in the pool, and replies from there later."""
+    assert threading.current_thread().name != "http"
+    return later
+
+
+ROUTES = (
+    Route("POST", "/inline", ok),
+    Route("POST", "/pooled", slow, threads=1),
+    Route("POST", "/later", later),
+    Route("POST", "/pool-later", in_the_pool),
+)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_requests_are_answered_in_order_however_they_are_answered(route: Route) -> None:
+    request = b"POST %b HTTP/1.1\r\nContent-Length: 2\r\n\r\n" % route.path.encode()
+    with serving(*ROUTES) as server, plain_socket(server) as client:
+        client.sendall(b"".join(request + b"%02d" % number for number in range(3)))
+        received = b""
+        while received.count(b"\r\n\r\n") < 3 or not received.endswith(b"02"):
+            received += client.recv(65_536)
+
+    assert [each[:2] for each in received.split(b"\r\n\r\n")[1:]] == [b"00", b"01", b"02"]
+
+
+def test_a_pool_that_is_busy_keeps_no_other_route_waiting() -> None:
+    with serving(*ROUTES) as server, ExitStack() as stack:
+        for _ in range(4):  # 0.8 s of work
+            busy = stack.enter_context(connected(server))
+            busy.request("POST", "/pooled", b"x")
+        began = time.monotonic()
+
+        client = stack.enter_context(connected(server))
+        assert ask(client, "POST", "/inline", b"y") == (200, b"y")
+        assert ask(client, "GET", "/app?a=1")[0] == 201
+        assert time.monotonic() - began < 0.6
+
+
+def test_the_application_is_called_with_the_whole_request() -> None:
+    with (
+        serving() as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as client,
+    ):
+        client.sendall(
+            b"POST /a%20b/%C3%BC?q=%20 HTTP/1.0\r\nX-Twice: 1\r\nX-Twice: 2\r\nContent-Length: 3\r\n\r\nabc"
+        )
+        received = b""
+        while part := client.recv(65_536):
+            received += part
+
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 201 Created\r\n")
+    assert b"Connection: close" in head
+    assert b"X-More: 1" in head
+    assert body.decode() == "POST|/a b/Ã¼|q=%20|1,2|3|abc"
+
+
+def test_an_answer_in_pieces_is_sent_while_it_is_made() -> None:
+    app, taken = App(), threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"first,"
+        yield b""  # no end of the answer
+        assert taken.wait(WITHIN_S)
+        yield b"second"
+
+    app.pieces = pieces()
+    with serving(app=app) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        client.request("GET", "/report")
+        answer = client.getresponse()
+        assert answer.read(6) == b"first,"
+        taken.set()
+        assert answer.read() == b"second"
+        assert app.closed.wait(WITHIN_S)
+        app.pieces = None
+        assert ask(client, "GET", "/")[0] == 201  # the connection is kept
+
+
+def test_of_an_answer_that_is_not_read_little_is_in_memory_and_one_that_is_left_is_closed() -> None:
+    app, made = App(), 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal made
+        for _ in range(1_000):
+            made += 1
+            yield b"x" * MEBIBYTE
+
+    app.pieces = pieces()
+    with serving(app=app) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        client.request("GET", "/report")
+        client.getresponse().read(1)
+        time.sleep(0.3)
+        assert made < 50
+        client.close()
+        assert app.closed.wait(WITHIN_S)
+
+
+def fails(request: HttpRequest) -> HttpAnswer:
+    """A defect."""
+    raise ValueError("a defect")
+
+
+def exits(request: HttpRequest) -> HttpAnswer:
+    """As a library may that gives up."""
+    raise SystemExit
+
+
+def test_a_handler_that_fails_is_a_500_and_one_that_exits_leaves_its_thread() -> None:
+    routes = (Route("POST", "/fails", fails), Route("POST", "/pool-fails", fails, threads=1))
+    with serving(*routes, Route("POST", "/exits", exits, threads=1)) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        for _ in range(3):
+            assert ask(client, "POST", "/fails")[0] == 500
+            assert ask(client, "POST", "/pool-fails")[0] == 500
+            with pytest.raises((http.client.HTTPException, ConnectionError)):
+                ask(client, "POST", "/exits")
+
+
+@pytest.mark.parametrize("pieces", [RECEIVES_A_TURN - 1, RECEIVES_A_TURN, 3 * RECEIVES_A_TURN])
+def test_a_body_larger_than_what_a_turn_receives_is_received(pieces: int) -> None:
+    body = b"x" * (pieces * 1024)
+    with serving(*ROUTES) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        assert ask(client, "POST", "/inline", body) == (200, body)
+
+
+def test_a_client_that_does_not_read_keeps_no_other_waiting() -> None:
+    request = b"POST /inline HTTP/1.1\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
+    with serving(*ROUTES) as server, ExitStack() as stack:
+        for _ in range(3):
+            deaf = stack.enter_context(plain_socket(server, 0.5))
+            with pytest.raises(TimeoutError):
+                deaf.sendall(request * 100)
+
+        client = stack.enter_context(connected(server))
+        assert ask(client, "POST", "/inline", b"y") == (200, b"y")
+
+
+def test_when_few_more_clients_fit_in_they_are_closed_after_their_answer() -> None:
+    with serving(*ROUTES) as server, ExitStack() as stack:
+        said = []
+        for _ in range(40):
+            client = stack.enter_context(connected(server))
+            client.request("POST", "/inline", b"x")
+            answer = client.getresponse()
+            answer.read()
+            said.append(answer.headers["Connection"])
+
+    assert said[:18] == ["keep-alive"] * 18
+    assert said[-1] == "close"
+
+
+def test_clients_are_asked_to_come_anew_where_another_replica_should_serve_them() -> None:
+    with serving(*ROUTES, ends_connections=lambda: True) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        client.request("POST", "/inline", b"x")
+        assert client.getresponse().headers["Connection"] == "close"
+
+
+def test_a_client_that_another_worker_should_accept_is_left_to_it_for_a_moment() -> None:
+    """And accepted after it if the other worker hangs."""
+    with serving(*ROUTES) as server, ExitStack() as stack:
+        first = stack.enter_context(connected(server))
+        assert ask(first, "POST", "/inline", b"x")[0] == 200
+        server.balance.set(2, 0)
+        for _ in range(3):
+            client = stack.enter_context(connected(server))
+            used = time.process_time()
+            assert ask(client, "POST", "/inline", b"x")[0] == 200
+            assert time.process_time() - used < 0.1  # no busy loop
