@@ -3,8 +3,6 @@ trace."""
 
 import json
 import lzma
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,15 +28,6 @@ p2,1000,1000,0,0,
 p3,1000,1000,1,600,T4
 """
 REPLAY: Json = {"node_order": ["b", "a"], "pod_rows": [0, 1, 2, 3, 0, 0, 3]}
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    """A small experiment's files."""
-    (tmp_path / "nodes.csv").write_text(NODES)
-    (tmp_path / "pods.csv").write_text(PODS)
-    (tmp_path / "replay.json").write_text(json.dumps(REPLAY))
-    return tmp_path
 
 
 def arguments(files: Path, *more: str) -> list[str]:
@@ -91,18 +80,6 @@ def test_the_trace_is_whole() -> None:
         assert (len(experiment.nodes), experiment.gpu_milli) == (1213, 6_212_000)
         assert sum(pod.asked_milli for pod in experiment.arrivals) // 62_120 in (129, 130)
     assert len({trace("default", seed).nodes for seed in SEEDS}) == len(SEEDS)
-
-
-def test_the_command_writes_one_object_and_takes_fragmentation_by_default(files: Path) -> None:
-    command = [sys.executable, f"{placement.__file__}", *arguments(files, "--json", f"{files}/out.json")]
-
-    done = subprocess.run(command, cwd=files, capture_output=True, text=True, check=True)
-
-    found = json.loads((files / "out.json").read_text())
-    assert found == json.loads(done.stdout)
-    assert found["policy"] == "fragmentation"
-    assert set(found["allocation"]) == {"95", "100", "130"}
-    assert set(found["failed"]) == {"cpu", "share", "one", "several"}
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *REFERENCES])

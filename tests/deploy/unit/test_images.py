@@ -1,19 +1,11 @@
 """The Dockerfile against the repository: what it copies is there and enough, and what it starts exists."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
-from importlib.metadata import distribution
-from pathlib import Path
 
 import pytest
 
 from tests.deploy.dockerfile import DOCKERFILE, Stage, console_scripts, last, lineage, stages
 from tests.deploy.reading import ROOT, containers
-from tests.packaging.checkout import packaged
 
 TARGETS = ("webhook", "timekeeper", "extender", "sidecar")
 ROLES = {"webhook": "webhook", "timekeeper": "timekeeper", "extender": "scheduler_ext", "sidecar": "sidecar"}
@@ -32,18 +24,6 @@ def copied_from_the_checkout(stage: Stage) -> list[str]:
     """What a stage takes from the build's context."""
     taken = [each for each in stage.of("COPY") if "from" not in each.flags]
     return [source for each in taken for source in each.words()[:-1]]
-
-
-def laid_out(stage: Stage, folder: Path) -> Path:
-    """The files that a stage copies from the checkout, at their names there."""
-    folder.mkdir()
-    for source in copied_from_the_checkout(stage):
-        if (ROOT / source).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / source, folder / source, symlinks=True, ignore=ignored)
-        else:
-            shutil.copy(ROOT / source, folder)
-    return folder
 
 
 @pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
@@ -118,42 +98,3 @@ def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
 
     assert "*" in lines
     assert let_in == copied
-
-
-def test_what_the_build_copies_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
-    source = laid_out(stages()["build"], tmp_path / "src")
-
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*command, "-w", tmp_path / "wheels", source], check=True, capture_output=True, cwd=tmp_path
-    )
-
-    (wheel,) = (tmp_path / "wheels").glob("bursar-*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == packaged()
-
-
-def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
-    """Python, NVML's binding and the package: an interpreter without our environment sees nothing else. The
-    agent starts from the same."""
-    (build,) = made_by("sidecar")
-    folder = laid_out(build, tmp_path / "opt")
-    (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
-    shutil.copy(str(binding.locate()), folder)
-
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            "import pynvml, sidecar.run, sidecar.node.__main__, sidecar.__main__ as of_pods; "
-            "of_pods.main(['--help'])",
-        ],
-        env={"PYTHONPATH": str(folder), "PATH": os.defpath},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert "--timekeeper-url" in done.stdout

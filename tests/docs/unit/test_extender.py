@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, REPORTER, SPAN_MS, Kind
 from scheduler_ext.model.node import CLOSED
@@ -15,45 +14,17 @@ from scheduler_ext.reports import waiting_page as waiting_view
 from scheduler_ext.reports.headroom import MOST_ON_A_NODE
 from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
 from scheduler_ext.verbs.last_decisions import KINDS, OTHER
-from tests.scheduler_ext.conftest import Running, api, running, start
-
-__all__ = ["api", "running", "start"]
 
 DOCS = Path(__file__).parents[3] / "docs"
 CODE = DOCS.parent / "scheduler_ext"
 PAGE = (DOCS / "extender.md").read_text()
 METRICS = (DOCS / "metrics.md").read_text().partition("\n## Of the extender\n")[2].partition("\n## ")[0]
-API = (DOCS / "api.md").read_text().partition("\n## The extender\n")[2].partition("\n## ")[0]
 
 
 def firsts(table: str) -> set[str]:
     """The words in backticks of the first column of each row."""
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
-
-
-def test_every_route_is_told_and_no_other(running: Running) -> None:
-    exist = {
-        f"{method} {rule.rule}"
-        for rule in running.extender.app.url_map.iter_rules()
-        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
-    }
-
-    assert set(re.findall(r"`((?:GET|POST) /[\w/]+)`", API)) == exist
-
-
-def test_every_metric_is_told_with_its_labels_and_no_other(running: Running) -> None:
-    families = list(text_string_to_metric_families(running.client.get("/metrics").text))
-    suffix = {"counter": "_total", "gauge": "", "histogram": ""}
-    exist = {each.name + suffix[each.type]: each for each in families}
-    rows = re.findall(r"^\| (`.*?`) \| (\w+)(.*?) \|", METRICS.partition("| event |")[0], re.MULTILINE)
-    told = {f"bursar_extender_{name}": row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-
-    assert told.keys() == exist.keys()
-    for name, (_, kind, labels) in told.items():
-        used = {label for sample in exist[name].samples for label in sample.labels} - {"le"}
-        assert kind == exist[name].type
-        assert used <= set(re.findall(r"`(\w+)`", labels)), name
 
 
 def test_the_alerts_speak_of_metrics_and_labels_that_there_are() -> None:

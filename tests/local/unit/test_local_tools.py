@@ -1,6 +1,5 @@
 """Which binary is taken, from where."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,12 @@ from deploy.local.tools import (
     NODE_TOOLS,
     TOOLS,
     Tool,
-    asked_version,
     cache_folder,
     cached_path,
-    find,
     parse_version,
 )
 
 APISERVER = next(tool for tool in TOOLS if tool.name == "kube-apiserver")
-
-
-def executable(path: Path, says: str, code: int = 0) -> Path:
-    """A program that prints `says` and ends with `code`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{says}'\nexit {code}\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -67,64 +56,6 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "runc": (1, 5),
         "cni": (1, 9),
     }
-
-
-def test_a_version_may_be_told_on_stderr(tmp_path: Path) -> None:
-    """As CNI plugins do."""
-    plugin = tmp_path / "loopback"
-    plugin.write_text("#!/bin/sh\necho 'CNI loopback plugin v1.9.1' >&2\n")
-    plugin.chmod(0o755)
-
-    assert asked_version(plugin, ()) == (1, 9)
-
-
-def test_kubebuilders_assets_come_before_the_path_and_the_path_before_the_cache(tmp_path: Path) -> None:
-    environ = {
-        "KUBEBUILDER_ASSETS": str(tmp_path / "assets"),
-        "PATH": f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}",
-    }
-    in_cache = executable(cached_path(APISERVER, tmp_path / "cache"), "Kubernetes v1.36.3")
-    in_second = executable(tmp_path / "two" / "kube-apiserver", "Kubernetes v1.36.1")
-    found = [find(APISERVER, environ, tmp_path / "cache")]
-    in_first = executable(tmp_path / "one" / "kube-apiserver", "Kubernetes v1.36.2")
-    found.append(find(APISERVER, environ, tmp_path / "cache"))
-    in_assets = executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.36.0")
-    found.append(find(APISERVER, environ, tmp_path / "cache"))
-
-    assert found == [in_second, in_first, in_assets]
-    assert find(APISERVER, {}, tmp_path / "cache") == in_cache
-
-
-def test_a_binary_of_another_version_is_passed_over(tmp_path: Path) -> None:
-    environ = {"KUBEBUILDER_ASSETS": str(tmp_path / "assets"), "PATH": str(tmp_path / "path")}
-    executable(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.35.3")
-    wanted = executable(tmp_path / "path" / "kube-apiserver", "Kubernetes v1.36.3")
-
-    assert find(APISERVER, environ, tmp_path / "cache") == wanted
-
-
-def test_what_cannot_be_run_is_passed_over(tmp_path: Path) -> None:
-    fails = executable(tmp_path / "fails" / "kube-apiserver", "Kubernetes v1.36.3", code=1)
-    not_executable = executable(tmp_path / "plain" / "kube-apiserver", "Kubernetes v1.36.3")
-    not_executable.chmod(0o644)
-    no_program = tmp_path / "garbage" / "kube-apiserver"
-    no_program.parent.mkdir()
-    no_program.write_bytes(b"\x7fELF but no more")
-    no_program.chmod(0o755)
-    (tmp_path / "folder" / "kube-apiserver").mkdir(parents=True)
-    places = [str(tmp_path / name) for name in ("fails", "plain", "garbage", "folder", "absent")]
-
-    assert fails.exists()
-    assert find(APISERVER, {"PATH": os.pathsep.join(places)}, tmp_path / "cache") is None
-
-
-def test_kubectl_is_asked_in_its_own_way(tmp_path: Path) -> None:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\n[ "$*" = "version --client" ] && echo "Client Version: v1.36.3"\n')
-    kubectl.chmod(0o755)
-    tool = next(each for each in TOOLS if each.name == "kubectl")
-
-    assert find(tool, {"PATH": str(tmp_path)}, tmp_path / "cache") == kubectl
 
 
 def test_the_cache_is_where_the_xdg_rules_say() -> None:

@@ -24,11 +24,8 @@ from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.conftest import authority, timekeeper
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
 from timekeeper.core.request.cards import decode_inventory
-
-__all__ = ["authority", "timekeeper"]
 
 MERGE = "application/merge-patch+json"
 ACCOUNT = "bursar-node"

@@ -1,21 +1,16 @@
-"""What the agent tells the timekeeper: each interval once, through outages, within bounds; and the real
-timekeeper takes it."""
+"""What the agent reports to the timekeeper: each interval once, through outages, within bounds."""
 
 import itertools
 import json
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.identity import LocalAuthority, new_authority
-from sidecar import settings
 from sidecar.beats import HeartbeatReply
-from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
-from sidecar.node.state import report_spool, reports
+from sidecar.heartbeat_client import Delivered, NotDelivered
+from sidecar.node.state import report_spool
 from sidecar.node.state.reports import (
     DEFAULT_INTERVAL_MS,
     ENDING_MS,
@@ -31,13 +26,6 @@ from sidecar.node.state.reports import (
 )
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad
-from sidecar.run import boot_ms
-from tests.sidecar.conftest import authority, timekeeper
-from tests.sidecar.worlds import SILENCE, Timekeeper, variables
-from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
-from timekeeper.store.writes import usage as figures
-
-__all__ = ["authority", "timekeeper"]
 
 STEP = 5_000
 
@@ -304,71 +292,3 @@ def test_without_a_look_nothing_is_sent() -> None:
 
     assert world.posts == []
     assert DEFAULT_INTERVAL_MS == 15_000
-
-
-# Over the wire.
-
-
-def client(
-    folder: Path, keeper: Timekeeper, authority: LocalAuthority, timeout_s: float = 10
-) -> HeartbeatClient:
-    read = settings.read([], variables(folder, keeper.url, authority))
-    return HeartbeatClient(read, boot_ms, None, lambda *_: None, timeout_s, reports.PATH, reports.document)
-
-
-def test_the_courier_carries_reports_over_verified_tls(
-    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
-) -> None:
-    timekeeper.answer = lambda _: (200, {"version": 1, "interval_ms": 20_000})
-    post = UsagePost("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
-
-    with closing(client(tmp_path, timekeeper, authority)) as way:
-        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None, False))
-
-    (arrival,) = timekeeper.arrivals
-    assert (arrival.path, arrival.token, arrival.key) == ("/v1/nodeusage", "first-token", ("run", 7))
-    (use,) = arrival.document["uses"]
-    assert 1_000 <= use.pop("age_ms") < 60_000
-    card = {"uuid": "GPU-0", "utilisation": 50, "memory_mib": 8_000}
-    assert use == {"pods": [{"uid": "uid-p", "cards": [card]}], "cards": [card]}
-
-
-def test_a_timekeeper_of_another_authority_is_told_nothing(tmp_path: Path, timekeeper: Timekeeper) -> None:
-    with closing(client(tmp_path, timekeeper, new_authority("another"))) as way:
-        outcome = way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),)))
-
-    assert isinstance(outcome, NotDelivered)
-    assert "certificate is not accepted" in outcome.reason
-    assert timekeeper.arrivals == []
-
-
-def test_a_timekeeper_that_never_answers_costs_the_timeout(
-    tmp_path: Path, timekeeper: Timekeeper, authority: LocalAuthority
-) -> None:
-    timekeeper.answer = lambda _: SILENCE
-
-    with closing(client(tmp_path, timekeeper, authority, 0.2)) as way:
-        assert way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),))) == NotDelivered(
-            "no answer within 0.2 s"
-        )
-
-
-def test_the_real_timekeeper_takes_what_the_agent_writes(tmp_path: Path) -> None:
-    town = Town(tmp_path)
-    town.begin(("nodes", node()), ("pods", gpu_pod(started_ms=T0)))
-    agent = token("agent")
-    town.reviews.tokens[agent] = agent_status()
-    world = World()
-
-    for number in range(1, 4):
-        town.clock.turn(15_000)
-        world.turn(15_000, look=seen())
-        sent = document(world.posts[-1], world.now_ms)
-        answer = town.post("/v1/nodeusage", sent, agent)
-        assert (answer.status_code, sent["sequence"]) == (200, number)
-        world.reports.posted(FINE, world.now_ms)
-
-    with town.store.reading() as connection:
-        (found,) = figures.hours(connection, "uid-p", "node").values()
-    assert (found.covered_ms, found.milli_ms) == (30_000, 500 * 30_000)
-    town.close()

@@ -23,9 +23,7 @@ from scheduler_ext.snapshot.snapshot import (
     others_listed,
     pods_listed,
 )
-from tests.scheduler_ext.conftest import Running
-from tests.scheduler_ext.worlds import Json, asking, node, on, percent
-from tests.worlds import container
+from tests.scheduler_ext.worlds import Json, node, on, percent
 from timekeeper.core.quantity import thousandths
 
 
@@ -112,23 +110,6 @@ def test_more_cpu_than_any_node_has_is_so_much(pod: Json) -> None:
     assert requested_milli({"spec": pod}) == MOST_MILLI
     vast = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "9P"}}}
     assert read_node(vast).cpu_milli == MOST_MILLI
-
-
-def test_pods_that_ask_for_more_cpu_than_there_is_stop_nobody_else(running: Running) -> None:
-    names = [f"n{at}" for at in range(8)]
-    for name in names:
-        running.put_node(node(name))
-    for at in range(40):
-        running.put_pod(with_cpu(on(percent(10, f"b{at}"), names[at % 8], f"{names[at % 8]}-GPU-0"), "1"))
-    huge = [container(f"c{at}", gpu_percent="10") for at in range(3)]
-    for each in huge:
-        each["resources"]["requests"] = {"cpu": "9P"}
-    for at in range(20):
-        running.put_pod(asking(*huge, name=f"huge{at}"))
-    running.extender._policies.learn(running.extender.cache.snapshot)
-
-    assert running.filter(running.put_pod(percent(20, "p")), *names)["NodeNames"] == names
-    assert running.filter(running.put_pod(asking(*huge, name="its")), *names)["Error"] == ""
 
 
 @pytest.mark.parametrize(

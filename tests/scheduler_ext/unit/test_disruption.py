@@ -5,7 +5,6 @@ import pytest
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.model.labels import by_key, labels_of, read_selector
 from scheduler_ext.model.pdb import read_budget
-from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.moments import budget, disruptions, of
 from tests.scheduler_ext.worlds import Json, percent, read
 
@@ -95,13 +94,3 @@ def test_the_books_follow_lists_changes_and_ends() -> None:
     cache.listed([first])
     cache.listed([])
     assert cache.now().over(pod) == ()
-
-
-def test_the_running_extender_follows_the_api_servers_budgets(running: Running) -> None:
-    pod = read(of(percent(50, "p"), "other"))
-
-    running.api.put("poddisruptionbudgets", budget("other", 0, {}))
-
-    eventually(lambda: running.extender.disruptions.now().violations([pod]) == 1)
-    running.api.delete("poddisruptionbudgets", "pdb", "other")
-    eventually(lambda: not running.extender.disruptions.now().over(pod))

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, SPAN_MS, Events
-from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running, eventually
-from tests.scheduler_ext.worlds import node, percent
+from tests.scheduler_ext.conftest import Running
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.log import Level
 
@@ -234,38 +232,3 @@ def test_a_long_sentence_is_cut_to_the_bytes_that_the_api_server_takes(letter: s
     events.post("team-a", "p", "uid-p", "Preempted", letter * 2_000)
 
     assert sent(events, api, clock, 1)[0]["note"] == letter * most
-
-
-def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:
-    running.put_node(node("a"))
-    raw = running.put_pod(percent(100))
-    running.api.faults.append(Fault("bind", obeyed=False, how="silent"))
-
-    assert "did not answer" in running.bind(raw, "a")
-
-    eventually(lambda: running.api.made("event"))
-    (event,) = running.api.made("event")
-    assert (event["regarding"]["uid"], event["reason"], event["type"]) == (
-        "uid-p",
-        "BindTakenBack",
-        "Warning",
-    )
-    assert "binding to node a did not happen" in event["note"]
-
-
-def test_a_bind_that_was_lost_and_is_found_done_is_not_told(running: Running) -> None:
-    running.put_node(node("a"))
-    raw = running.put_pod(percent(100))
-    running.api.faults.append(Fault("bind", obeyed=True, how="silent"))
-    running.bind(raw, "a")
-    running.put_pod(percent(50, "q"))
-
-    eventually(lambda: any(line.startswith("settled") for line in running.lines) or heard(running, "uid-p"))
-
-    assert running.api.made("event") == []
-
-
-def heard(running: Running, uid: str) -> bool:
-    """Whether the watch has shown the pod bound."""
-    seat = running.extender.cache.snapshot.seat(uid)
-    return seat is not None and seat.held == "bound"

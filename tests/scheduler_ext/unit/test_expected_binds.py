@@ -10,7 +10,6 @@ from scheduler_ext.snapshot.free import Room
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
 from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
-from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent, read
 from tests.worlds import card
 from timekeeper.core.values import Placement, Slice
@@ -128,18 +127,3 @@ def test_a_card_that_fills_meanwhile_is_filled_anew() -> None:
     world.snapshot = assume(world.snapshot, world.pods["r"], "a", placement)
 
     assert world.free("q") == 400
-
-
-def test_two_that_ask_one_after_the_other_are_sent_to_two_nodes_and_filter_knows_of_neither(
-    running: Running,
-) -> None:
-    for name in ("a", "b"):
-        running.put_node(node(name, card(0)))
-    first, second = (running.put_pod(percent(60, name)) for name in ("p", "q"))
-
-    assert running.prioritize(first, "a", "b") == {"a": 10, "b": 9}
-    assert running.filter(second, "a", "b")["NodeNames"] == ["a", "b"]
-    assert running.prioritize(second, "a", "b") == {"a": 0, "b": 10}
-
-    assert running.bind(first, "a") == ""
-    assert running.bind(second, "b") == ""

@@ -21,7 +21,6 @@ from scheduler_ext.snapshot.snapshot import (
     pods_listed,
     vanish,
 )
-from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import (
     Json,
     asking,
@@ -359,29 +358,3 @@ def test_a_pod_without_an_object_counts_where_a_plugin_picks_too() -> None:
 
 
 # in the running extender
-
-
-def test_the_running_extender_follows_the_agent(running: Running) -> None:
-    running.put_node(told(THERE))
-    running.put_pod(P)
-    running.api.delete("pods", "p", "team-a")
-    eventually(lambda: running.extender.cache.snapshot.unsure == {"uid-p"})
-    assert running.free("n") == [600]
-
-    running.put_node(told(NOT_THERE))
-
-    assert running.free("n") == [1000]
-    assert 'held="vanished"} 0' in running.client.get("/metrics").text
-
-
-def test_a_container_on_a_closed_node_is_told_of_in_the_cluster_view(running: Running) -> None:
-    running.put_node(told(holders({"uid-x": []}, closed="")))
-
-    answer = running.client.get("/v1/cluster").json
-    assert answer is not None
-    (there,) = answer["nodes"]
-
-    assert (there["closed"], there["closed_by"]) == (CLOSED["lingering"], ["?/uid-x"])
-    assert running.filter(percent(10), "n")["FailedAndUnresolvableNodes"] == {
-        "n": f"node is closed for sharing: {CLOSED['lingering']}"
-    }

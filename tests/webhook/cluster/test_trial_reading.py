@@ -21,6 +21,7 @@ WORDS = [
     "-0x10", "-.5e3", "1e999", "0777", "off", "OFF", "No", "9223372036854775807", "-9223372036854775808",
     "99999999999999999999",
 ]
+# fmt: on
 OTHER_VALUES = [
     '"5"',
     "'yes'",
@@ -43,6 +44,8 @@ def test_scalars_are_what_kubectl_makes_of_them(control_plane: ControlPlane) -> 
 
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
     assert len(ours) == len(WORDS) + len(OTHER_VALUES)
+
+
 QUANTITIES = [
     *(8000, 0, 50.0, 0.5, 100000000000, "8k", "8000", "8e3", "1e3", "12e6", "1.5Gi", "1024Ki", "4Ki", "1023"),
     *("1536Mi", "0.5Ki", "500m", "1.5", "1000m", "0.1", ".5", "100n", "0.1n", "1e-3", "12E", "1000k", "0Ki"),

@@ -1,0 +1,15 @@
+"""The running extender follows PodDisruptionBudgets."""
+
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.moments import budget, of
+from tests.scheduler_ext.worlds import percent, read
+
+
+def test_the_running_extender_follows_the_api_servers_budgets(running: Running) -> None:
+    pod = read(of(percent(50, "p"), "other"))
+
+    running.api.put("poddisruptionbudgets", budget("other", 0, {}))
+
+    eventually(lambda: running.extender.disruptions.now().violations([pod]) == 1)
+    running.api.delete("poddisruptionbudgets", "pdb", "other")
+    eventually(lambda: not running.extender.disruptions.now().over(pod))

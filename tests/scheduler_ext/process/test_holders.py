@@ -1,0 +1,35 @@
+"""The running extender follows the node agent's survey of containers."""
+
+from scheduler_ext.model.node import CLOSED
+from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.unit.test_holders import NOT_THERE, THERE, P, told
+from tests.scheduler_ext.worlds import (
+    holders,
+    percent,
+)
+
+
+def test_the_running_extender_follows_the_agent(running: Running) -> None:
+    running.put_node(told(THERE))
+    running.put_pod(P)
+    running.api.delete("pods", "p", "team-a")
+    eventually(lambda: running.extender.cache.snapshot.unsure == {"uid-p"})
+    assert running.free("n") == [600]
+
+    running.put_node(told(NOT_THERE))
+
+    assert running.free("n") == [1000]
+    assert 'held="vanished"} 0' in running.client.get("/metrics").text
+
+
+def test_a_container_on_a_closed_node_is_told_of_in_the_cluster_view(running: Running) -> None:
+    running.put_node(told(holders({"uid-x": []}, closed="")))
+
+    answer = running.client.get("/v1/cluster").json
+    assert answer is not None
+    (there,) = answer["nodes"]
+
+    assert (there["closed"], there["closed_by"]) == (CLOSED["lingering"], ["?/uid-x"])
+    assert running.filter(percent(10), "n")["FailedAndUnresolvableNodes"] == {
+        "n": f"node is closed for sharing: {CLOSED['lingering']}"
+    }
