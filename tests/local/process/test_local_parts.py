@@ -1,11 +1,8 @@
-"""The smaller parts of the local control plane: folders, processes, certificates, nodes, the command line."""
+"""Processes that the local control plane starts and stops."""
 
 import errno
-import json
 import os
-import runpy
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -13,51 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cli import main
-from deploy.local.cluster import check_space
 from deploy.local.errors import LocalError
-from deploy.local.folder import OwnedFolder, sweep
-from deploy.local.identity import new_authority
-from deploy.local.kwok_nodes import card_uuid, kwok_node, nvidia_capacity, our_capacity, tencent_capacity
 from deploy.local.launcher import Launcher
 from deploy.local.processes import Processes
-from tests.local.worlds import eventually, tls
-
-
-def test_a_folder_goes_with_its_context_and_is_its_users_alone() -> None:
-    with OwnedFolder() as folder:
-        assert folder.stat().st_mode & 0o077 == 0
-        sweep()
-        assert folder.exists()
-
-    assert not folder.exists()
-
-
-def test_folders_of_the_dead_are_swept_and_those_of_strangers_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead = tmp_path / "bursar-local-dead"
-    (dead / "logs").mkdir(parents=True)
-    (dead / "owner").touch()
-    no_folder_of_ours = tmp_path / "bursar-local-notes"
-    no_folder_of_ours.mkdir()
-    link = tmp_path / "bursar-local-link"
-    link.symlink_to(tmp_path / "nowhere")
-
-    with OwnedFolder() as folder:
-        assert sorted(tmp_path.iterdir()) == sorted([folder, no_folder_of_ours, link])
-
-
-def test_a_full_or_missing_temporary_folder_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-
-    with pytest.raises(
-        LocalError, match=r"^cannot make a temporary folder in .*missing: No such file or directory$"
-    ):
-        OwnedFolder().__enter__()
+from tests.local.worlds import eventually
 
 
 def test_a_started_process_lives_on_when_the_thread_that_asked_for_it_ends(tmp_path: Path) -> None:
@@ -152,99 +108,3 @@ def test_what_a_process_said_before_its_restart_does_not_count(tmp_path: Path) -
         assert processes.log("talker") == "ready\n"
         with pytest.raises(ValueError, match="talker is running"):
             processes.start("talker", Path("/bin/true"), [])
-
-
-def test_certificates_of_ours_satisfy_pythons_strict_verification(tmp_path: Path) -> None:
-    authority = new_authority("test")
-    server = tls(authority, tmp_path, "server.example.com", "127.0.0.1")
-    client = ssl.create_default_context(cadata=authority.pem.decode())
-    client.verify_flags |= ssl.VERIFY_X509_STRICT
-
-    for name in ("server.example.com", "127.0.0.1"):
-        assert handshake(client, server, name)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(client, server, "other.example.com")
-
-
-def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
-    """Shake hands in memory; True when both sides are through."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = client.wrap_bio(to_client, to_server, server_hostname=name)
-    theirs = server.wrap_bio(to_server, to_client, server_side=True)
-    through = set()
-    for _ in range(10):
-        for side in (ours, theirs):
-            try:
-                side.do_handshake()
-                through.add(side)
-            except ssl.SSLWantReadError:
-                continue
-    return len(through) == 2
-
-
-def test_a_nodes_cards_have_stable_uuids_of_nvidias_shape() -> None:
-    annotations = kwok_node("n1", cards=2, memory_mib=8_000, model="T4")["metadata"]["annotations"]
-    inventory = json.loads(annotations["bursar.dev/inventory"])
-
-    assert inventory == {
-        "version": 1,
-        "cards": [
-            {
-                "uuid": card_uuid("n1", index),
-                "index": index,
-                "model": "T4",
-                "memory_mib": 8_000,
-                "healthy": True,
-                "numa": 0,
-                "links": [],
-                "mig": None,
-            }
-            for index in (0, 1)
-        ],
-    }
-    assert card_uuid("n1", 0) == "GPU-f4b88242-2ce3-5a3c-9da8-d80c511e50a2"
-    assert len({card_uuid(node, index) for node in ("n1", "n2") for index in range(8)}) == 16
-
-
-def test_a_node_advertises_one_familys_resources_or_those_it_is_given() -> None:
-    def advertised(capacity: dict[str, str] | None) -> dict[str, str]:
-        status = kwok_node("n", cards=2, memory_mib=8_192, capacity=capacity)["status"]
-        assert status["capacity"] == status["allocatable"]
-        return {name: amount for name, amount in status["capacity"].items() if "/" in name}
-
-    ours = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "16384"}
-    tencent = {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "64"}
-    assert advertised(None) == ours
-    assert advertised(tencent_capacity(2, 8_192)) == tencent
-    assert advertised(our_capacity(2, 8_192) | nvidia_capacity(2)) == ours | {"nvidia.com/gpu": "2"}
-    assert "bursar.dev/inventory" not in kwok_node("plain")["metadata"]["annotations"]
-
-
-def test_an_old_python_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-
-    with pytest.raises(SystemExit, match=r"^error: Python 3\.11 or newer is needed, and this is"):
-        runpy.run_module("deploy.local.__main__")
-
-
-def test_the_command_line_prints_a_sentence_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", "")
-    monkeypatch.setenv("PATH", "/nowhere")
-
-    code = main(["build"])
-
-    assert code == 1
-    assert (
-        capsys.readouterr().err
-        == "error: cannot write the cache folder /proc/nowhere/bursar: No such file or directory\n"
-    )
-
-
-def test_a_full_temporary_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match=r"^the disk is too full: .* control plane needs \d+; "):
-        check_space(tmp_path, 2**60)
-
-    check_space(tmp_path, 1)

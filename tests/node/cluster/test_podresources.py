@@ -7,7 +7,7 @@ import pytest
 from sidecar.node.kubelet import grpc, podresources
 from sidecar.node.state.plugin_devices import PluginDevices
 from tests.node.podresources_server import Kubelet, pod_json, serving
-from tests.node.process.test_podresources import GPU
+from tests.node.unit.test_podresources import GPU
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from deploy.local.cluster import ControlPlane
 from tests.webhook.cluster.test_templates import TRAINING
 from tests.webhook.clusters import Cluster as Clustered
 from tests.webhook.process.test_audit import audit, kubeconfig
-from tests.webhook.process.test_templates import BAD, GOOD, template, workload
 from tests.webhook.servers import wait_until
+from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
 from tests.webhook.worlds import half
 from tests.worlds import Json, container
 from webhook.audit.cluster import Cluster

@@ -7,8 +7,8 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.webhook.clusters import Registered
-from tests.webhook.process.test_configmaps import BAD, GOOD, SENTENCE, config_map
 from tests.webhook.servers import wait_until
+from tests.webhook.unit.test_configmaps import BAD, GOOD, SENTENCE, config_map
 from tests.worlds import Json
 
 

@@ -2,29 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.webhook.cases import WAYS
 from tests.webhook.clusters import MANIFESTS, Registered
-from tests.webhook.process.test_configmaps import BAD as BAD_BUDGET
-from tests.webhook.process.test_configmaps import GOOD as GOOD_BUDGET
-from tests.webhook.process.test_configmaps import config_map
-from tests.webhook.process.test_review_command import DEVICE_CLASS, Review, text_of
-from tests.webhook.process.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.rule_examples import PODS
 from tests.webhook.servers import wait_until
+from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
+from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
+from tests.webhook.unit.test_configmaps import config_map
+from tests.webhook.unit.test_review_command import DEVICE_CLASS, Review, text_of
+from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import admitted, half, plain
 from tests.worlds import Json
 from webhook.wire import defaulting as as_stored
-
-
-@pytest.fixture
-def review(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Review:
-    """The command."""
-    return Review(tmp_path, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.webhook.clusters import Registered
-from tests.webhook.process.test_templates import (
+from tests.webhook.servers import wait_until
+from tests.webhook.unit.test_templates import (
     BAD,
     GOOD,
     RESOURCES,
@@ -20,7 +21,6 @@ from tests.webhook.process.test_templates import (
     template,
     workload,
 )
-from tests.webhook.servers import wait_until
 from tests.webhook.worlds import entry, standings
 
 TRAINING = {

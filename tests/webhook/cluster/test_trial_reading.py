@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.webhook.process.test_trial_reading import only
+from tests.webhook.unit.test_trial_reading import only
 from webhook.wire import defaulting as as_stored
 
 # fmt: off

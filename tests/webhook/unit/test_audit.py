@@ -1,0 +1,189 @@
+"""``python -m webhook audit``: what runs already, by today's rules."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.webhook.cases import WAYS
+from tests.webhook.rule_examples import PODS
+from tests.webhook.unit.test_templates import BAD, workload
+from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, TERMS, admitted, governed, half, plain
+from tests.worlds import Json, limits_of
+from webhook.admission.workloads import BUILT_IN, of_kind
+from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
+from webhook.policy import Terms
+from webhook.rules.catalogue import CATALOGUE
+
+
+def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:
+    """The pod after a scheduler has bound it."""
+    stored = copy.deepcopy(raw)
+    stored["spec"]["nodeName"] = node
+    stored["status"] = {"phase": phase}
+    return stored
+
+
+def bound(raw: Json) -> Json:
+    """A governed pod after our Binding."""
+    stored = running(raw)
+    stored["metadata"]["annotations"] |= {
+        "bursar.dev/devices": '{"containers":{"main":[]},"version":1}',
+        "visible-devices.bursar.dev/main": "GPU-1",
+        "visible-devices.bursar.dev/bursar-sidecar": "GPU-1",
+        "mps-memory.bursar.dev/main": "0=8000M",
+        "mps-threads.bursar.dev/main": "50",
+        "tencent.com/predicate-time": "1",
+    }
+    return stored
+
+
+def words(pod: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+    """The findings on a pod, each with its rules."""
+    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, terms)]
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [TERMS, PLAIN_SIDECAR, replace(TERMS, mps_pipes="/tmp/nvidia-mps")],
+    ids=["native sidecar", "plain sidecar", "limited by MPS"],
+)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        admitted(half()),
+        admitted(half(), plain(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+        admitted(half("a"), half("b"), initContainers=[plain("setup")]),
+        admitted(limits_of("main", nvidia_com__gpu="1")),
+        admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32")),
+    ],
+    ids=["half", "with an image's variable", "two", "whole", "tencent"],
+)
+def test_a_governed_pod_that_runs_is_no_finding(raw: Json, terms: Terms) -> None:
+    assert is_governed(bound(governed(raw, terms=terms)))
+    assert words(bound(governed(raw, terms=terms)), terms) == []
+    assert words(governed(raw, terms=terms), terms) == []
+
+
+@pytest.mark.parametrize("rule", sorted(set(PODS) - {"node-name"}))
+def test_each_rule_that_a_running_pod_breaks_is_found(rule: str) -> None:
+    default = CATALOGUE[rule].default
+    finding = {"enforce": "would-be-refused", "warn": "would-be-warned"}.get(default)
+    found = dict(words(running(PODS[rule])))
+
+    if finding is None:
+        assert rule not in [each for all_ in found.values() for each in all_]
+    else:
+        assert rule in found[finding]
+
+
+def test_a_pod_is_not_blamed_for_the_node_that_a_scheduler_gave_it() -> None:
+    assert words(running(admitted(half()))) == [("ungoverned", [])]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_no_finding(phase: str) -> None:
+    assert words(running(PODS["share-range"], phase=phase)) == []
+
+
+def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
+    assert words(running(admitted(half()))) == [("ungoverned", [])]
+    assert words(running(admitted(limits_of("main", aliyun_com__gpu_mem="3")))) == [
+        ("would-be-refused", ["dialect-not-spoken"]),
+        ("ungoverned", []),
+    ]
+    assert words(admitted(half())) == [], "it waits, and holds none"
+    assert words(running(admitted(plain()))) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pod_that_goes_around_every_request_is_found_and_its_nearest_is_not(way: str) -> None:
+    assert words(running(WAYS[way].bad), OBSERVING) == [("would-be-refused", [WAYS[way].rule])]
+    assert words(running(WAYS[way].good)) == []
+
+
+def test_a_pod_that_asks_meets_the_rules_and_not_the_policies() -> None:
+    stored = bound(governed(admitted(half(), runtimeClassName="nvidia", hostPID=True)))
+
+    assert words(stored) == [("would-be-refused", ["host-pid"])]
+
+
+def test_a_device_class_is_found_beside_a_request_too() -> None:
+    both = half()
+    both["resources"]["limits"]["deviceclass.resource.kubernetes.io/gpu.nvidia.com"] = "8"
+
+    assert words(bound(governed(admitted(both))), OBSERVING) == [("would-be-refused", ["device-claim"])]
+
+
+def test_a_pod_that_only_looks_governed_is_found() -> None:
+    forged = running(admitted(half()))
+    forged["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    forged["metadata"]["annotations"] = {"bursar.dev/request": "{}"}
+
+    assert words(forged) == [("would-be-refused", ["forged-annotation"]), ("ungoverned", [])]
+
+
+def test_while_observing_what_would_be_refused_is_called_so() -> None:
+    assert words(running(PODS["share-range"]), OBSERVING)[0] == ("would-be-refused", ["share-range"])
+
+
+def test_a_rules_mode_decides_what_is_told() -> None:
+    slow = bound(governed(admitted(half(), terminationGracePeriodSeconds=7200)))
+
+    assert words(slow) == [("would-be-refused", ["grace-period"])]
+    assert words(slow, replace(TERMS, rules={"grace-period": "warn"})) == [
+        ("would-be-warned", ["grace-period"])
+    ]
+    assert words(slow, replace(TERMS, rules={"grace-period": "off"})) == []
+
+
+def test_what_was_written_is_what_a_user_wrote() -> None:
+    raw = admitted(half(env=[{"name": "A", "value": "b"}]), volumes=[{"name": "v", "emptyDir": {}}])
+
+    written = as_written(bound(governed(raw)))
+
+    assert written["metadata"]["annotations"] == {}
+    assert written["metadata"]["labels"] == {}
+    assert "nodeName" not in written["spec"]
+    assert [each["name"] for each in written["spec"]["volumes"]] == ["v"]
+    assert written["spec"]["initContainers"] == []
+
+
+def test_an_ephemeral_container_that_shows_itself_cards_is_found() -> None:
+    stored = bound(governed(admitted(half())))
+    stored["spec"]["ephemeralContainers"] = [
+        {"name": "debug", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    ]
+
+    assert words(stored) == [("would-be-refused", ["ephemeral-sees-cards"])]
+
+
+def stored_workload(kind: str, **fields: Any) -> Json:
+    """A broken workload as the API server has it."""
+    found = workload(kind, BAD)
+    found["metadata"] |= {"namespace": "team-a"} | fields.pop("metadata", {})
+    return found | fields
+
+
+def of_stored(raw: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+    """The findings on a workload, each with its paths."""
+    paths = of_kind(raw["apiVersion"].rpartition("/")[0], raw["kind"], BUILT_IN)
+    found = of_workload(raw, raw["kind"], paths, terms)
+    return [(each.finding, [one.path for one in each.violations]) for each in found]
+
+
+def test_the_template_of_a_workload_is_found_unless_another_made_it_or_it_has_ended() -> None:
+    owner = {"ownerReferences": [{"controller": True, "kind": "CronJob", "name": "nightly"}]}
+    complete = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    path = "spec.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+
+    assert of_stored(stored_workload("Job")) == [("would-be-refused", [path])]
+    assert of_stored(stored_workload("Job", metadata=owner)) == []
+    assert of_stored(stored_workload("Job", **complete)) == []
+
+
+# against an API server that behaves badly
+
+
+# on a real API server

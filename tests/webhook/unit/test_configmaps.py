@@ -1,0 +1,254 @@
+"""The budget ConfigMaps, when they are written."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.webhook.clusters import MANIFESTS
+from tests.webhook.servers import ROOT
+from tests.worlds import Json
+from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets.reader import EntryError, read_entry
+from webhook.admission import budgets as configmaps
+from webhook.admission.budgets import EXAMPLES, MOST_CHARACTERS, judge
+from webhook.wire.object_review import ObjectReview, read
+from webhook.wire.pod_review import Answer
+
+GOOD = "gpuHours: 10\nonExhausted: deprioritize\n"
+BAD = "gpuHours: 10\nperiod: fortnight\n"
+
+SENTENCE = (
+    'data[team-a], line 2, period: "fortnight" is not taken; allowed: hour, day, week, month, quarter, year, '
+    "once; for example period: month"
+)
+VALID = Answer("valid")
+
+
+def config_map(data: Json, name: str = "bursar-budgets", **metadata: Any) -> Json:
+    """A ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "bursar-system", **metadata},
+        "data": data,
+    }
+
+
+def asked(written: Json | None, old: Json | None = None, **request: Any) -> ObjectReview:
+    """The review of a ConfigMap's creation, or with an old one of its update."""
+    body = {
+        "uid": "uid-1",
+        "operation": "UPDATE" if old else "CREATE",
+        "kind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+        "namespace": "bursar-system",
+        "name": "" if "name" in request else (written or old or {})["metadata"].get("name"),
+        "object": written,
+        "oldObject": old,
+    } | request
+    whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
+    return read(orjson.dumps(whole))
+
+
+def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:
+    answer = judge(asked(config_map({"team-a": BAD, "team-b": GOOD})))
+
+    assert answer == Answer("refused", refusal=SENTENCE, rules=(("budget-entry", "enforce"),))
+
+
+def test_every_entry_with_a_mistake_is_named() -> None:
+    answer = judge(asked(config_map({"team-a": BAD, "Team_B": GOOD, "_settings": "mode: half"})))
+
+    assert answer.refusal.startswith(
+        f"3 things to mend:\n  1. {SENTENCE}\n  2. data[Team_B], line 1: no such key"
+    )
+    assert (
+        '  3. data[_settings], line 1, mode: "half" is not taken; allowed: enforce, observe' in answer.refusal
+    )
+
+
+def test_good_budgets_pass() -> None:
+    assert judge(asked(config_map({"team-a": GOOD, "_defaults": GOOD, "_settings": ""}))) == VALID
+
+
+def test_an_entry_that_was_wrong_before_and_is_unchanged_is_only_told() -> None:
+    answer = judge(asked(config_map({"team-a": BAD, "team-b": GOOD}), config_map({"team-a": BAD})))
+
+    assert (answer.verdict, answer.refusal) == ("valid", "")
+    assert answer.warnings == (
+        "wrong before and unchanged, so the last good entry stays in force: team-a, line 2, period: "
+        '"fortnight" is not taken; allowed: hour, day, week, month, quarter, year, once',
+    )
+
+
+def test_an_entry_that_was_wrong_and_is_changed_must_be_right() -> None:
+    old = config_map({"team-a": "period: fortnight"})
+
+    assert judge(asked(config_map({"team-a": BAD}), old)).refusal == SENTENCE
+    assert judge(asked(config_map({"team-a": GOOD}), old)) == VALID
+    assert judge(asked(config_map({}), old)) == VALID
+
+
+def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
+    plain, labelled, disowned = (
+        config_map({"team-a": BAD}, "more", labels=labels)
+        for labels in ({}, {"bursar.dev/budgets": "true"}, {"bursar.dev/budgets": "no"})
+    )
+
+    assert judge(asked(plain)) == Answer("passed")
+    assert judge(asked(labelled)).refusal == SENTENCE
+    assert judge(asked(labelled, plain)).refusal == SENTENCE
+    assert judge(asked(plain, labelled)) == judge(asked(disowned)) == Answer("passed")
+
+
+@pytest.mark.parametrize(
+    "review",
+    [
+        asked(None, config_map({"team-a": BAD}), operation="DELETE"),
+        asked(config_map({"team-a": BAD}, deletionTimestamp="2026-01-01T00:00:00Z")),
+        asked(config_map({"team-a": BAD}), subResource="status"),
+        asked(config_map({"team-a": BAD}), kind={"group": "x.example", "kind": "ConfigMap"}),
+    ],
+    ids=["deletion", "finalizers", "subresource", "another kind"],
+)
+def test_deletion_and_what_is_no_budget_pass(review: ObjectReview) -> None:
+    assert judge(review) == Answer("passed")
+
+
+def test_budgets_in_binary_data_are_refused_for_nobody_reads_them() -> None:
+    hidden = config_map({}) | {"binaryData": {"team-a": "Z3B1SG91cnM6IDE="}}
+
+    answer = judge(asked(hidden))
+
+    assert answer.refusal == (
+        "binaryData[team-a]: budgets are not read from binaryData; allowed: an entry in data; "
+        'for example team-a: "gpuHours: 120"'
+    )
+    assert judge(asked(hidden, hidden)) == VALID
+
+
+def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
+    kept = "gpuHours: 1\nonExhausted: evict\n"
+    new = {f"team-{i}": kept for i in range(5)} | {"old": kept}
+
+    answer = judge(asked(config_map(new), config_map({"old": kept})))
+
+    assert answer.warnings == (
+        "team-0, team-1, team-2 and 2 more: onExhausted: not built yet, evict acts as deprioritize",
+    )
+
+
+def test_evicting_for_overuse_is_built_for_a_namespace_and_for_all() -> None:
+    data = {"_settings": "overuse: evict\n", "team-a": "gpuHours: 1\noveruse: evict\noveruseGrace: 1m\n"}
+
+    assert judge(asked(config_map(data), None)).warnings == ()
+
+
+def test_no_write_keeps_a_worker_for_long() -> None:
+    entry = GOOD + "# " + "x" * 8_000
+    many = {f"team-{i}": entry for i in range(20)}
+
+    answer = judge(asked(config_map(many)))
+
+    read_at_most = MOST_CHARACTERS // len(entry)
+    assert answer.warnings == (
+        f"{20 - read_at_most} entries were not reviewed here, for they are too long together",
+    )
+    late = many | {"zz": BAD}
+    assert judge(asked(config_map(late), config_map(many))).verdict == "refused"
+
+
+@pytest.mark.parametrize("field", [*budgets._BUDGET_FIELDS, *budgets._SETTING_FIELDS, "rules", "exempt"])
+def test_each_field_has_an_example_that_is_taken(field: str) -> None:
+    of_budget = field in budgets._BUDGET_FIELDS or field in ("rules", "exempt")
+    text = EXAMPLES[field] if field == "gpuHours" or not of_budget else f"gpuHours: 1\n{EXAMPLES[field]}"
+
+    assert EXAMPLES[field].startswith(f"{field}: ")
+    assert not isinstance(read_entry("team-a" if of_budget else "_settings", text), EntryError)
+
+
+@pytest.mark.parametrize("field", ["weights", "priorityClasses"])
+def test_each_nested_setting_has_an_example_that_is_taken(field: str) -> None:
+    assert not isinstance(read_entry("_settings", EXAMPLES[field]), EntryError)
+
+
+lines = st.sampled_from(
+    [
+        "gpuHours: 1",
+        "gpuHours: x",
+        "period: month",
+        "rules: {a: b",
+        "? ",
+        "- a",
+        "\t",
+        "weights:",
+        "  H100: 2",
+    ]
+)
+texts = st.text(max_size=40) | st.lists(lines | st.text(max_size=12), max_size=6).map("\n".join)
+keys = st.sampled_from(
+    ["team-a", "_defaults", "_settings", "_group.x", "_group.", "Not A Key", ""]
+) | st.text(max_size=8)
+
+
+@given(keys, texts)
+def test_an_error_names_its_key_and_a_line_of_the_text(key: str, text: str) -> None:
+    value = read_entry(key, text)
+
+    if isinstance(value, EntryError):
+        assert value.key == key
+        # PyYAML counts every line break of YAML 1.1, and an end of text may be the line after the last
+        assert 1 <= value.line <= len(text.splitlines()) + 1
+        assert value.problem
+        assert value.allowed
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(keys, texts | anything, max_size=4) | anything, anything, anything)
+def test_no_config_map_whatever_it_holds_makes_the_webhook_fail(data: Any, labels: Any, binary: Any) -> None:
+    written = {"metadata": {"name": "bursar-budgets", "labels": labels}, "data": data, "binaryData": binary}
+
+    for review in (asked(written), asked(written, written), asked({"metadata": labels}, written, name="x")):
+        assert judge(review).verdict in ("valid", "refused", "passed")
+    assert not judge(asked(written, written)).refusal
+
+
+def test_the_manifest_is_what_the_code_generates() -> None:
+    documents = yaml.safe_load_all((MANIFESTS / "webhook-configurations.yaml").read_text())
+    (found,) = (
+        each
+        for document in documents
+        for each in document["webhooks"]
+        if each["name"] == "budgets.bursar.dev"
+    )
+
+    assert found["matchConditions"] == [{"name": "budgets", "expression": configmaps.budget_writes()}]
+    assert found["namespaceSelector"] == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["bursar-system"]}
+        ]
+    }
+    (rule,) = found["rules"]
+    assert (rule["resources"], rule["operations"]) == (["configmaps"], ["CREATE", "UPDATE"])
+    assert (found["failurePolicy"], found["sideEffects"]) == ("Ignore", "None")
+    assert found["clientConfig"]["service"]["path"] == "/budgets"
+
+
+# on a real API server
+
+
+def test_the_samples_pass() -> None:
+    folder: Path = ROOT / "deploy" / "samples"
+    (sample,) = yaml.safe_load_all((folder / "budgets.yaml").read_text())
+
+    assert not judge(asked(sample)).refusal

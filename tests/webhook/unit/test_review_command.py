@@ -1,0 +1,510 @@
+"""``python -m webhook review``: manifests judged without a cluster, as a cluster judges them."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.webhook.rule_examples import PODS
+from tests.webhook.servers import ROOT
+from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
+from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
+from tests.webhook.unit.test_configmaps import config_map
+from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
+from tests.webhook.worlds import TERMS, admitted, half, operations, plain
+from tests.worlds import Json
+from webhook.__main__ import main
+from webhook.dryrun import judging
+from webhook.dryrun.patching import patched
+from webhook.dryrun.world import World
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+spec:
+  containers:
+    - name: main
+      image: registry.example/app:1
+      resources:
+        limits:
+          bursar.dev/gpu-percent: {percent}
+"""
+
+
+class Review:
+    """The command, run in this process on files of one folder."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+
+    def file(self, content: object, name: str = "m.yaml") -> str:
+        """A file of this text, or of these objects."""
+        if not isinstance(content, str | bytes):
+            documents = content if isinstance(content, list) else [content]
+            content = yaml.safe_dump_all(documents, sort_keys=False)
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        code = main(["review", *arguments])
+        told = self._capsys.readouterr()
+        return code, told.out, told.err
+
+    def json(self, content: object, *flags: str) -> list[Json]:
+        """The report on this content as JSON."""
+        _, out, _ = self("-o", "json", *flags, self.file(content))
+        return list(json.loads(out))
+
+
+def test_the_json_report_is_as_documented(review: Review) -> None:
+    text = POD.format(percent=150) + "---\n" + POD.format(percent=50)
+    code, out, err = review("-o", "json", review.file(text))
+    refused, good = json.loads(out)
+
+    assert (code, err) == (1, "")
+    assert refused == {
+        "document": 1,
+        "kind": "Pod",
+        "name": "train",
+        "verdict": "refused",
+        "violations": [
+            {
+                "rule": "share-range",
+                "path": "spec.containers[0].resources.limits[bursar.dev/gpu-percent]",
+                "got": '"150"',
+                "allowed": "1 to 100 for a share of one card, or a multiple of 100 for whole cards",
+                "example": 'bursar.dev/gpu-percent: "200"',
+            }
+        ],
+        "warnings": [],
+        "patched": None,
+    }
+    assert (good["document"], good["verdict"], good["violations"], good["warnings"]) == (
+        2,
+        "admitted",
+        [],
+        [],
+    )
+    assert good["patched"]["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert good["patched"]["spec"]["priorityClassName"] == "gpu-default-priority"
+    assert list(good) == list(refused)
+
+
+def test_the_report_in_the_docs_is_the_one_that_is_given(review: Review) -> None:
+    page = (ROOT / "docs" / "review.md").read_text()
+    (shown,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+
+    assert json.loads(shown) == review.json(POD.format(percent=150))
+
+
+def test_people_read_the_file_and_line_of_what_is_wrong(review: Review) -> None:
+    file = review.file(POD.format(percent=50) + "---\n" + POD.format(percent=150) + "  nodeName: a\n")
+
+    code, out, err = review(file)
+
+    lines = out.splitlines()
+    assert (code, err) == (1, "")
+    assert lines[0] == f"{file}:1: Pod train: admitted"
+    assert lines[1].startswith("  governed: IN_BUDGET, priority class gpu-default-priority, request {")
+    assert lines[2] == f"{file}:13: Pod train: refused"
+    assert lines[3].startswith(
+        f"  {file}:23: spec.containers[0].resources.limits[bursar.dev/gpu-percent]: more "
+    )
+    assert lines[4].startswith(f"  {file}:24: spec.nodeName: ")
+    assert lines[5:] == ["2 objects: 1 admitted, 1 refused"]
+
+
+def test_the_items_of_a_list_have_their_own_verdicts_and_lines(review: Review) -> None:
+    pods = "\n".join(
+        f"- apiVersion: v1\n  kind: Pod\n  metadata: {{name: p{percent}}}\n  spec:\n    containers:\n"
+        f"    - name: a\n      resources: {{limits: {{bursar.dev/gpu-percent: {percent}}}}}"
+        for percent in (50, 150)
+    )
+    text = f"apiVersion: v1\nkind: List\nitems:\n{pods}\n"
+
+    found = review.json(text)
+    _, out, _ = review(review.file(text))
+
+    assert [(each["document"], each["name"], each["verdict"]) for each in found] == [
+        (1, "p50", "admitted"),
+        (1, "p150", "refused"),
+    ]
+    assert "m.yaml:17: spec.containers[0].resources.limits[bursar.dev/gpu-percent]: " in out
+
+
+def test_a_mistake_in_a_budget_is_told_with_its_line_in_the_file(review: Review) -> None:
+    text = (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bursar-budgets}\ndata:\n"
+        "  team-a: |\n    gpuHours: 10\n    period: fortnight\n  team-b: {gpuHours: 1}\n"
+    )
+
+    _, out, _ = review(review.file(text))
+
+    assert 'm.yaml:7: data[team-a], line 2, period: "fortnight" is not taken; allowed: hour, day, ' in out
+    assert "m.yaml:8: data[team-b]: not text; allowed: the fields as text, after |; for example " in out
+
+
+def test_a_key_in_two_of_the_config_maps_is_found_when_both_are_shown(review: Review) -> None:
+    label = {"bursar.dev/budgets": "true"}
+    more = config_map({"team-a": GOOD_BUDGET, "team-b": GOOD_BUDGET}, "more", labels=label)
+
+    found = review.json([more, config_map({"team-a": GOOD_BUDGET})])
+
+    assert [(each["name"], each["verdict"]) for each in found] == [
+        ("more", "refused"),
+        ("bursar-budgets", "admitted"),
+    ]
+    assert [each["path"] for each in found[0]["violations"]] == ["data[team-a]"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a: [1\nb: 2\n", "m.yaml:2: not YAML: "),
+        (b"a: \xff", "m.yaml:1: not UTF-8"),
+        ("kind: Pod\n---\nb: \x07", "m.yaml:3: the character U+0007 does not belong in a manifest"),
+    ],
+    ids=["syntax", "encoding", "control character"],
+)
+def test_a_file_that_cannot_be_read_is_told_with_its_line(
+    review: Review, content: str | bytes, said: str
+) -> None:
+    code, _, err = review(review.file(content))
+
+    assert code == 2
+    assert err.startswith("bursar-webhook review: ")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["", "\n", "# only this\n", "---\n---\n# and that\n"])
+def test_nothing_to_review_is_told_for_what_should_have_written_it_has_failed(
+    review: Review, content: str
+) -> None:
+    empty = review.file(content, "empty.yaml")
+
+    for form in ("text", "json"):
+        assert review("-o", form, empty) == (
+            2,
+            "",
+            "bursar-webhook review: nothing to review: no object in the input\n",
+        )
+    assert review(empty, review.file(POD.format(percent=50)))[0] == 0
+
+
+def test_an_empty_list_is_something_that_was_reviewed(review: Review) -> None:
+    assert review(review.file({"apiVersion": "v1", "kind": "List", "items": []})) == (0, "0 objects\n", "")
+
+
+def test_a_file_that_is_not_there_is_told_and_the_others_are_reviewed(review: Review) -> None:
+    code, out, err = review("no-such-file.yaml", review.file(POD.format(percent=50)))
+
+    assert (code, err) == (2, "bursar-webhook review: no-such-file.yaml: No such file or directory\n")
+    assert "Pod train: admitted" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "line"),
+    [
+        ("just text", "", 1),
+        ("kind: Pod", "", 1),
+        ("apiVersion: v1\nkind: Pod\nmetadata: []", "metadata", 3),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: 5}", "spec.containers", 4),
+        (
+            "apiVersion: v1\nkind: Pod\n"
+            "spec:\n  containers:\n  - name: a\n    env:\n    - {name: A, value: 1}",
+            "spec.containers[0].env[0].value",
+            7,
+        ),
+        ("apiVersion: v1\nkind: Pod\nkind: Pod", "", 3),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bursar-budgets}\ndata: 7", "data", 4),
+        ("apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: 5}}}", "", 3),
+    ],
+)
+def test_what_is_no_object_that_the_api_takes_is_unreadable(
+    review: Review, content: str, path: str, line: int
+) -> None:
+    code, out, _ = review("-o", "json", review.file(content))
+    _, text, _ = review(review.file(content))
+
+    (found,) = json.loads(out)
+    assert (code, found["verdict"]) == (2, "unreadable")
+    assert found["violations"][0]["rule"] == "unreadable"
+    assert found["violations"][0]["path"] == (path or found["violations"][0]["path"])
+    assert f"m.yaml:{line}: " in text.splitlines()[1]
+
+
+def test_a_device_class_beside_a_request_is_told_whatever_the_request_is(review: Review) -> None:
+    at = "spec.containers[0].resources.limits[deviceclass.resource.kubernetes.io/gpu.nvidia.com]"
+    found = {
+        percent: review.json(text_of(f"bursar.dev/gpu-percent: {percent}", DEVICE_CLASS))[0]
+        for percent in (10, 150)
+    }
+
+    assert {percent: each["verdict"] for percent, each in found.items()} == {10: "refused", 150: "refused"}
+    assert [(each["rule"], each["path"]) for each in found[10]["violations"]] == [("device-claim", at)]
+    assert [each["rule"] for each in found[150]["violations"]] == ["share-range", "device-claim"]
+    assert found[10]["patched"] is None
+
+
+def test_the_standing_decides_the_class_and_the_warnings(review: Review) -> None:
+    told = {}
+    for standing in ("in-budget", "over-budget", "unlimited", "unknown"):
+        (found,) = review.json(POD.format(percent=50), "--standing", standing)
+        told[standing] = (found["patched"]["spec"]["priorityClassName"], found["warnings"])
+
+    assert told == {
+        "in-budget": ("gpu-default-priority", []),
+        "over-budget": (
+            "gpu-lower-priority",
+            ["namespace default has used up its GPU budget; this pod gets priority class gpu-lower-priority"],
+        ),
+        "unlimited": ("gpu-default-priority", []),
+        "unknown": (
+            "gpu-default-priority",
+            [
+                "namespace default: the GPU budget is not known at the moment; "
+                "admitted at priority class gpu-default-priority"
+            ],
+        ),
+    }
+
+
+BUDGETS = {
+    "team-a": "gpuHours: 1\nonExhausted: deny\n",
+    "team-b": "gpuHours: 1\nrules: {grace-period: 'off'}\nmode: observe\n",
+    "_settings": "maxGracePeriod: 5m\nschedulerName: other\nsidecar: off\nrules: {node-name: enforce}\n",
+}
+
+
+def test_the_budgets_of_a_file_are_gone_by(review: Review) -> None:
+    budgets = review.file(config_map(BUDGETS), "budgets.yaml")
+    slow = POD.format(percent=50) + "  terminationGracePeriodSeconds: 400\n"
+
+    (plain_one,) = review.json(slow)
+    (strict,) = review.json(slow, "--budgets", budgets, "--namespace", "team-a")
+    (off,) = review.json(slow, "--budgets", budgets, "--namespace", "team-b")
+    (denied,) = review.json(
+        POD.format(percent=50), "--budgets", budgets, "--namespace", "team-a", "--standing", "over-budget"
+    )
+    (unlimited,) = review.json(POD.format(percent=50), "--budgets", budgets, "--namespace", "team-c")
+
+    assert plain_one["verdict"] == "admitted"
+    assert [each["rule"] for each in strict["violations"]] == ["grace-period"]
+    assert (off["verdict"], off["patched"]["spec"]["schedulerName"]) == ("admitted", "other")
+    assert "initContainers" not in off["patched"]["spec"]
+    assert [each["rule"] for each in denied["violations"]] == ["budget-exhausted"]
+    assert unlimited["patched"]["metadata"]["annotations"]["bursar.dev/standing"] == "UNLIMITED"
+
+
+def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) -> None:
+    budgets = review.file(config_map({"_settings": "mode: observe"}), "budgets.yaml")
+
+    (observed,) = review.json(POD.format(percent=150), "--budgets", budgets)
+    (enforced,) = review.json(POD.format(percent=150), "--budgets", budgets, "--mode", "enforce")
+
+    assert (observed["verdict"], enforced["verdict"]) == ("admitted", "refused")
+    assert any(
+        each.startswith("would be refused: spec.containers[0].resources") for each in observed["warnings"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (config_map({"team-a": BAD_BUDGET}), "the budgets cannot be gone by:\n  team-a, line 2, period: "),
+        (admitted(half()), "budgets.yaml: holds no ConfigMap with budgets"),
+        ("a: [", "budgets.yaml:1: not YAML: "),
+        ("a: 1\na: 2", "budgets.yaml:2: the key a stands twice"),
+    ],
+    ids=["a mistake", "none", "syntax", "twice"],
+)
+def test_budgets_that_cannot_be_gone_by_are_told(review: Review, content: object, said: str) -> None:
+    code, out, err = review("--budgets", review.file(content, "budgets.yaml"), review.file("a: 1"))
+
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_priority_classes_are_known_from_flags_and_from_the_files(review: Review) -> None:
+    named = POD.format(percent=50) + "  priorityClassName: mine\n"
+    low = "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: mine}\nvalue: -3\n"
+
+    (unknown,) = review.json(named)
+    (flagged,) = review.json(named, "--priority-class", "mine=-7")
+    by_file, _ = review.json(named + low)
+
+    assert unknown["warnings"][-1] == (
+        'the value of priority class "mine" is not known here; admission will know it'
+    )
+    assert [each["patched"]["spec"]["priorityClassName"] for each in (flagged, by_file)] == ["mine", "mine"]
+
+
+def test_templates_of_kinds_of_ones_own_are_found_by_their_path(review: Review) -> None:
+    written = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "p"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"template": BAD}}},
+    }
+
+    (passed,) = review.json(written)
+    (found,) = review.json(
+        written, "--template-path", "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template"
+    )
+
+    assert passed["verdict"] == "not-reviewed"
+    assert [each["path"] for each in found["violations"]] == [
+        "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+    ]
+
+
+def test_the_differences_are_what_admission_adds_and_nothing_else(review: Review) -> None:
+    code, out, _ = review("-o", "diff", review.file(POD.format(percent=50)))
+
+    removed = [line for line in out.splitlines() if line.startswith("-")]
+    assert code == 0
+    assert removed == ["--- Pod/train as written", "-  schedulerName: default-scheduler"]
+    assert "+    bursar.dev/governed: 'true'" in out
+    assert "+  schedulerName: bursar-scheduler" in out
+
+
+def test_what_would_be_stored_is_admitted_again_without_a_change(review: Review) -> None:
+    _, stored, _ = review(
+        "-o", "yaml", review.file(POD.format(percent=50) + "---\n" + POD.format(percent=150))
+    )
+
+    (again,) = review.json(stored)
+
+    assert (again["verdict"], again["warnings"], again["patched"]) == ("admitted", [], None)
+
+
+def test_a_name_cannot_move_the_terminals_cursor(review: Review) -> None:
+    evil = admitted(half())
+    evil["metadata"]["name"] = "a\x1b[2Jb"
+
+    _, out, _ = review(review.file(json.dumps(evil)))
+
+    assert "\x1b" not in out
+    assert "Pod a?[2Jb: admitted" in out
+
+
+def test_flags_that_are_wrong_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["review", "--standing", "rich"])
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("bursar-webhook review: argument --standing: invalid choice: 'rich'")
+    assert len(said.splitlines()) == 1
+
+
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6)
+    | st.sampled_from(
+        ["50", "150", "8k", "NVIDIA_VISIBLE_DEVICES", "all", "bursar.dev/hold", "bursar-sidecar"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                (
+                    *("spec", "template", "metadata", "containers", "initContainers", "name", "resources"),
+                    *("limits", "requests", "env", "envFrom", "annotations", "labels", "value", "valueFrom"),
+                    *("volumes", "volumeMounts", "schedulingGates", "bursar.dev/gpu-percent", "data"),
+                    *("bursar.dev/policy", "priorityClassName", "securityContext", "hostPath", "items"),
+                    *("resourceClaims", "namespace", "nvidia.com/gpu", "priority", "ownerReferences"),
+                )
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=30,
+)
+kinds = st.sampled_from(["Pod", "Deployment", "CronJob", "ConfigMap", "List", "Thing"]) | values
+
+
+@given(kinds, values, values, st.sampled_from(["v1", "apps/v1", "batch/v1", "x.example/v1", 7]))
+def test_no_object_whatever_it_holds_makes_the_command_fail(
+    kind: Any, metadata: Any, spec: Any, version: Any
+) -> None:
+    world = World(TERMS)
+    whole = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": metadata,
+        "spec": spec,
+        "data": spec,
+        "items": spec,
+    }
+
+    for _, each in judging.objects(whole):
+        assert judging.judged(each, world).verdict in ("admitted", "refused", "not-reviewed", "unreadable")
+
+
+WHOLE = (*PODS.values(), *(workload(kind, GOOD) for kind in RESOURCES), config_map({"team-a": GOOD_BUDGET}))
+
+
+@given(st.data(), st.sampled_from(WHOLE), values)
+def test_a_good_object_with_any_one_value_replaced_makes_nothing_fail(
+    data: st.DataObject, whole: Json, value: Any
+) -> None:
+    changed: Any = copy.deepcopy(whole)
+    place, key = data.draw(st.sampled_from(list(places(changed))))
+    place[key] = value
+
+    outcome = judging.judged(changed, World(TERMS))
+
+    assert outcome.verdict in ("admitted", "refused", "not-reviewed", "unreadable")
+    assert all(each.path or each.rule == "unreadable" for each in outcome.violations)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every collection inside a value with each of its keys or indexes."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 3))
+def test_the_operations_are_done_as_everybody_does_them(present: list[bool], containers: int) -> None:
+    raw = admitted(half(env=[{"name": "A", "value": "b"}]), *(plain(f"c{i}") for i in range(containers)))
+    raw["spec"] |= {"initContainers": [plain("i")]} if present[0] else {}
+    raw["spec"] |= {"volumes": [{"name": "v", "emptyDir": {}}]} if present[1] else {}
+    raw["metadata"] |= {"labels": {"a/b~c": "d"}} if present[2] else {}
+    raw["metadata"] |= {"annotations": {"x": "y"}} if present[3] else {}
+    before = copy.deepcopy(raw)
+
+    after = patched(raw, operations(raw))
+
+    assert after == jsonpatch.apply_patch(raw, json.loads(json.dumps(operations(raw))))
+    assert raw == before
+
+
+# against a real API server
+
+
+def text_of(limit: str, *more: str) -> str:
+    """A pod with a limit as it is written, and further lines."""
+    return POD.replace("bursar.dev/gpu-percent: {percent}", limit) + "".join(f"{line}\n" for line in more)
+
+
+DEVICE_CLASS = "          deviceclass.resource.kubernetes.io/gpu.nvidia.com: 8"
