@@ -19,32 +19,32 @@ from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.clients.card_load_poller import Measuring
 from scheduler_ext.clients.events import Events
 from scheduler_ext.clients.standings_poller import Poller
-from scheduler_ext.controllers.preemptor import Preemptor, World
+from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.election import Election, OwnLease, Place, SchedulersLease, Unelected
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import UNHEARD, Standings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
-from scheduler_ext.preemption.plan import Terms
-from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
+from scheduler_ext.preemption.plan import PreemptionLimits
+from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_page import Clusters
 from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.metrics import Metrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_page import WaitingPods
-from scheduler_ext.scoring.load import Figures, Source
+from scheduler_ext.scoring.load import LoadByCard, LoadSource
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_routes import Pages
 from scheduler_ext.serving.routes import create_app
 from scheduler_ext.settings import Settings
-from scheduler_ext.snapshot.node_info import Seat
+from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
-from scheduler_ext.waiting.order import Waiter
+from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import Log, log, log_exception
 
@@ -59,7 +59,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _nothing_measured() -> Figures | None:
+def _nothing_measured() -> LoadByCard | None:
     return None
 
 
@@ -84,8 +84,8 @@ class Extender:
         self._complete = complete
         self._stop = threading.Event()
         self._heard: dict[str, float] = {}
-        self.disruptions = PDBCache()
-        self.cooling: Callable[[], Cooling] = lambda: NOTHING_DONE
+        self.pdbs = PDBCache()
+        self.cooldown: Callable[[], Cooldown] = lambda: NOTHING_DONE
         self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
         self.requeuer = Requeuer(api, self.cache, settings.scheduler_name, say, self.standings)
         self.events = Events(api, now_ms, say, socket.gethostname())
@@ -109,7 +109,7 @@ class Extender:
             taken_back=self._taken_back,
         )
         self.preemptor = self._preempting()
-        self.cooling = lambda: self.preemptor.cooling
+        self.cooldown = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms)
         pages = self._pages()
         self._metrics = pages.metrics
@@ -122,7 +122,7 @@ class Extender:
             self._policies,
             self.requeuer,
             self.binder,
-            self.moment,
+            self.context,
             self.leadership.wait_while_taking_over,
             self._settings.most_offered,
         )
@@ -143,28 +143,28 @@ class Extender:
             "events": lambda: self.events.run(self._stop),
             "standings": self._poll,
             "usage": self._measure,
-            "disruption": lambda: self._follow(pdb_cache.kind(self.disruptions)),
+            "disruption": lambda: self._follow(pdb_cache.kind(self.pdbs)),
             "preemptor": lambda: self.preemptor.run(self._stop),
         }.items():
             threading.Thread(target=self._must_not_end, args=(name, work), name=name, daemon=True).start()
 
-    def standings(self) -> Standings:
+    def standings(self) -> NamespaceStandings:
         """What the timekeeper last said; of everybody UNKNOWN where it is not asked."""
         return self._poller.standings() if self._poller is not None else UNHEARD
 
-    def moment(self, snapshot: Snapshot) -> Moment:
+    def context(self, snapshot: Snapshot) -> PreemptionContext:
         """What the choice of victims depends on, at this moment."""
-        return Moment(snapshot.pods, self.standings(), now_ms(), self.disruptions.now(), self.cooling())
+        return PreemptionContext(snapshot.pods, self.standings(), now_ms(), self.pdbs.now(), self.cooldown())
 
     def _preempting(self) -> Preemptor:
         wanted = self._settings.preempting
-        heeds = self._settings.timekeeper is not None
-        world = World(
+        needs_standings = self._settings.timekeeper is not None
+        wiring = PreemptorWiring(
             cache=self.cache,
-            waiters=self.requeuer.waiting,
+            waiting_pods=self.requeuer.waiting,
             policy=self._policies,
             standings=self.standings,
-            disruptions=self.disruptions.now,
+            pdbs=self.pdbs.now,
             leads=self.leadership.leads,
             freed=self.requeuer.freed,
             tell=lambda pod, reason, said: self.events.post(pod.namespace, pod.name, pod.uid, reason, said),
@@ -173,12 +173,16 @@ class Extender:
             seconds=time.monotonic,
             breathe=time.sleep,
         )
-        terms = Terms(
-            wanted.patience_ms, wanted.pdb_grace_ms, wanted.most, self._settings.scheduler_name, heeds
+        limits = PreemptionLimits(
+            wanted.patience_ms,
+            wanted.pdb_grace_ms,
+            wanted.most,
+            self._settings.scheduler_name,
+            needs_standings,
         )
-        return Preemptor(self._api, world, terms)
+        return Preemptor(self._api, wiring, limits)
 
-    def _measured(self) -> Source:
+    def _measured(self) -> LoadSource:
         """How busy the cards are, where there is a timekeeper to be asked."""
         wanted, always = self._settings.timekeeper, self._settings.policy == "load"
         self._measuring: Measuring | None = None
@@ -245,7 +249,7 @@ class Extender:
         """Every pod that waits may have been refused before, by us or by another; how many there are."""
         snapshot = self.cache.snapshot
         waiting = [pod for pod in snapshot.pods.values() if not pod.node and pod.request is not None]
-        self.requeuer.seed(Waiter(p, self._policies(p), None) for p in waiting if p.request is not None)
+        self.requeuer.seed(WaitingPod(p, self._policies(p), None) for p in waiting if p.request is not None)
         return len(waiting)
 
     def _ready(self) -> None:
@@ -257,17 +261,21 @@ class Extender:
     def _learn(self) -> None:
         while not self._stop.wait(LEARN_S):
             if self.cache.complete and self._policies.learn(self.cache.snapshot):
-                self._say("learned", shapes=len(self._policies.mix.wants), pods=self._policies.mix.pods)
+                self._say(
+                    "learned",
+                    shapes=len(self._policies.typical_pods.counts),
+                    pods=self._policies.typical_pods.pods,
+                )
 
     def _settle_doubts(self) -> None:
         while not self._stop.wait(TICK_S):
             for uid in self.cache.uncertain():
                 self.binder.settle(uid)
 
-    def _taken_back(self, seat: Seat, node: str) -> None:
-        namespace, _, name = seat.full_name.partition("/")
+    def _taken_back(self, allocation: Allocation, node: str) -> None:
+        namespace, _, name = allocation.full_name.partition("/")
         said = f"The binding to node {node} did not happen; the cards assumed for it there are free again."
-        self.events.post(namespace, name, seat.uid, "BindTakenBack", said, "Warning")
+        self.events.post(namespace, name, allocation.uid, "BindTakenBack", said, "Warning")
 
     def _must_not_end(self, name: str, work: Callable[[], None]) -> None:
         """A thread that dies would leave books that follow nothing, and look well: the process ends with it,
@@ -284,7 +292,7 @@ class Extender:
         return {path.rpartition("/")[2]: now - heard for path, heard in self._heard.items()}
 
     def _pages(self) -> Pages:
-        totals = Totals(lambda: self._policies.gauge)
+        totals = Totals(lambda: self._policies.fragmentation_model)
         sources = Sources(
             snapshot=lambda: self.cache.snapshot,
             totals=totals,
@@ -292,7 +300,7 @@ class Extender:
             silent_s=self._silent_s,
             refused=self._decisions.nodes_refused,
             events=self.events.results,
-            preempted=lambda: self.preemptor.tally,
+            preempted=lambda: self.preemptor.counts,
             leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
         )
         return Pages(

@@ -27,7 +27,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Seat, without_seat
+from scheduler_ext.snapshot.node_info import Allocation, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
@@ -104,11 +104,11 @@ class Binder:
         most_grace_ms: int,
         ended: Callable[[str], None],
         turn: Turn,
-        taken_back: Callable[[Seat, str], None] = lambda _seat, _node: None,
+        taken_back: Callable[[Allocation, str], None] = lambda _allocation, _node: None,
     ) -> None:
         self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
-        self._turn, self._taken_back = turn, taken_back
+        self._queue_key, self._taken_back = turn, taken_back
         self._pods, self._nodes = Locks(), Locks()
 
     def bind(self, order: BindingArgs) -> str:
@@ -129,20 +129,23 @@ class Binder:
             self._settle(uid, SETTLE_S)
 
     def _bind(self, order: BindingArgs, until: float) -> str:
-        term = self._turn.opens(lambda: until - time.monotonic())
+        term = self._queue_key.opens(lambda: until - time.monotonic())
         if not term:
             return FOLLOWS
         snapshot = self._cache.snapshot
-        seat, where = snapshot.seat(order.uid), snapshot.seated.get(order.uid)
-        if seat is not None and seat.held == "assumed" and where != order.node:
+        allocation, where = snapshot.allocation(order.uid), snapshot.allocated_on.get(order.uid)
+        if allocation is not None and allocation.state == "assumed" and where != order.node:
             self._settle(order.uid, until - time.monotonic())
-            seat, where = self._cache.snapshot.seat(order.uid), self._cache.snapshot.seated.get(order.uid)
-        if seat is not None and seat.held == "reserved":
-            seat = None  # it is not there yet, wherever cards are held for it
-        if seat is not None and (seat.held != "assumed" or where != order.node):
+            allocation, where = (
+                self._cache.snapshot.allocation(order.uid),
+                self._cache.snapshot.allocated_on.get(order.uid),
+            )
+        if allocation is not None and allocation.state == "reserved":
+            allocation = None  # it is not there yet, wherever cards are held for it
+        if allocation is not None and (allocation.state != "assumed" or where != order.node):
             return (
                 _bound_to(where or "", order.node)
-                if seat.held == "bound"
+                if allocation.state == "bound"
                 else f"not settled yet on node {where}"
             )
         seen = self._seen(order, until)
@@ -154,10 +157,14 @@ class Binder:
             return self._send(Sending(order, NOTHING, term, until), seen.version, set())
         if seen.pod.request is None:
             return refusal.malformed(seen.pod.malformed).sentence
-        if seat is not None and seat.fault:
+        if allocation is not None and allocation.fault:
             return "the node's cards are no longer those that were assumed for the pod"
-        lost = set() if seat is None else {UNSETTLED}
-        placement = seat.placement if seat is not None else self._take(seen.pod, seen.pod.request, order.node)
+        lost = set() if allocation is None else {UNSETTLED}
+        placement = (
+            allocation.placement
+            if allocation is not None
+            else self._take(seen.pod, seen.pod.request, order.node)
+        )
         if placement is None:
             return self._late(order, until)
         if not isinstance(placement, Placement):
@@ -179,7 +186,7 @@ class Binder:
         with self._nodes.hold(name):
             while True:
                 node = self._cache.snapshot.node(name)
-                placement = fit(request, without_seat(node, pod.uid), self._policy(pod))
+                placement = fit(request, without_pod(node, pod.uid), self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
                 if isinstance(placement, Refusal) or self._cache.assume(pod, node, placement):
@@ -201,7 +208,7 @@ class Binder:
             if isinstance(seen, str) and seen != GONE:
                 break
             if isinstance(seen, str) or seen.uid != order.uid:
-                (self._cache.vanish if lost else self._cache.forget)(order.uid)
+                (self._cache.orphan if lost else self._cache.forget)(order.uid)
                 return GONE
             if seen.node:
                 return self._found(seen, order)
@@ -214,7 +221,7 @@ class Binder:
         return self._refused(order, lost, reply)
 
     def _post(self, sending: Sending, version: str) -> Reply:
-        if self._turn.term != sending.term:
+        if self._queue_key.term != sending.term:
             return Unsent(FOLLOWS)
         order = sending.order
         body = binding(order.namespace, order.name, order.uid, version, order.node, sending.written)
@@ -224,7 +231,7 @@ class Binder:
         """The version of a pod just read that a Binding may name: beside other replicas one that the watch
         has shown, past the one from ``before``; "" where it shows none in time. A pod without cards takes
         none from anybody."""
-        if seen.pod is None or not self._turn.elected:
+        if seen.pod is None or not self._queue_key.elected:
             return seen.version
 
         def shown(snapshot: Snapshot) -> bool:
@@ -280,10 +287,10 @@ class Binder:
         )
 
     def _settle(self, uid: str, timeout_s: float) -> None:
-        seat = self._cache.snapshot.seat(uid)
-        if seat is None or seat.held != "assumed":
+        allocation = self._cache.snapshot.allocation(uid)
+        if allocation is None or allocation.state != "assumed":
             return
-        namespace, name = seat.full_name.split("/", 1)
+        namespace, name = allocation.full_name.split("/", 1)
         patch = wake_patch(
             uid, "BindingUnsettled", "looking whether the pod was bound", time.time_ns() // 10**6
         )
@@ -294,21 +301,21 @@ class Binder:
             if seen.pod is not None:
                 self._cache.pod_read(seen.pod)
             if not seen.node:
-                where = self._cache.snapshot.seated.get(uid) or ""
+                where = self._cache.snapshot.allocated_on.get(uid) or ""
                 self._cache.forget(uid)
-                self._taken_back(seat, where)
-            self._log("settled", pod=seat.full_name, uid=uid, node=seen.node or "none")
+                self._taken_back(allocation, where)
+            self._log("settled", pod=allocation.full_name, uid=uid, node=seen.node or "none")
             return
         why = reply.message if isinstance(reply, Answered) else reply.why
         # Others say 409 too: a webhook that denies, or writers that were faster. Only a read tells of an end.
         told = isinstance(reply, Answered) and reply.status in (404, 409)
         there = self._look(BindingArgs(namespace, name, uid, ""), until) if told else why
         if there == GONE or (isinstance(there, Seen) and there.uid != uid):
-            self._cache.vanish(uid)
-            self._log("settled", pod=seat.full_name, uid=uid, gone=why)
+            self._cache.orphan(uid)
+            self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
             return
         self._cache.postpone(uid)
-        self._log("unsettled", level="warning", pod=seat.full_name, uid=uid, error=why)
+        self._log("unsettled", level="warning", pod=allocation.full_name, uid=uid, error=why)
 
     def _call(
         self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"

@@ -8,10 +8,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from scheduler_ext.model.node import Facts
-from scheduler_ext.model.pod import MOST_GRACE_MS, Other, Pod
+from scheduler_ext.model.node import Node
+from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import snapshot as at_moment
-from scheduler_ext.snapshot.node_info import Node, is_roomier
+from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
@@ -46,28 +46,28 @@ class ClusterCache:
         """True from when both first lists are in: nothing is answered before."""
         return self._listed == {"pods", "nodes"}
 
-    def pods_listed(self, pods: Iterable[Pod | Other]) -> None:
+    def pods_listed(self, pods: Iterable[Pod | NonGPUPod]) -> None:
         """These pods exist, and no others."""
         listed = list(pods)
         there = [pod for pod in listed if isinstance(pod, Pod)]
-        others = [pod for pod in listed if isinstance(pod, Other)]
+        others = [pod for pod in listed if isinstance(pod, NonGPUPod)]
         uids = {pod.uid for pod in there}
         self._remember_deleted(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
-        self._change(lambda s: at_moment.others_listed(s, others))
+        self._change(lambda s: at_moment.non_gpu_pods_listed(s, others))
         self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
 
-    def nodes_listed(self, nodes: Iterable[Facts]) -> None:
+    def nodes_listed(self, nodes: Iterable[Node]) -> None:
         """These nodes exist, and no others."""
         self._change(lambda s: at_moment.nodes_listed(s, nodes))
         self._listed.add("nodes")
 
-    def pod_seen(self, pod: Pod | Other) -> None:
+    def pod_updated(self, pod: Pod | NonGPUPod) -> None:
         """The pod is now as given."""
-        if isinstance(pod, Other):
-            self._change(lambda s: at_moment.other_seen(s, pod))
+        if isinstance(pod, NonGPUPod):
+            self._change(lambda s: at_moment.non_gpu_pod_updated(s, pod))
         else:
-            self._change(lambda s: at_moment.pod_seen(s, pod, self._now_ms()))
+            self._change(lambda s: at_moment.pod_updated(s, pod, self._now_ms()))
 
     def pod_read(self, pod: Pod) -> None:
         """A read told that the pod is as given: booked where it tells of a Binding that the watch has not
@@ -79,27 +79,27 @@ class ClusterCache:
             known = snapshot.pods.get(pod.uid)
             if not pod.node or pod.uid in self._gone or (known is not None and known.node):
                 return snapshot
-            return at_moment.pod_seen(snapshot, pod, self._now_ms())
+            return at_moment.pod_updated(snapshot, pod, self._now_ms())
 
         self._change(read)
 
-    def pod_gone(self, pod: Pod | Other) -> None:
+    def pod_deleted(self, pod: Pod | NonGPUPod) -> None:
         """The pod's object is gone, and was last as given."""
-        if isinstance(pod, Other):
-            self._change(lambda s: at_moment.other_gone(s, pod.uid))
+        if isinstance(pod, NonGPUPod):
+            self._change(lambda s: at_moment.non_gpu_pod_deleted(s, pod.uid))
             return
         self._remember_deleted([pod.uid])
-        self._change(lambda s: at_moment.pod_gone(s, pod, self._now_ms()))
+        self._change(lambda s: at_moment.pod_deleted(s, pod, self._now_ms()))
 
-    def node_seen(self, facts: Facts) -> None:
+    def node_updated(self, node_object: Node) -> None:
         """The node is now as given."""
-        self._change(lambda s: at_moment.node_seen(s, facts))
+        self._change(lambda s: at_moment.node_updated(s, node_object))
 
-    def node_gone(self, name: str) -> None:
+    def node_deleted(self, name: str) -> None:
         """The node's object is gone."""
-        self._change(lambda s: at_moment.node_gone(s, name))
+        self._change(lambda s: at_moment.node_deleted(s, name))
 
-    def assume(self, pod: Pod, node: Node, placement: Placement) -> bool:
+    def assume(self, pod: Pod, node: NodeInfo, placement: Placement) -> bool:
         """Take the cards of a placement that was found on this very node; False where it has changed since,
         so that the placement must be found anew, and where `is_superseded` holds."""
         with self._lock:
@@ -116,9 +116,13 @@ class ClusterCache:
             return self._is_superseded(uid)
 
     def _is_superseded(self, uid: str) -> bool:
-        pod, seat = self._snapshot.pods.get(uid), self._snapshot.seat(uid)
+        pod, allocation = self._snapshot.pods.get(uid), self._snapshot.allocation(uid)
         bound = pod is not None and pod.node != ""
-        return bound or uid in self._gone or (seat is not None and seat.held in ("bound", "vanished"))
+        return (
+            bound
+            or uid in self._gone
+            or (allocation is not None and allocation.state in ("bound", "orphaned"))
+        )
 
     def forget(self, uid: str) -> None:
         """The pod was definitely not bound."""
@@ -132,9 +136,9 @@ class ClusterCache:
         """The pod could not be asked after, or need not be yet."""
         self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms() + SETTLE_AFTER_MS))
 
-    def vanish(self, uid: str) -> None:
+    def orphan(self, uid: str) -> None:
         """The pod's object is gone, and nobody knows whether it had been bound."""
-        self._change(lambda s: at_moment.vanish(s, uid, self._now_ms()))
+        self._change(lambda s: at_moment.orphan(s, uid, self._now_ms()))
 
     def expire(self) -> None:
         """Vanished pods whose time has come let go of their cards, and reservations end."""
@@ -149,8 +153,8 @@ class ClusterCache:
     def uncertain(self) -> list[str]:
         """The UIDs of assumed pods that are to be asked after now."""
         snapshot, now_ms = self._snapshot, self._now_ms()
-        seats = [snapshot.seat(uid) for uid in snapshot.unsure]
-        return [s.uid for s in seats if s is not None and s.held == "assumed" and s.until_ms <= now_ms]
+        allocations = [snapshot.allocation(uid) for uid in snapshot.unsure]
+        return [s.uid for s in allocations if s is not None and s.state == "assumed" and s.until_ms <= now_ms]
 
     def _remember_deleted(self, uids: Iterable[str]) -> None:
         with self._lock:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.model.leader_mark import Mark, read_mark
-from scheduler_ext.model.node import Facts, read_node
-from scheduler_ext.model.pod import Other, Pod, read_any
+from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
+from scheduler_ext.model.node import Node, read_node
+from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.kube.reflector import (
     Json,
     ObjectChanged,
@@ -40,40 +40,46 @@ class Kind(Generic[V]):
 class Hearing(Protocol):
     """Who hears of the replicas' marks, in the order in which the pods' stream shows them."""
 
-    def heard(self, mark: Mark) -> None:
+    def heard(self, mark: LeaderMark) -> None:
         """The stream shows this mark; what came before it is in the books."""
 
-    def listing(self, marks: Iterable[Mark], book: Callable[[], None]) -> None:
+    def listing(self, marks: Iterable[LeaderMark], book: Callable[[], None]) -> None:
         """A list shows these marks; ``book`` puts it into the books."""
 
 
 def kinds(
     cache: ClusterCache, most_grace_ms: int, hearing: Hearing, namespace: str
-) -> tuple[Kind[Pod | Other | Mark], Kind[Facts]]:
+) -> tuple[Kind[Pod | NonGPUPod | LeaderMark], Kind[Node]]:
     """Pods and nodes. ``namespace``: where the pods of the replicas are."""
 
-    def read(raw: Json) -> Pod | Other | Mark:
+    def read(raw: Json) -> Pod | NonGPUPod | LeaderMark:
         value = read_any(raw, most_grace_ms)
-        return (isinstance(value, Other) and read_mark(raw, namespace, value)) or value
+        return (isinstance(value, NonGPUPod) and read_leader_mark(raw, namespace, value)) or value
 
-    def listed(values: list[Pod | Other | Mark]) -> None:
-        marks = [each for each in values if isinstance(each, Mark)]
+    def listed(values: list[Pod | NonGPUPod | LeaderMark]) -> None:
+        marks = [each for each in values if isinstance(each, LeaderMark)]
         hearing.listing(marks, lambda: cache.pods_listed(map(_pod, values)))
 
-    def seen(value: Pod | Other | Mark) -> None:
-        cache.pod_seen(_pod(value))
-        if isinstance(value, Mark):
+    def seen(value: Pod | NonGPUPod | LeaderMark) -> None:
+        cache.pod_updated(_pod(value))
+        if isinstance(value, LeaderMark):
             hearing.heard(value)
 
-    pods: Kind[Pod | Other | Mark] = Kind(PODS, read, listed, seen, lambda value: cache.pod_gone(_pod(value)))
-    nodes: Kind[Facts] = Kind(
-        NODES, read_node, cache.nodes_listed, cache.node_seen, lambda facts: cache.node_gone(facts.name)
+    pods: Kind[Pod | NonGPUPod | LeaderMark] = Kind(
+        PODS, read, listed, seen, lambda value: cache.pod_deleted(_pod(value))
+    )
+    nodes: Kind[Node] = Kind(
+        NODES,
+        read_node,
+        cache.nodes_listed,
+        cache.node_updated,
+        lambda node_object: cache.node_deleted(node_object.name),
     )
     return pods, nodes
 
 
-def _pod(value: Pod | Other | Mark) -> Pod | Other:
-    return value.pod if isinstance(value, Mark) else value
+def _pod(value: Pod | NonGPUPod | LeaderMark) -> Pod | NonGPUPod:
+    return value.pod if isinstance(value, LeaderMark) else value
 
 
 def follow(api: Api, kind: Kind[V], heard: Callable[[], None], log: Log, stop: threading.Event) -> None:

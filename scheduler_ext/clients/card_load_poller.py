@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from scheduler_ext.clients.asking import FAILURES, Asking
-from scheduler_ext.scoring.load import Figures
+from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import Timekeeper
 from timekeeper.runtime.log import Log
 
@@ -40,14 +40,14 @@ class Measuring:
     ) -> None:
         self._asking = Asking(timekeeper, PATH)
         self._now_ms, self._log, self._polled, self._always = now_ms, log, polled, always
-        self._figures: Figures = {}
+        self._figures: LoadByCard = {}
         self._etag = ""
         self._heard_ms: int | None = None
         self._asked_ms: int | None = None
         self._wanted_ms: int | None = None
         self._last_trouble: str | None = None
 
-    def figures(self) -> Figures | None:
+    def figures(self) -> LoadByCard | None:
         """The last figures, the same object while they are the same; None where there are none, or the
         timekeeper has not been heard for `STALE_MS`."""
         now_ms = self._wanted_ms = self._now_ms()
@@ -101,7 +101,7 @@ class Measuring:
         self._heard_ms = self._now_ms()
 
 
-def decode(body: bytes) -> Figures:
+def decode(body: bytes) -> LoadByCard:
     """How busy each card is, in thousandths and to the nearest hundred: what differs by less is alike, so
     that nodes share answers and each keeps its own for longer. Without those that do not tell, and without
     those that two nodes claim, for one of them is wrong. Raises UndecodableUsageError."""

@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_ext.clients.asking import FAILURES, Asking
-from scheduler_ext.model.standing import UNHEARD, Standings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.model.standing_table import Table, decode, standings_at, still_good
 from scheduler_ext.settings import Timekeeper
 from timekeeper.runtime.log import Log
@@ -19,7 +19,7 @@ class _Said(NamedTuple):
     """What a table says, and until when it does."""
 
     table: Table | None
-    standings: Standings
+    standings: NamespaceStandings
     until_ms: float
 
 
@@ -45,7 +45,7 @@ class Poller:
         self._aging = threading.Lock()
         self._last_trouble: str | None = None
 
-    def standings(self) -> Standings:
+    def standings(self) -> NamespaceStandings:
         """What the last good table says now, however long a poll takes; the same object while that is the
         same."""
         said = self._said

@@ -16,30 +16,30 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go
-from scheduler_ext.model.pdb import Disruptions
+from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Reservation
-from scheduler_ext.model.standing import UNHEARD, Standings, as_if_enforced
-from scheduler_ext.preemption.active import Course, Courses, Tally
-from scheduler_ext.preemption.cooldown import Cooling
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
+from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
+from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.plan import (
-    Terms,
-    begun,
+    PreemptionLimits,
     has_room,
     kind_of,
     may_be_forced,
     may_begin,
     pdb_grace_ms,
+    plan_on,
     remaining,
     reserving,
 )
 from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.preemption_queue import Queue
-from scheduler_ext.preemption.victims import Choice, Moment
+from scheduler_ext.preemption.preemption_queue import PreemptionQueue
+from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import Waiter
+from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.log import Log
 
@@ -56,16 +56,16 @@ Tell = Callable[[Pod, str, str], None]  # an Event on a pod: its reason, and wha
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What the preemptor sees, and whom it tells. ``waiters``: the pods refused everywhere, with the nodes
-    they were offered; ``freed`` hears of nodes that have room; ``leads``: whether this replica may act;
+class PreemptorWiring:
+    """What the preemptor sees, and whom it tells. ``waiting_pods``: the pods refused everywhere, with the
+    nodes they were offered; ``freed`` hears of nodes that have room; ``leads``: whether this replica may act;
     ``seconds``: a monotonic clock; ``breathe`` lets other threads run for so many seconds."""
 
     cache: ClusterCache
-    waiters: Callable[[], list[Waiter]]
+    waiting_pods: Callable[[], list[WaitingPod]]
     policy: Callable[[Pod], Policy]
-    standings: Callable[[], Standings]
-    disruptions: Callable[[], Disruptions]
+    standings: Callable[[], NamespaceStandings]
+    pdbs: Callable[[], PDBs]
     leads: Callable[[], bool]
     freed: Callable[[Iterable[str]], None]
     tell: Tell
@@ -80,210 +80,241 @@ class Preemptor:
     and is the cool-down: whoever takes over does not know for whom others have left in vain, nor whose
     replacements are to be left alone, and may so ask one pod more to leave."""
 
-    def __init__(self, api: Api, world: World, terms: Terms) -> None:
-        self._api, self._world, self._terms = api, world, terms
-        self._courses, self._queue = Courses(), Queue(terms)
-        self.cooling = Cooling()
-        self.tally = Tally()
+    def __init__(self, api: Api, wiring: PreemptorWiring, limits: PreemptionLimits) -> None:
+        self._api, self._wiring, self._limits = api, wiring, limits
+        self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
+        self.cooldown = Cooldown()
+        self.counts = PreemptionCounts()
 
     def run(self, stop: threading.Event) -> None:
         """Acts until ``stop``, while this replica leads."""
         while not stop.wait(TICK_S):
-            if self._world.cache.complete and self._world.leads():
+            if self._wiring.cache.complete and self._wiring.leads():
                 self.step()
             else:
-                self._courses, self._queue = Courses(), Queue(self._terms)
+                self._active, self._queue = ActivePreemptions(), PreemptionQueue(self._limits)
 
     def step(self) -> None:
         """One look at everything: what has been begun goes on, and one more pod may begin."""
-        snapshot = self._world.cache.snapshot
-        self._queue.follow(snapshot, self._world.seconds())
-        moment = Moment(
+        snapshot = self._wiring.cache.snapshot
+        self._queue.follow(snapshot, self._wiring.seconds())
+        context = PreemptionContext(
             snapshot.pods,
-            self._world.standings(),
-            self._world.now_ms(),
-            self._world.disruptions(),
-            self.cooling,
+            self._wiring.standings(),
+            self._wiring.now_ms(),
+            self._wiring.pdbs(),
+            self.cooldown,
         )
         held = self._queue.held(snapshot)
-        for course, result in self._courses.ended(snapshot):
-            self.tally.ended(course.kind, result)
-            self._world.log("preemption", pod=course.pod.full_name, uid=course.pod.uid, result=result)
+        for preemption, result in self._active.ended(snapshot):
+            self.counts.ended(preemption.kind, result)
+            self._wiring.log(
+                "preemption", pod=preemption.pod.full_name, uid=preemption.pod.uid, result=result
+            )
         for pod, reservation in held:
-            self._go_on(pod, reservation, snapshot, moment)
-        known = moment.standings is not UNHEARD or not self._terms.heeds
-        if known and len(held) < self._terms.most and not self._queue.awaits(snapshot, self._world.seconds()):
-            self._begin(snapshot, replace(moment, cooling=self.cooling))
+            self._go_on(pod, reservation, snapshot, context)
+        known = context.standings is not UNHEARD or not self._limits.needs_standings
+        if (
+            known
+            and len(held) < self._limits.most
+            and not self._queue.awaits(snapshot, self._wiring.seconds())
+        ):
+            self._begin(snapshot, replace(context, cooldown=self.cooldown))
 
     # what has been begun
 
-    def _go_on(self, pod: Pod, reservation: Reservation, snapshot: Snapshot, moment: Moment) -> None:
-        now_s = self._world.seconds()
-        course = self._courses.of(pod, reservation)
-        if course is None:
-            course = self._courses.begin(pod, reservation)
-            self._world.tell(pod, "CardsHeld", _held_text(reservation))
-        if not reservation.lasts(moment.now_ms):
-            return self._let_go(pod, course, "TimeUp", "the cards did not become free in time")
-        seat = snapshot.seat(pod.uid)
-        if seat is not None and seat.held != "reserved":
+    def _go_on(
+        self, pod: Pod, reservation: Reservation, snapshot: Snapshot, context: PreemptionContext
+    ) -> None:
+        now_s = self._wiring.seconds()
+        preemption = self._active.of(pod, reservation)
+        if preemption is None:
+            preemption = self._active.begin(pod, reservation)
+            self._wiring.tell(pod, "CardsHeld", _held_text(reservation))
+        if not reservation.lasts(context.now_ms):
+            return self._let_go(pod, preemption, "TimeUp", "the cards did not become free in time")
+        allocation = snapshot.allocation(pod.uid)
+        if allocation is not None and allocation.state != "reserved":
             return None  # a bind is under way
-        for_this = replace(moment, cooling=_without(self.cooling, pod))
-        asked = course.asked(now_s)
-        left = remaining(pod, reservation, snapshot, for_this, self._world.policy, asked)
+        for_this = replace(context, cooldown=_without(self.cooldown, pod))
+        asked = preemption.asked(now_s)
+        left = remaining(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
         if isinstance(left, str):
-            if course.no_way(now_s) >= GIVES_UP_S:
-                self._let_go(pod, course, "NoWay", left)
+            if preemption.no_way(now_s) >= GIVES_UP_S:
+                self._let_go(pod, preemption, "NoWay", left)
             return None
-        course.way()
+        preemption.way()
         if left.victims:
-            self._ask(pod, reservation, course, left.victims, moment)
-        elif not left.awaits and not course.waits_for(snapshot) and course.may_wake(now_s, WAKES_AGAIN_S):
-            self._world.freed([reservation.node])
+            self._ask(pod, reservation, preemption, left.victims, context)
+        elif (
+            not left.awaits
+            and not preemption.waits_for(snapshot)
+            and preemption.may_wake(now_s, WAKES_AGAIN_S)
+        ):
+            self._wiring.freed([reservation.node])
         return None
 
     def _ask(
-        self, pod: Pod, reservation: Reservation, course: Course, victims: Iterable[Pod], moment: Moment
+        self,
+        pod: Pod,
+        reservation: Reservation,
+        preemption: ActivePreemption,
+        victims: Iterable[Pod],
+        context: PreemptionContext,
     ) -> None:
         """Ask them to leave, those first whom a PodDisruptionBudget may keep: where it does, nobody else
         leaves in vain."""
-        disruptions, standings = moment.disruptions, moment.standings
-        ordered = sorted(victims, key=lambda each: (not disruptions.over(each), each.uid))
-        if not course.may_ask(self._world.seconds()):
+        pdbs, standings = context.pdbs, context.standings
+        ordered = sorted(victims, key=lambda each: (not pdbs.over(each), each.uid))
+        if not preemption.may_ask(self._wiring.seconds()):
             return
-        kept = [
-            v for v in ordered if disruptions.over(v) and not may_be_forced(pod, v, standings, self._terms)
-        ]
+        kept = [v for v in ordered if pdbs.over(v) and not may_be_forced(pod, v, standings, self._limits)]
         probed = kept if len(ordered) > 1 else []
         for victim in probed:
             if evict(self._api, victim, dry_run=True)[0] != "going":
-                return self._put_off(course, victim, "a PodDisruptionBudget keeps it")
+                return self._put_off(preemption, victim, "a PodDisruptionBudget keeps it")
         for victim in ordered:
-            now = self._by_now(moment)  # calls take their time, and standings may turn meanwhile
-            if not self._world.leads() or not outranks(pod, victim, now.standings):
+            now = self._by_now(context)  # calls take their time, and standings may turn meanwhile
+            if not self._wiring.leads() or not outranks(pod, victim, now.standings):
                 return
-            if not self._leaves(pod, reservation, course, victim, now):
+            if not self._leaves(pod, reservation, preemption, victim, now):
                 return
 
-    def _by_now(self, moment: Moment) -> Moment:
-        return replace(moment, standings=self._world.standings(), now_ms=self._world.now_ms())
+    def _by_now(self, context: PreemptionContext) -> PreemptionContext:
+        return replace(context, standings=self._wiring.standings(), now_ms=self._wiring.now_ms())
 
     def _leaves(
-        self, pod: Pod, reservation: Reservation, course: Course, victim: Pod, moment: Moment
+        self,
+        pod: Pod,
+        reservation: Reservation,
+        preemption: ActivePreemption,
+        victim: Pod,
+        context: PreemptionContext,
     ) -> bool:
         """True where the victim has been asked, or is gone already."""
         how = "evicted"
         left, said = evict(self._api, victim)
         if left == "protected":
-            self.tally.protected += 1
-            moment = self._by_now(moment)
-            over_ms = moment.now_ms - reservation.since_ms - pdb_grace_ms(self._terms, moment.standings)
-            if over_ms >= 0 and may_be_forced(pod, victim, moment.standings, self._terms):
+            self.counts.protected += 1
+            context = self._by_now(context)
+            over_ms = context.now_ms - reservation.since_ms - pdb_grace_ms(self._limits, context.standings)
+            if over_ms >= 0 and may_be_forced(pod, victim, context.standings, self._limits):
                 how = "deleted"
                 left, said = delete(self._api, victim)
         if left != "going":
-            self._put_off(course, victim, said)
+            self._put_off(preemption, victim, said)
             return False
-        course.ask(victim, self._world.seconds())
-        self.cooling = self.cooling.after(victim, pod, moment.now_ms)
-        kind = kind_of(pod, [victim], moment.standings)
-        self.tally.left(kind, how)
-        self._world.tell(
+        preemption.ask(victim, self._wiring.seconds())
+        self.cooldown = self.cooldown.after(victim, pod, context.now_ms)
+        kind = kind_of(pod, [victim], context.standings)
+        self.counts.left(kind, how)
+        self._wiring.tell(
             victim, "Preempted" if kind == "fragmentation" else "Reclaimed", _left_text(pod, kind)
         )
-        self._world.log(
+        self._wiring.log(
             "preempted", pod=victim.full_name, uid=victim.uid, how=how, kind=kind, by=pod.full_name
         )
         return True
 
-    def _put_off(self, course: Course, victim: Pod, said: str) -> None:
-        course.put_off(self._world.seconds() + RETRY_S)
-        self._world.log(
-            "stays", level="warning", pod=victim.full_name, uid=victim.uid, why=said, by=course.pod.full_name
+    def _put_off(self, preemption: ActivePreemption, victim: Pod, said: str) -> None:
+        preemption.put_off(self._wiring.seconds() + RETRY_S)
+        self._wiring.log(
+            "stays",
+            level="warning",
+            pod=victim.full_name,
+            uid=victim.uid,
+            why=said,
+            by=preemption.pod.full_name,
         )
 
-    def _let_go(self, pod: Pod, course: Course, reason: str, why: str) -> None:
-        if not course.may_ask(self._world.seconds()):
+    def _let_go(self, pod: Pod, preemption: ActivePreemption, reason: str, why: str) -> None:
+        if not preemption.may_ask(self._wiring.seconds()):
             return
-        course.put_off(self._world.seconds() + RETRY_S)
-        reply = let_go(self._api, pod, reason, why, self._world.now_ms())
+        preemption.put_off(self._wiring.seconds() + RETRY_S)
+        reply = let_go(self._api, pod, reason, why, self._wiring.now_ms())
         said = reply.status if isinstance(reply, Answered) else reply.why
-        self._world.log("let-go", pod=pod.full_name, uid=pod.uid, node=course.node, why=why, answer=said)
+        self._wiring.log("let-go", pod=pod.full_name, uid=pod.uid, node=preemption.node, why=why, answer=said)
         if said == 200:
-            self._queue.rests(pod.uid, self._world.seconds())
-            self._world.tell(
-                pod, "CardsLetGo", f"No cards of node {course.node} are held for it any more: {why}."
+            self._queue.rests(pod.uid, self._wiring.seconds())
+            self._wiring.tell(
+                pod, "CardsLetGo", f"No cards of node {preemption.node} are held for it any more: {why}."
             )
 
     # who begins
 
-    def _begin(self, snapshot: Snapshot, moment: Moment) -> None:
-        known: dict[str, Waiter] = {}
-        now_s = self._world.seconds()
-        for pod in self._queue.next(snapshot, moment, now_s):
-            if self._world.seconds() - now_s >= BEGINS_WITHIN_S:
+    def _begin(self, snapshot: Snapshot, context: PreemptionContext) -> None:
+        known: dict[str, WaitingPod] = {}
+        now_s = self._wiring.seconds()
+        for pod in self._queue.next(snapshot, context, now_s):
+            if self._wiring.seconds() - now_s >= BEGINS_WITHIN_S:
                 return None
-            known = known or {each.pod.uid: each for each in self._world.waiters()}
+            known = known or {each.pod.uid: each for each in self._wiring.waiting_pods()}
             told = known.get(pod.uid)
             offered = told.offered if told is not None and told.asked else frozenset[str]()
             if pod.request is None:
                 continue
-            waiter = Waiter(pod, self._world.policy(pod), offered)
-            began_s = self._world.seconds()
-            choice = self._choice(waiter, snapshot, moment)
+            waiting_pod = WaitingPod(pod, self._wiring.policy(pod), offered)
+            began_s = self._wiring.seconds()
+            choice = self._choice(waiting_pod, snapshot, context)
             if choice is None:
-                ended_s = self._world.seconds()
+                ended_s = self._wiring.seconds()
                 self._queue.found_none(pod, ended_s, ended_s - began_s)
             else:
-                return self._hold(pod, choice, moment)
+                return self._hold(pod, choice, context)
         return None
 
-    def _choice(self, waiter: Waiter, snapshot: Snapshot, moment: Moment) -> Choice | None:
+    def _choice(
+        self, waiting_pod: WaitingPod, snapshot: Snapshot, context: PreemptionContext
+    ) -> Choice | None:
         """Who is to leave for it; None too where that is only told, for budgets that are only watched."""
-        standings = moment.standings
-        claimed = self._queue.claimed(snapshot, waiter.pod)
-        choice = begun(waiter, self._nodes(waiter, snapshot, standings), moment, self._terms, claimed)
-        if choice is not None and has_room(waiter, self._queue.may_have_room(snapshot, waiter)):
+        standings = context.standings
+        claimed = self._queue.claimed(snapshot, waiting_pod.pod)
+        choice = plan_on(
+            waiting_pod, self._nodes(waiting_pod, snapshot, standings), context, self._limits, claimed
+        )
+        if choice is not None and has_room(waiting_pod, self._queue.may_have_room(snapshot, waiting_pod)):
             return None
         if choice is not None and not any(standings.of(v.namespace).watched for v in choice.victims):
             return choice
         if not standings.watches:
             return None
-        supposed = replace(moment, standings=as_if_enforced(standings))
-        if choice is None and may_begin(waiter.pod, self._terms, supposed.standings):
-            nodes = self._nodes(waiter, snapshot, supposed.standings)
-            choice = begun(waiter, nodes, supposed, self._terms, claimed)
+        supposed = replace(context, standings=as_if_enforced(standings))
+        if choice is None and may_begin(waiting_pod.pod, self._limits, supposed.standings):
+            nodes = self._nodes(waiting_pod, snapshot, supposed.standings)
+            choice = plan_on(waiting_pod, nodes, supposed, self._limits, claimed)
         if choice is None or not choice.victims:
             return None
-        if self._queue.may_report(waiter.pod.uid, self._world.seconds()):
-            kind = kind_of(waiter.pod, choice.victims, supposed.standings)
-            self.tally.ended(kind, "observed")
-            self._world.log(
+        if self._queue.may_report(waiting_pod.pod.uid, self._wiring.seconds()):
+            kind = kind_of(waiting_pod.pod, choice.victims, supposed.standings)
+            self.counts.ended(kind, "observed")
+            self._wiring.log(
                 "would-preempt",
-                pod=waiter.pod.full_name,
-                uid=waiter.pod.uid,
+                pod=waiting_pod.pod.full_name,
+                uid=waiting_pod.pod.uid,
                 node=choice.node,
                 kind=kind,
                 victims=",".join(each.full_name for each in choice.victims),
             )
         return None
 
-    def _nodes(self, waiter: Waiter, snapshot: Snapshot, standings: Standings) -> Iterator[Node]:
+    def _nodes(
+        self, waiting_pod: WaitingPod, snapshot: Snapshot, standings: NamespaceStandings
+    ) -> Iterator[NodeInfo]:
         """The nodes worth a look, with a breath now and then: the verbs are answered by the same process. Of
         very many only as many as can be looked at in time."""
-        until_s = self._world.seconds() + LOOK_FOR_S
-        for at, node in enumerate(self._queue.worth(snapshot, waiter.pod, standings), 1):
-            if self._world.seconds() > until_s:
+        until_s = self._wiring.seconds() + LOOK_FOR_S
+        for at, node in enumerate(self._queue.worth(snapshot, waiting_pod.pod, standings), 1):
+            if self._wiring.seconds() > until_s:
                 return
             yield node
             if at % BREATHES_EACH == 0:
-                self._world.breathe(BREATH_S)
+                self._wiring.breathe(BREATH_S)
 
-    def _hold(self, pod: Pod, choice: Choice, moment: Moment) -> None:
-        reservation = reserving(pod, choice, moment, self._terms)
+    def _hold(self, pod: Pod, choice: Choice, context: PreemptionContext) -> None:
+        reservation = reserving(pod, choice, context, self._limits)
         reply = hold_cards(self._api, pod, reservation)
         said = reply.status if isinstance(reply, Answered) else reply.why
-        self._world.log(
+        self._wiring.log(
             "hold",
             pod=pod.full_name,
             uid=pod.uid,
@@ -294,12 +325,12 @@ class Preemptor:
         )
         refused = isinstance(reply, Answered) and 400 <= reply.status < 500
         if not refused:
-            self._queue.await_held(pod.uid, self._world.seconds())
+            self._queue.await_held(pod.uid, self._wiring.seconds())
 
 
-def _without(cooling: Cooling, pod: Pod) -> Cooling:
+def _without(cooldown: Cooldown, pod: Pod) -> Cooldown:
     """Who has left for the pod is no reason that others who must leave for it too may stay."""
-    return Cooling(tuple(each for each in cooling.evictions if each.beneficiary != pod.uid))
+    return Cooldown(tuple(each for each in cooldown.evictions if each.beneficiary != pod.uid))
 
 
 def _held_text(reservation: Reservation) -> str:

@@ -21,12 +21,12 @@ from itertools import chain, islice
 from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import UNHEARD, Standings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import ANYWHERE, Waiter, first_that_fits, next_to_wake, turn
-from scheduler_ext.waiting.waiting_queue import Turns
+from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
+from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.log import Log
 
@@ -80,14 +80,14 @@ class Requeuer:
         cache: ClusterCache,
         scheduler: str,
         log: Log,
-        standings: Callable[[], Standings] = lambda: UNHEARD,
+        standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
     ) -> None:
         self._api, self._cache, self._scheduler, self._log = api, cache, scheduler, log
         self._standings = standings
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._version = 0  # of who waits, and who of them is kept off
-        self._turns = Turns()
+        self._waiting_queue = WaitingQueue()
         self._rounds: dict[str, _Round] = {}
 
     def freed(self, nodes: Iterable[str]) -> None:
@@ -97,7 +97,7 @@ class Requeuer:
             self._rounds |= {name: _Round(now + FIRST_LOOK_S, now + KEEPS_S) for name in nodes}
         self._changed.set()
 
-    def refused(self, waiting: Waiter, by: Snapshot) -> None:
+    def refused(self, waiting: WaitingPod, by: Snapshot) -> None:
         """A pod was refused everywhere, as that snapshot was. What has freed since is looked at once more."""
         with self._lock:
             self._enlist(waiting)
@@ -112,7 +112,7 @@ class Requeuer:
         with self._lock:
             self._was_tried(uid)
 
-    def kept(self, waiting: Callable[[], Waiter], fits: Sequence[str]) -> set[str]:
+    def kept(self, waiting: Callable[[], WaitingPod], fits: Sequence[str]) -> set[str]:
         """Of the nodes that fit the pod those that are kept for another, whose turn comes first. Where that
         is all of them, the pod waits from this moment on: no round ends between the two."""
         if not self._rounds:
@@ -120,8 +120,8 @@ class Requeuer:
         mine, standings = waiting(), self._standings()
         with self._lock:
             rounds = self._that_keep(fits)
-            own = turn(mine.pod, ANYWHERE, standings)
-            ahead = self._turns.some(standings, MOST_AHEAD, before=own) if rounds else []
+            own = queue_key(mine.pod, ANYWHERE, standings)
+            ahead = self._waiting_queue.some(standings, MOST_AHEAD, before=own) if rounds else []
         names = self._another_fits(mine, rounds, self._as_now(ahead), standings) if rounds else []
         if not names:
             return set()
@@ -138,22 +138,22 @@ class Requeuer:
     def seen(self, pod: Pod, policy: Callable[[Pod], Policy]) -> None:
         """The watch tells of a pod. kube-scheduler may have found by itself that it fits nowhere: then nobody
         asks us, and yet it waits."""
-        if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._turns:
+        if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._waiting_queue:
             return
         with self._lock:
-            self._enlist(Waiter(pod, policy(pod), None, asked=False))
+            self._enlist(WaitingPod(pod, policy(pod), None, asked=False))
 
-    def seed(self, waiters: Iterable[Waiter]) -> None:
+    def seed(self, waiting_pods: Iterable[WaitingPod]) -> None:
         """At a start: pods that may have been refused before. No round begins by this."""
         with self._lock:
-            for each in waiters:
-                if each.pod.uid not in self._turns:
+            for each in waiting_pods:
+                if each.pod.uid not in self._waiting_queue:
                     self._enlist(each)
 
-    def waiting(self) -> list[Waiter]:
+    def waiting(self) -> list[WaitingPod]:
         """Those who wait now; pods that are gone, bound or gated are forgotten."""
         with self._lock:
-            everyone = self._turns.all()
+            everyone = self._waiting_queue.all()
         return self._as_now(everyone)
 
     def run(self, stop: threading.Event) -> None:
@@ -177,7 +177,7 @@ class Requeuer:
             current, version = self._rounds[name], self._version
             current.awaited = ""
             candidates = self._candidates(current, self._awaited())
-            kept = [each for each in map(self._turns.get, current.kept) if each is not None]
+            kept = [each for each in map(self._waiting_queue.get, current.kept) if each is not None]
         chosen = self._choose(name, candidates, kept)
         with self._lock:
             if self._rounds[name] is not current:
@@ -190,7 +190,7 @@ class Requeuer:
             current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
         self._wake(chosen.pod, name)
 
-    def _choose(self, name: str, candidates: _Candidates, kept: Iterable[Waiter]) -> Waiter | None:
+    def _choose(self, name: str, candidates: _Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
         node, standings = self._cache.snapshot.node(name), self._standings()
         if time.monotonic() >= candidates.current.keeps_until:
             may = [each for each in self._as_now(kept) if self._is_candidate(each, candidates)]
@@ -209,16 +209,20 @@ class Requeuer:
         return {name: self._candidates(current, awaited) for name, current in keep.items()}
 
     def _another_fits(
-        self, mine: Waiter, rounds: dict[str, _Candidates], ahead: list[Waiter], standings: Standings
+        self,
+        mine: WaitingPod,
+        rounds: dict[str, _Candidates],
+        ahead: list[WaitingPod],
+        standings: NamespaceStandings,
     ) -> list[str]:
         """The nodes where somebody fits whose turn there comes before this pod's. Without the lock: to find
         that out takes a while."""
         snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
 
-        def before(name: str, candidates: _Candidates) -> Iterator[Waiter]:
-            own = turn(mine.pod, name, standings)
+        def before(name: str, candidates: _Candidates) -> Iterator[WaitingPod]:
+            own = queue_key(mine.pod, name, standings)
             for each in (*self._held_for(snapshot.node(name)), *ahead):
-                if not self._is_candidate(each, candidates) or turn(each.pod, name, standings) >= own:
+                if not self._is_candidate(each, candidates) or queue_key(each.pod, name, standings) >= own:
                     continue
                 if next(looks, None) is None:
                     return
@@ -236,29 +240,33 @@ class Requeuer:
     def _awaited(self) -> Counter[str]:
         return Counter(each.awaited for each in self._rounds.values() if each.awaited)
 
-    def _is_candidate(self, each: Waiter, candidates: _Candidates) -> bool:
+    def _is_candidate(self, each: WaitingPod, candidates: _Candidates) -> bool:
         return each.pod.scheduler == self._scheduler and candidates.may(each.pod.uid)
 
-    def _held_for(self, node: Node) -> list[Waiter]:
+    def _held_for(self, node: NodeInfo) -> list[WaitingPod]:
         """Those who wait and have cards of the node held for them."""
-        there = [self._turns.get(uid) for uid, seat in node.seats.items() if seat.held == "reserved"]
+        there = [
+            self._waiting_queue.get(uid)
+            for uid, allocation in node.allocations.items()
+            if allocation.state == "reserved"
+        ]
         return self._as_now(each for each in there if each is not None)
 
-    def _in_turn(self, standings: Standings) -> Iterator[Waiter]:
+    def _in_turn(self, standings: NamespaceStandings) -> Iterator[WaitingPod]:
         """Everybody who waits, some at a time, so that the lock is held for moments."""
         after = None
         while True:
             with self._lock:
-                some = self._turns.some(standings, TOGETHER, after)
+                some = self._waiting_queue.some(standings, TOGETHER, after)
             if not some:
                 return
-            after = turn(some[-1].pod, ANYWHERE, standings)
+            after = queue_key(some[-1].pod, ANYWHERE, standings)
             yield from self._as_now(some)
 
-    def _as_now(self, waiters: Iterable[Waiter]) -> list[Waiter]:
+    def _as_now(self, waiting_pods: Iterable[WaitingPod]) -> list[WaitingPod]:
         """Those of them who still wait, as the snapshot has them; the others are forgotten."""
         snapshot, there, changed, over = self._cache.snapshot, [], [], []
-        for each in waiters:
+        for each in waiting_pods:
             pod = snapshot.pods.get(each.pod.uid)
             if pod is None or not _waits(snapshot, pod.uid):
                 over.append(each.pod.uid)
@@ -269,15 +277,15 @@ class Requeuer:
             there.append(each)
         if changed or over:
             with self._lock:
-                self._turns.discard(uid for uid in over if not _waits(self._cache.snapshot, uid))
+                self._waiting_queue.discard(uid for uid in over if not _waits(self._cache.snapshot, uid))
                 for each in changed:
-                    if each.pod.uid in self._turns:
-                        self._turns.put(each)
+                    if each.pod.uid in self._waiting_queue:
+                        self._waiting_queue.put(each)
         return there
 
-    def _enlist(self, waiting: Waiter) -> None:
-        if self._turns.get(waiting.pod.uid) != waiting:
-            self._turns.put(waiting)
+    def _enlist(self, waiting: WaitingPod) -> None:
+        if self._waiting_queue.get(waiting.pod.uid) != waiting:
+            self._waiting_queue.put(waiting)
             self._version += 1
 
     def _was_tried(self, uid: str) -> None:
@@ -295,7 +303,7 @@ class Requeuer:
 
 
 def _waits(snapshot: Snapshot, uid: str) -> bool:
-    pod, seat = snapshot.pods.get(uid), snapshot.seat(uid)
-    if pod is None or (seat is not None and seat.held != "reserved"):
+    pod, allocation = snapshot.pods.get(uid), snapshot.allocation(uid)
+    if pod is None or (allocation is not None and allocation.state != "reserved"):
         return False
     return not (pod.node or pod.gated or pod.deleting or pod.terminal)

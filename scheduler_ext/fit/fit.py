@@ -7,15 +7,15 @@ from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.topology import farthest, is_known, nearness
-from scheduler_ext.scoring.policy import BINPACK, Around, Policy, Score
-from scheduler_ext.snapshot.free import Room, Shape, shape_of
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score
+from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
+from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
 
 def fit(
-    request: GPURequest, node: Node, policy: Policy = BINPACK, steps: Steps | None = None
+    request: GPURequest, node: NodeInfo, policy: Policy = BINPACK, steps: Steps | None = None
 ) -> Placement | Refusal:
     """The cards of each container on this node, or why there are none.
 
@@ -28,9 +28,9 @@ def fit(
     shape = _shape(request, usable)
     if isinstance(shape, Refusal):
         return shape
-    if policy.weighing is not None:
-        seen = policy.weighing.seen(_around(request, node, usable), shape.rooms)
-        policy = policy.weighing.here(seen, shape.rooms)
+    if policy.per_node is not None:
+        key = policy.per_node.context_key(_context(request, node, usable), shape.free_by_card)
+        policy = policy.per_node.for_node(key, shape.free_by_card)
     layout = layout_in(request, shape, policy, steps or Steps())
     if isinstance(layout, Refusal):
         return layout
@@ -43,7 +43,7 @@ def fit(
     )
 
 
-def shape_for(request: GPURequest, node: Node) -> Shape | Refusal:
+def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
     """The rooms of the cards that the request may use: all that its answer depends on."""
     if node.serves == request.dialect and not is_picky(request):
         return node.shape
@@ -56,21 +56,21 @@ def is_picky(request: GPURequest) -> bool:
     return bool(request.models or request.exclude_models or request.uuids or request.topology)
 
 
-def around_for(request: GPURequest, node: Node) -> Around:
+def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:
     """What a policy may look at beside the shape that `shape_for` gave."""
     if node.model and not request.uuids:
-        return Around((node.model,), (), node.cpu_left, lambda: _uuids(_usable(request, node)))
+        return NodeContext((node.model,), (), node.cpu_left, lambda: _uuids(_usable(request, node)))
     usable = _usable(request, node)
-    return _around(request, node, [] if isinstance(usable, Refusal) else usable)
+    return _context(request, node, [] if isinstance(usable, Refusal) else usable)
 
 
-def spots_of(node: Node) -> list[tuple[Room, str]]:
+def spots_of(node: NodeInfo) -> list[tuple[Free, str]]:
     """The room on each card that may be given out, and its model."""
-    given_out = zip(node.rooms, node.cards, strict=True)
-    return [(room, card.model) for room, card in given_out if room is not None]
+    given_out = zip(node.free_by_card, node.cards, strict=True)
+    return [(free, card.model) for free, card in given_out if free is not None]
 
 
-def layout_in(request: GPURequest, shape: Shape, policy: Policy, steps: Steps) -> Layout | Refusal:
+def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     """The layout of the request over cards of this shape, or the refusal for want of room."""
     same = frozenset(at for at, each in enumerate(request.asks) if each.container in request.same_gpu)
     try:
@@ -83,66 +83,68 @@ def layout_in(request: GPURequest, shape: Shape, policy: Policy, steps: Steps) -
 def score_of(layout: Layout, policy: Policy) -> Score:
     """How good the policy finds the layout, to be compared with those of other nodes."""
     used = sorted({at for chosen in layout.chosen for at in chosen})
-    return policy.score(layout.rooms, used)
+    return policy.score(layout.free_by_card, used)
 
 
-def _barred(request: GPURequest, node: Node) -> Refusal | None:
+def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
     """What bars the request from the node whatever its cards are."""
-    if node.facts is None:
+    if node.node_object is None:
         return refusal.UNKNOWN_NODE
     if node.closed:
         return refusal.closed(node.closed)
-    if not node.facts.cards:
+    if not node.node_object.cards:
         return refusal.NO_CARDS
-    if request.dialect != node.facts.family:
-        return refusal.another_family(request, node.facts)
+    if request.dialect != node.node_object.family:
+        return refusal.another_family(request, node.node_object)
     return None
 
 
-def _usable(request: GPURequest, node: Node) -> list[tuple[Room, Card]] | Refusal:
+def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Refusal:
     """The cards to be given out that the request's constraints allow, with their rooms, sorted by these
     first: nodes with the same rooms are the same to the search."""
     barred = _barred(request, node)
     if barred:
         return barred
-    given_out = [(room, card) for room, card in zip(node.rooms, node.cards, strict=True) if room is not None]
+    given_out = [
+        (free, card) for free, card in zip(node.free_by_card, node.cards, strict=True) if free is not None
+    ]
     if not given_out:
         return refusal.no_usable_card(node.cards)
     usable = [each for each in given_out if allowed(request, each[1])]
     if not usable:
         return refusal.not_allowed(request)
-    if node.facts is not None and node.facts.plugin_chooses:
+    if node.node_object is not None and node.node_object.plugin_chooses:
         if len(usable) < len(given_out) or request.same_gpu or not _all_near(request, usable):
             return refusal.NOT_BY_CHOICE
         usable = _without_unnamed(usable, node.unnamed)
     return sorted(usable, key=lambda each: (each[0], each[1].index))
 
 
-def _around(request: GPURequest, node: Node, usable: list[tuple[Room, Card]]) -> Around:
+def _context(request: GPURequest, node: NodeInfo, usable: list[tuple[Free, Card]]) -> NodeContext:
     def uuids() -> tuple[str, ...]:
         return _uuids(usable)
 
     if node.model and not request.uuids:
-        return Around((node.model,), (), node.cpu_left, uuids)
+        return NodeContext((node.model,), (), node.cpu_left, uuids)
     used = set(uuids())
-    given_out = zip(node.rooms, node.cards, strict=True)
-    others = ((room, card.model) for room, card in given_out if room is not None and card.uuid not in used)
-    besides = () if node.facts is not None and node.facts.plugin_chooses else tuple(others)
-    return Around(tuple(card.model for _, card in usable), besides, node.cpu_left, uuids)
+    given_out = zip(node.free_by_card, node.cards, strict=True)
+    others = ((free, card.model) for free, card in given_out if free is not None and card.uuid not in used)
+    other_cards = () if node.node_object is not None and node.node_object.plugin_chooses else tuple(others)
+    return NodeContext(tuple(card.model for _, card in usable), other_cards, node.cpu_left, uuids)
 
 
-def _uuids(usable: list[tuple[Room, Card]] | Refusal) -> tuple[str, ...]:
+def _uuids(usable: list[tuple[Free, Card]] | Refusal) -> tuple[str, ...]:
     return () if isinstance(usable, Refusal) else tuple(card.uuid for _, card in usable)
 
 
-def _without_unnamed(usable: list[tuple[Room, Card]], count: int) -> list[tuple[Room, Card]]:
+def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:
     """Without as many untouched cards as pods hold that nobody named: which they are does not matter, for the
     node's plugin picks them anyway."""
     untouched = [each for each in usable if each[0].untouched]
     return [each for each in usable if not each[0].untouched] + untouched[: max(0, len(untouched) - count)]
 
 
-def _all_near(request: GPURequest, usable: list[tuple[Room, Card]]) -> bool:
+def _all_near(request: GPURequest, usable: list[tuple[Free, Card]]) -> bool:
     """True where any of the cards will do, whichever the plugin picks."""
     if not farthest(request):
         return True
@@ -150,13 +152,13 @@ def _all_near(request: GPURequest, usable: list[tuple[Room, Card]]) -> bool:
     return all(near == all_cards for near in nearness(request.topology, [card for _, card in usable]))
 
 
-def _shape(request: GPURequest, usable: list[tuple[Room, Card]]) -> Shape | Refusal:
+def _shape(request: GPURequest, usable: list[tuple[Free, Card]]) -> FreeShape | Refusal:
     """The rooms, and how near the cards are to each other where that matters; the refusal of a node that
     could not have so many near each other if it were empty."""
-    rooms = tuple(room for room, _ in usable)
+    free_by_card = tuple(free for free, _ in usable)
     together = farthest(request)
     if not together:
-        return shape_of(rooms)
+        return shape_of(free_by_card)
     cards = [card for _, card in usable]
     if not is_known(request.topology, cards):
         return refusal.not_known(request)
@@ -165,7 +167,7 @@ def _shape(request: GPURequest, usable: list[tuple[Room, Card]]) -> Shape | Refu
         possible = best_set(range(len(cards)), together, near, Steps())
     except TooManyStepsError:
         return refusal.GIVEN_UP
-    return shape_of(rooms, near) if possible is not None else refusal.never_near(request, together)
+    return shape_of(free_by_card, near) if possible is not None else refusal.never_near(request, together)
 
 
 def _slice(ask: Ask, card: Card) -> Slice:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scheduler_ext.fit.card_sets import Chosen, Steps, best_set, near_first
 from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.free import Room, need_in, takes
+from scheduler_ext.snapshot.free import Free, need_in, takes
 from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Ask
 
@@ -26,15 +26,17 @@ def with_inits(task: Task, chosen: dict[int, Chosen], policy: Policy, steps: Ste
                 return None
             complete[at] = cards
             for card in cards:
-                peaks[card] = _peak(peaks[card], around[card] + need_in(each.ask, task.shape.rooms[card]))
-    left = tuple(_less(room, use) for room, use in zip(task.shape.rooms, peaks, strict=True))
+                peaks[card] = _peak(
+                    peaks[card], around[card] + need_in(each.ask, task.shape.free_by_card[card])
+                )
+    left = tuple(_less(free, use) for free, use in zip(task.shape.free_by_card, peaks, strict=True))
     return Layout(tuple(complete[at] for at in range(len(task.asks))), left)
 
 
 def _among(task: Task, at: int, complete: dict[int, Chosen]) -> Sequence[int]:
     """The cards that this init container may have: where it must share one, that of those placed already,
     else one that takes all of them."""
-    cards = range(len(task.shape.rooms))
+    cards = range(len(task.shape.free_by_card))
     if at not in task.same:
         return cards
     placed = next((complete[other] for other in task.same if other in complete), None)
@@ -46,7 +48,7 @@ def _among(task: Task, at: int, complete: dict[int, Chosen]) -> Sequence[int]:
         card
         for card in cards
         if all(
-            takes(task.asks[other].ask, _less(task.shape.rooms[card], around[other][card])) is not None
+            takes(task.asks[other].ask, _less(task.shape.free_by_card[card], around[other][card])) is not None
             for other in sharing
         )
     ]
@@ -65,25 +67,25 @@ def _cheapest(
     ask, (around, peaks) = task.asks[at].ask, uses
     found = []
     for card in among:
-        room = task.shape.rooms[card]
-        after = takes(ask, _less(room, around[card]))
+        free = task.shape.free_by_card[card]
+        after = takes(ask, _less(free, around[card]))
         if after is not None:
-            extra = _extra(ask, room, around[card], peaks[card])
-            found.append(((extra, *policy.order(room, after, card)), card))
+            extra = _extra(ask, free, around[card], peaks[card])
+            found.append(((extra, *policy.order(free, after, card)), card))
     near = task.shape.near if ask.devices > 1 else ()
     best = near_first(found, near) if near else [card for _, card in sorted(found)]
     return best_set(best, ask.devices, near, steps)
 
 
-def _extra(ask: Ask, room: Room, around: CardAmount, peak: CardAmount) -> int:
+def _extra(ask: Ask, free: Free, around: CardAmount, peak: CardAmount) -> int:
     """How much less is left of the card for it."""
-    higher = _peak(peak, around + need_in(ask, room))
-    return _less(room, peak).left_milli - _less(room, higher).left_milli
+    higher = _peak(peak, around + need_in(ask, free))
+    return _less(free, peak).left_milli - _less(free, higher).left_milli
 
 
 def _peak(a: CardAmount, b: CardAmount) -> CardAmount:
     return CardAmount(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
 
 
-def _less(room: Room, use: CardAmount) -> Room:
-    return Room(room.share_milli - use.share_milli, room.memory_mib - use.memory_mib, room.card_mib)
+def _less(free: Free, use: CardAmount) -> Free:
+    return Free(free.share_milli - use.share_milli, free.memory_mib - use.memory_mib, free.card_mib)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.fit.card_sets import Chosen
-from scheduler_ext.snapshot.free import Room, Shape, need_in, takes
+from scheduler_ext.snapshot.free import Free, FreeShape, need_in, takes
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Ask, ContainerAsk
 
@@ -14,7 +14,7 @@ class Layout:
     """For each ask, in the pod's order, the positions of its cards; and every room as it is then left."""
 
     chosen: tuple[Chosen, ...]
-    rooms: tuple[Room, ...]
+    free_by_card: tuple[Free, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Task:
     container runs beside sidecars, so that it matters who is on a card, not its room alone."""
 
     asks: Sequence[ContainerAsk]
-    shape: Shape
+    shape: FreeShape
     same: frozenset[int]
     units: tuple[Unit, ...]
     kinds: tuple[tuple[int, ...], ...]
     all_differ: bool
 
 
-def task_of(asks: Sequence[ContainerAsk], shape: Shape, same: frozenset[int]) -> Task:
+def task_of(asks: Sequence[ContainerAsk], shape: FreeShape, same: frozenset[int]) -> Task:
     """The task that the asks make on cards of this shape."""
-    cards = range(len(shape.rooms))
+    cards = range(len(shape.free_by_card))
     early = [asks[at].ask for at in same if asks[at].init]
     together = [at for at in sorted(same) if not asks[at].init]
     bearing = None
     if early and together:
-        bears = all_taken(early, shape.rooms)
+        bears = all_taken(early, shape.free_by_card)
         bearing = frozenset(at for at in cards if bears[at])
     all_differ = any(each.init and beside(asks, at) for at, each in enumerate(asks))
     if all_differ:
@@ -82,10 +82,10 @@ def _units(
             yield Unit((at,), (each.ask,))
 
 
-def all_taken(asks: Iterable[Ask], rooms: Sequence[Room]) -> list[bool]:
+def all_taken(asks: Iterable[Ask], free_by_card: Sequence[Free]) -> list[bool]:
     """For each card, whether it takes each of these asks, one after the other."""
     asked = list(asks)
-    return [all(takes(ask, room) is not None for ask in asked) for room in rooms]
+    return [all(takes(ask, free) is not None for ask in asked) for free in free_by_card]
 
 
 def beside(asks: Sequence[ContainerAsk], at: int) -> list[int]:
@@ -96,9 +96,9 @@ def beside(asks: Sequence[ContainerAsk], at: int) -> list[int]:
 
 def uses_by(task: Task, chosen: Mapping[int, Chosen], who: Iterable[int]) -> list[CardAmount]:
     """What those asks take of each card together."""
-    rooms = task.shape.rooms
-    uses = [NO_AMOUNT] * len(rooms)
+    free_by_card = task.shape.free_by_card
+    uses = [NO_AMOUNT] * len(free_by_card)
     for at in who:
         for card in chosen[at]:
-            uses[card] += need_in(task.asks[at].ask, rooms[card])
+            uses[card] += need_in(task.asks[at].ask, free_by_card[card])
     return uses

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler_ext.fit.topology import farthest
-from scheduler_ext.model.node import CLOSED, Facts
+from scheduler_ext.model.node import CLOSED, Node
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import first_of
@@ -19,10 +19,10 @@ from timekeeper.core.violation import first_of
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod cannot have a node. ``room``: for want of free room, not for what the node is."""
+    """Why a pod cannot have a node. ``shortage``: for want of free room, not for what the node is."""
 
     sentence: str
-    room: bool = False
+    shortage: bool = False
 
 
 LONGEST_MALFORMED = 400  # characters; the webhook tells the whole of it
@@ -35,12 +35,12 @@ CORDONED = Refusal("every healthy GPU card here is cordoned")
 NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
-GIVEN_UP = Refusal("no layout of its containers was found in time", room=True)
-NOT_TRIED = Refusal("no layout of its containers was looked for yet", room=True)
+GIVEN_UP = Refusal("no layout of its containers was found in time", shortage=True)
+NOT_TRIED = Refusal("no layout of its containers was looked for yet", shortage=True)
 
 
 def closed(word: str) -> Refusal:
-    """For a node that is closed, by a word of `facts.CLOSED`."""
+    """For a node that is closed, by a word of `node.CLOSED`."""
     return Refusal(f"node is closed for sharing: {CLOSED[word]}")
 
 
@@ -50,10 +50,10 @@ def malformed(sentence: str) -> Refusal:
     return Refusal(f"malformed GPU request: {cut}")
 
 
-def another_family(request: GPURequest, facts: Facts) -> Refusal:
+def another_family(request: GPURequest, node_object: Node) -> Refusal:
     """For a node whose cards are asked for in another dialect."""
-    resource = BY_NAME[facts.family].resources[0]
-    if facts.plugin_chooses and not all(each.ask.whole for each in request.asks):
+    resource = BY_NAME[node_object.family].resources[0]
+    if node_object.plugin_chooses and not all(each.ask.whole for each in request.asks):
         return Refusal(f"only whole cards here, asked for as {resource}")
     return Refusal(f"cards here are asked for as {resource}")
 
@@ -91,13 +91,13 @@ def no_room(request: GPURequest) -> Refusal:
         counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]
         listed = first_of(counted, MOST_TOLD, " + ")
         same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
-        return Refusal(f"no room for {listed}{same}{near}", room=True)
+        return Refusal(f"no room for {listed}{same}{near}", shortage=True)
     ask = request.asks[0].ask
     if ask.whole:
-        return Refusal(f"{_amount(ask)} needed{near}", room=True)
+        return Refusal(f"{_amount(ask)} needed{near}", shortage=True)
     if ask.devices > 1:
-        return Refusal(f"{_amount(ask)} free needed{near}", room=True)
-    return Refusal(f"no card has {_amount(ask)} free", room=True)
+        return Refusal(f"{_amount(ask)} free needed{near}", shortage=True)
+    return Refusal(f"no card has {_amount(ask)} free", shortage=True)
 
 
 def _amount(ask: Ask) -> str:

@@ -15,7 +15,7 @@ from scheduler_ext.fit.card_sets import Chosen, Steps, TooManyStepsError, best_s
 from scheduler_ext.fit.init_containers import with_inits
 from scheduler_ext.fit.problem import Layout, Task, Unit, task_of
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.free import Room, Shape, takes_all
+from scheduler_ext.snapshot.free import Free, FreeShape, takes_all
 from timekeeper.core.values import ContainerAsk
 
 MOST_SEARCHED = 200  # containers; the search goes one call deeper for each
@@ -23,7 +23,7 @@ MOST_SEARCHED = 200  # containers; the search goes one call deeper for each
 
 def lay_out(
     asks: Sequence[ContainerAsk],
-    shape: Shape,
+    shape: FreeShape,
     policy: Policy,
     steps: Steps,
     same: frozenset[int] = frozenset(),
@@ -43,7 +43,7 @@ def lay_out(
         return layout
     if len(task.units) > MOST_SEARCHED:
         raise TooManyStepsError
-    return _Search(task, policy, steps).run()
+    return _LayoutSearch(task, policy, steps).run()
 
 
 def _too_much(task: Task) -> bool:
@@ -51,8 +51,10 @@ def _too_much(task: Task) -> bool:
     mains = [ask for unit in task.units for ask in unit.asks]
     share = sum(ask.devices * ask.share_milli for ask in mains)
     memory = sum(ask.devices * ask.memory_mib for ask in mains)
-    rooms = task.shape.rooms
-    return share > sum(room.share_milli for room in rooms) or memory > sum(room.memory_mib for room in rooms)
+    free_by_card = task.shape.free_by_card
+    return share > sum(free.share_milli for free in free_by_card) or memory > sum(
+        free.memory_mib for free in free_by_card
+    )
 
 
 def _each_enough(task: Task, steps: Steps) -> bool:
@@ -62,73 +64,73 @@ def _each_enough(task: Task, steps: Steps) -> bool:
 
 
 def _enough(unit: Unit, task: Task, steps: Steps) -> bool:
-    cards = [at for at, room in enumerate(task.shape.rooms) if takes_all(unit.asks, room) is not None]
+    cards = [at for at, free in enumerate(task.shape.free_by_card) if takes_all(unit.asks, free) is not None]
     near = task.shape.near if unit.devices > 1 else ()
     return best_set(cards, unit.devices, near, steps) is not None
 
 
 def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | None:
-    rooms = list(task.shape.rooms)
+    free_by_card = list(task.shape.free_by_card)
     chosen: dict[int, Chosen] = {}
     for unit in task.units:
-        fitting = _fitting(unit, task, rooms, policy)
+        fitting = _fitting(unit, task, free_by_card, policy)
         near = task.shape.near if unit.devices > 1 else ()
         cards = best_set(fitting, unit.devices, near, steps)
         if cards is None:
             return None
         chosen.update(dict.fromkeys(unit.at, cards))
-        _take(unit, cards, rooms)
+        _take(unit, cards, free_by_card)
     return chosen
 
 
-def _fitting(unit: Unit, task: Task, rooms: Sequence[Room], policy: Policy) -> list[int]:
+def _fitting(unit: Unit, task: Task, free_by_card: Sequence[Free], policy: Policy) -> list[int]:
     """The positions of the cards that take the unit, best first; ties by position."""
     found = []
-    for at, room in enumerate(rooms):
-        after = takes_all(unit.asks, room)
+    for at, free in enumerate(free_by_card):
+        after = takes_all(unit.asks, free)
         if after is not None and (unit.cards is None or at in unit.cards):
-            found.append((policy.order(room, after, at), at))
+            found.append((policy.order(free, after, at), at))
     if unit.devices > 1 and task.shape.near:
         return near_first(found, task.shape.near)
     return [at for _, at in sorted(found)]
 
 
-def _take(unit: Unit, chosen: Chosen, rooms: list[Room]) -> None:
+def _take(unit: Unit, chosen: Chosen, free_by_card: list[Free]) -> None:
     for at in chosen:
-        after = takes_all(unit.asks, rooms[at])
+        after = takes_all(unit.asks, free_by_card[at])
         if after is None:
             raise AssertionError("a card was chosen that does not take the ask")
-        rooms[at] = after
+        free_by_card[at] = after
 
 
-class _Search:
+class _LayoutSearch:
     """One depth-first search; its fields are the state of the walk."""
 
     def __init__(self, task: Task, policy: Policy, steps: Steps) -> None:
         self.task, self.policy, self.steps = task, policy, steps
         self.order = sorted(task.units, key=lambda unit: unit.size, reverse=True)
-        self.rooms = list(task.shape.rooms)
+        self.free_by_card = list(task.shape.free_by_card)
         self.chosen: dict[int, Chosen] = {}
-        self.dead: set[tuple[int, tuple[tuple[Room, tuple[int, ...]], ...]]] = set()
+        self.dead: set[tuple[int, tuple[tuple[Free, tuple[int, ...]], ...]]] = set()
 
     def run(self, depth: int = 0) -> Layout | None:
         if depth == len(self.order):
             return with_inits(self.task, self.chosen, self.policy, self.steps)
-        state = (depth, tuple(sorted(zip(self.rooms, self.task.kinds, strict=True))))
+        state = (depth, tuple(sorted(zip(self.free_by_card, self.task.kinds, strict=True))))
         if state in self.dead:
             return None
         unit = self.order[depth]
         near = self.task.shape.near if unit.devices > 1 else ()
         for chosen in card_sets(self._alike(unit), unit.devices, near, self.steps):
             self.steps.spend()
-            before = [self.rooms[card] for card in chosen]
-            _take(unit, chosen, self.rooms)
+            before = [self.free_by_card[card] for card in chosen]
+            _take(unit, chosen, self.free_by_card)
             self.chosen.update(dict.fromkeys(unit.at, chosen))
             found = self.run(depth + 1)
             if found is not None:
                 return found
-            for card, room in zip(chosen, before, strict=True):
-                self.rooms[card] = room
+            for card, free in zip(chosen, before, strict=True):
+                self.free_by_card[card] = free
         if not self.task.all_differ:
             self.dead.add(state)
         return None
@@ -136,6 +138,6 @@ class _Search:
     def _alike(self, unit: Unit) -> list[list[int]]:
         """The cards that take the unit, best first, in groups that differ by nothing."""
         groups: dict[object, list[int]] = {}
-        for at in _fitting(unit, self.task, self.rooms, self.policy):
-            groups.setdefault((self.rooms[at], self.task.kinds[at]), []).append(at)
+        for at in _fitting(unit, self.task, self.free_by_card, self.policy):
+            groups.setdefault((self.free_by_card[at], self.task.kinds[at]), []).append(at)
         return list(groups.values())

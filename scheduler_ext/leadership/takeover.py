@@ -22,7 +22,7 @@ from typing import Literal
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.leadership.election import Election
 from scheduler_ext.leadership.fencing import AT_ONCE, Touch, may_be_bound
-from scheduler_ext.model.leader_mark import Mark, Marks, claimed, given_up, heard, listed
+from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, given_up, heard, listed
 from scheduler_ext.model.pod import Pod
 from timekeeper.runtime.log import Log
 
@@ -60,7 +60,7 @@ class Leadership:
         self._changed = threading.Condition()
         self._asked = threading.Event()
         self._me, self._claims = uuid.uuid4().hex, 0
-        self._marks = Marks(self._me)
+        self._marks = LeaderMarks(self._me)
         self._state: State = "follows"
         self._left: list[Pod] = []
         self._looks_begun = self._looks_done = self._in_vain = 0
@@ -105,13 +105,13 @@ class Leadership:
             with self._changed:
                 self._changed.wait_for(lambda: self._state not in ("claims", "fences"), PATIENT_S)
 
-    def heard(self, mark: Mark) -> None:
+    def heard(self, mark: LeaderMark) -> None:
         """The watch shows this mark, and all that came before it is in the books."""
         with self._changed:
             self._marks = heard(self._marks, mark)
             self._judge()
 
-    def listing(self, marks: Iterable[Mark], book: Callable[[], None]) -> None:
+    def listing(self, marks: Iterable[LeaderMark], book: Callable[[], None]) -> None:
         """A list shows these marks. ``book`` puts the list into the books: whom it deposes must know before,
         and our own mark counts as seen only after."""
         there = {each.uid: each.word for each in marks}

@@ -9,22 +9,22 @@ needed for this, and nothing but pods.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler_ext.model.pod import Other
+from scheduler_ext.model.pod import NonGPUPod
 from timekeeper.core import names
 from timekeeper.core.request.request import Json, mapping, sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LeaderMark:
     """The mark that stands on a replica's pod, and what else is counted of that pod."""
 
     uid: str
     word: str
-    pod: Other
+    pod: NonGPUPod
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class LeaderMarks:
     """``known``: the last mark on each replica's pod, by its UID. ``claim``: the one by which we take over,
     "" while we do not; ``seen``: the stream has shown it; ``beaten``: and another's after it. Our own begin
     with ``me``."""
@@ -36,7 +36,7 @@ class Marks:
     beaten: bool = False
 
 
-def read_mark(raw: Json, namespace: str, pod: Other) -> Mark | None:
+def read_leader_mark(raw: Json, namespace: str, pod: NonGPUPod) -> LeaderMark | None:
     """The mark on a pod of the replicas' namespace; None where there is none. Elsewhere nobody is believed:
     whoever may write there must not depose us."""
     metadata = mapping(raw.get("metadata"))
@@ -44,21 +44,21 @@ def read_mark(raw: Json, namespace: str, pod: Other) -> Mark | None:
         return None
     for each in sequence(mapping(raw.get("status")).get("conditions")):
         if mapping(each).get("type") == names.LEADS_CONDITION:
-            return Mark(str(metadata.get("uid", "")), str(mapping(each).get("message", "")), pod)
+            return LeaderMark(str(metadata.get("uid", "")), str(mapping(each).get("message", "")), pod)
     return None
 
 
-def claimed(marks: Marks, word: str) -> Marks:
+def claimed(marks: LeaderMarks, word: str) -> LeaderMarks:
     """We are about to write this mark."""
     return replace(marks, claim=word, seen=False, beaten=False)
 
 
-def given_up(marks: Marks) -> Marks:
+def given_up(marks: LeaderMarks) -> LeaderMarks:
     """We lead no more, and do not try to."""
     return replace(marks, claim="", seen=False, beaten=False)
 
 
-def heard(marks: Marks, mark: Mark) -> Marks:
+def heard(marks: LeaderMarks, mark: LeaderMark) -> LeaderMarks:
     """The stream shows this mark now, or again."""
     if marks.known.get(mark.uid) == mark.word:
         return marks
@@ -70,7 +70,7 @@ def heard(marks: Marks, mark: Mark) -> Marks:
     return marks
 
 
-def listed(marks: Marks, there: Mapping[str, str]) -> Marks:
+def listed(marks: LeaderMarks, there: Mapping[str, str]) -> LeaderMarks:
     """These marks stand now, and no others. A list does not tell in which order they were written: beside
     ours, one that we did not know may be the younger, so it counts as that."""
     seen = marks.seen or (marks.claim != "" and marks.claim in there.values())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
-from scheduler_ext.model.node_constraints import NO_FACE, Face, read_face
+from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
@@ -34,25 +34,18 @@ _SPOKEN = {resource for dialect in DIALECTS for resource in dialect.resources}
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """A node's cards, and whose requests they serve.
-
-    ``family``: the dialect that belongs to the node (design: *node families*). ``fault``: a word of
-    ``CLOSED``, or "". ``allocatable``: what kube-scheduler counts against, by resource;
-    ``cpu_milli``: the same of CPU, in thousandths of a core. ``face``: what it shows to pods, while it has
-    cards. ``present``: who is there by its agent, None where nothing it says counts; ``boot``: the node's
-    boot ID, "" where nobody tells.
-    """
+class Node:
+    """A Node object, as far as the extender needs it."""
 
     name: str
-    cards: tuple[Card, ...]
-    family: str
-    fault: str
-    allocatable: tuple[tuple[str, int], ...]
-    cpu_milli: int
-    face: Face = NO_FACE
-    present: NodeHolders | None = None
-    boot: str = ""
+    cards: tuple[Card, ...]  # the inventory that its node agent published
+    family: str  # the dialect whose resources the node advertises (design: *node families*)
+    fault: str  # why the node is closed for sharing: a key of `CLOSED`, or ""
+    allocatable: tuple[tuple[str, int], ...]  # the GPU resources that kube-scheduler counts, by name
+    cpu_milli: int  # allocatable CPU, in thousandths of a core
+    node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards
+    present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
+    boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
     @property
     def plugin_chooses(self) -> bool:
@@ -60,7 +53,7 @@ class Facts:
         return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
 
 
-def read_node(raw: Json) -> Facts:
+def read_node(raw: Json) -> Node:
     """The facts of a Node's JSON. Never raises on what an API server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
@@ -76,14 +69,14 @@ def read_node(raw: Json) -> Facts:
             cards = _with_cordons(decode_inventory(str(inventory)), raw)
         except UndecodableError:
             fault = "inventory"
-    return Facts(
+    return Node(
         name=str(mapping(raw.get("metadata")).get("name", "")),
         cards=cards,
         family=family,
         fault=fault,
         allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
         cpu_milli=cpu_milli(allocatable),
-        face=read_face(raw) if cards else NO_FACE,
+        node_labels=read_node_labels(raw) if cards else NO_NODE_LABELS,
         present=present,
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )

@@ -31,14 +31,14 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class NodeLabels:
     """What a node shows to pods: its labels, and its taints that keep pods off."""
 
     labels: Labels = ()
     taints: tuple[Taint, ...] = ()
 
 
-NO_FACE = Face()
+NO_NODE_LABELS = NodeLabels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class NodeConstraints:
     """``selector``: labels that the node must have. ``terms``: of these one must hold whole, None where the
     pod has no required node affinity."""
 
@@ -76,20 +76,20 @@ class Wishes:
     terms: tuple[tuple[Match, ...], ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
-    def admit(self, name: str, face: Face) -> bool:
+    def admit(self, name: str, node_labels: NodeLabels) -> bool:
         """True where neither the pod nor the node keeps them apart."""
-        labels = dict(face.labels)
+        labels = dict(node_labels.labels)
         if any(labels.get(key) != value for key, value in self.selector):
             return False
-        if any(not any(each.covers(taint) for each in self.tolerations) for taint in face.taints):
+        if any(not any(each.covers(taint) for each in self.tolerations) for taint in node_labels.taints):
             return False
         return self.terms is None or any(_holds(term, name, labels) for term in self.terms)
 
 
-NO_WISHES = Wishes()
+NO_CONSTRAINTS = NodeConstraints()
 
 
-def read_face(raw: Json) -> Face:
+def read_node_labels(raw: Json) -> NodeLabels:
     """From a Node's JSON. Never raises on what an API server can hold."""
     spec = mapping(raw.get("spec"))
     taints = [
@@ -100,10 +100,10 @@ def read_face(raw: Json) -> Face:
     unschedulable = Taint(UNSCHEDULABLE, "", "NoSchedule")
     if spec.get("unschedulable") is True and unschedulable not in taints:
         taints.append(unschedulable)
-    return Face(_labels(mapping(raw.get("metadata")).get("labels")), tuple(taints))
+    return NodeLabels(_labels(mapping(raw.get("metadata")).get("labels")), tuple(taints))
 
 
-def read_wishes(raw: Json) -> Wishes:
+def read_node_constraints(raw: Json) -> NodeConstraints:
     """From a Pod's JSON. Never raises on what an API server can hold."""
     spec = mapping(raw.get("spec"))
     tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
@@ -113,7 +113,7 @@ def read_wishes(raw: Json) -> Wishes:
     terms = None
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))
-    return Wishes(_labels(spec.get("nodeSelector")), terms, tolerations)
+    return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
 
 
 def _labels(raw: object) -> Labels:

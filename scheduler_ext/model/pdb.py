@@ -16,7 +16,7 @@ MOST_KNOWN = 65_536  # pods whose budgets are remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Disruption:
+class PDB:
     """One PodDisruptionBudget. ``allowed``: how many more of its pods may be disrupted now; ``under_way``:
     the names of pods whose eviction it has granted already."""
 
@@ -34,16 +34,16 @@ class Disruption:
 
 
 @dataclass(frozen=True, slots=True)
-class Disruptions:
+class PDBs:
     """Every budget at one moment, by namespace. Which of them cover a pod is worked out once: to choose who
     has to leave asks it of the same few pods for each set of them, and a namespace may have any number."""
 
-    by_namespace: Mapping[str, tuple[Disruption, ...]]
-    _known: dict[str, tuple[Pod, tuple[Disruption, ...]]] = field(
+    by_namespace: Mapping[str, tuple[PDB, ...]]
+    _known: dict[str, tuple[Pod, tuple[PDB, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def over(self, pod: Pod) -> tuple[Disruption, ...]:
+    def over(self, pod: Pod) -> tuple[PDB, ...]:
         """The budgets that cover the pod."""
         theirs = self.by_namespace.get(pod.namespace)
         if not theirs:
@@ -74,14 +74,14 @@ class Disruptions:
         return violated
 
 
-NONE = Disruptions({})
+NONE = PDBs({})
 
 
-def read_budget(raw: Json) -> Disruption:
+def read_pdb(raw: Json) -> PDB:
     """The value of a PodDisruptionBudget's JSON. Never raises on what an API server can hold."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     allowed = status.get("disruptionsAllowed")
-    return Disruption(
+    return PDB(
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
         selector=read_selector(spec.get("selector")),

@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
-from scheduler_ext.model.node_constraints import NO_WISHES, Wishes, read_wishes
+from scheduler_ext.model.node_constraints import NO_CONSTRAINTS, NodeConstraints, read_node_constraints
 from scheduler_ext.model.reservation import Reservation, read_reservation
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
@@ -33,8 +33,8 @@ class Pod:
     waits. ``started_ms``: when its kubelet took it up, 0 before. ``preempts``: False where its priority class
     says that nobody is to leave for it. ``owner``: the UID of the controller that made it, or "".
     ``unschedulable``: kube-scheduler has tried it in vain. ``nominated``: the node that is to have room for
-    it soon. ``wishes``: on which nodes it may run, while it waits. ``leaves_ms``: by when it is to be gone,
-    its deletionTimestamp; 0 where nobody has asked for that.
+    it soon. ``node_constraints``: on which nodes it may run, while it waits. ``leaves_ms``: by when it is
+    to be gone, its deletionTimestamp; 0 where nobody has asked for that.
     """
 
     uid: str
@@ -65,7 +65,7 @@ class Pod:
     labels: Packed = ""
     unschedulable: bool = False
     nominated: str = ""
-    wishes: Wishes = NO_WISHES
+    node_constraints: NodeConstraints = NO_CONSTRAINTS
     leaves_ms: int = 0
 
     @property
@@ -75,7 +75,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class NonGPUPod:
     """A pod that asks for no GPU, as far as it matters: the CPU that it takes of the node it is bound to; 0
     before it is bound and after it has ended."""
 
@@ -84,16 +84,16 @@ class Other:
     cpu_milli: int
 
 
-def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | Other:
+def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
     """The pod's value, whether it asks for GPUs or not. Never raises on what an API server can hold."""
-    return read_pod(raw, most_grace_ms) or read_other(raw)
+    return read_pod(raw, most_grace_ms) or read_non_gpu_pod(raw)
 
 
-def read_other(raw: Json) -> Other:
+def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
     counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
-    return Other(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
+    return NonGPUPod(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
@@ -134,7 +134,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         labels=labels_of(raw),
         unschedulable=not node and _unschedulable(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
-        wishes=NO_WISHES if node else read_wishes(raw),
+        node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
     )
 

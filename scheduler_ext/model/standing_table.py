@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from scheduler_ext.model.standing import UNHEARD, UNKNOWN, Standing, Standings, Word
+from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding, NamespaceStandings, Word
 from timekeeper.core.request.request import Json
 
 _WORDS: tuple[Word, ...] = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN")
@@ -24,7 +24,7 @@ class Entry:
     """A namespace's standing, and until when it holds by the timekeeper's clock (None: until the table
     changes)."""
 
-    standing: Standing
+    standing: NamespaceStanding
     valid_until_ms: int | None
 
 
@@ -66,7 +66,7 @@ def still_good(table: Table, now_ms: int) -> Table:
     return replace(table, heard_ms=now_ms)
 
 
-def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Standings:
+def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> NamespaceStandings:
     """What the table says now. OVER_BUDGET does not age. Any other standing is UNKNOWN once the timekeeper
     has not been heard for ``stale_after_ms``, and every one is past its own ``validUntil``."""
     if table is None:
@@ -74,16 +74,16 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Stand
     stale = now_ms - table.heard_ms > stale_after_ms
     theirs_ms = table.generated_ms + now_ms - table.read_ms
 
-    def unknown(entry: Entry) -> Standing:
-        return UNKNOWN if entry.standing.watched is None else Standing("UNKNOWN", watched="UNKNOWN")
+    def unknown(entry: Entry) -> NamespaceStanding:
+        return UNKNOWN if entry.standing.watched is None else NamespaceStanding("UNKNOWN", watched="UNKNOWN")
 
-    def now(entry: Entry) -> Standing:
+    def now(entry: Entry) -> NamespaceStanding:
         if entry.valid_until_ms is not None and theirs_ms >= entry.valid_until_ms:
             return unknown(entry)
         return unknown(entry) if stale and not entry.standing.over else entry.standing
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
-    return Standings(listed, now(table.default), table.pdb_grace_ms)
+    return NamespaceStandings(listed, now(table.default), table.pdb_grace_ms)
 
 
 def _entry(raw: Json) -> Entry:
@@ -95,7 +95,7 @@ def _entry(raw: Json) -> Entry:
     if watched is not None:
         word = "UNLIMITED"  # a budget that is only watched puts nobody before or behind anybody
     return Entry(
-        Standing(word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), watched),
+        NamespaceStanding(word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), watched),
         None if until_ms is None else _whole(until_ms),
     )
 

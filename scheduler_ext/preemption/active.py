@@ -17,7 +17,7 @@ HOW = ("evicted", "deleted")
 KINDS: tuple[Kind, ...] = ("fragmentation", "reclaim")
 
 
-class Tally:
+class PreemptionCounts:
     """How often what happened: ``results`` by kind and how a preemption ended, ``victims`` by kind and how
     they were made to leave, ``protected``: how often a PodDisruptionBudget refused."""
 
@@ -36,7 +36,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Course:
+class ActivePreemption:
     """One pod's reservation under way. Times are of a monotonic clock, in seconds."""
 
     pod: Pod
@@ -90,35 +90,35 @@ class Course:
         return True
 
 
-class Courses:
+class ActivePreemptions:
     """Those under way, by the UID of the pod that cards are held for."""
 
     def __init__(self) -> None:
-        self._by_uid: dict[str, Course] = {}
+        self._by_uid: dict[str, ActivePreemption] = {}
 
-    def of(self, pod: Pod, reservation: Reservation) -> Course | None:
+    def of(self, pod: Pod, reservation: Reservation) -> ActivePreemption | None:
         """The course of this very reservation."""
-        course = self._by_uid.get(pod.uid)
-        return course if course is not None and course.since_ms == reservation.since_ms else None
+        preemption = self._by_uid.get(pod.uid)
+        return preemption if preemption is not None and preemption.since_ms == reservation.since_ms else None
 
-    def begin(self, pod: Pod, reservation: Reservation) -> Course:
+    def begin(self, pod: Pod, reservation: Reservation) -> ActivePreemption:
         """A reservation that the watch shows for the first time."""
-        course = Course(pod, reservation.node, reservation.kind, reservation.since_ms)
-        self._by_uid[pod.uid] = course
-        return course
+        preemption = ActivePreemption(pod, reservation.node, reservation.kind, reservation.since_ms)
+        self._by_uid[pod.uid] = preemption
+        return preemption
 
-    def ended(self, snapshot: Snapshot) -> Iterator[tuple[Course, Result]]:
+    def ended(self, snapshot: Snapshot) -> Iterator[tuple[ActivePreemption, Result]]:
         """Those that the snapshot shows ended, and how; each is told once."""
-        for uid, course in list(self._by_uid.items()):
-            result = _result(snapshot.pods.get(uid), course)
+        for uid, preemption in list(self._by_uid.items()):
+            result = _result(snapshot.pods.get(uid), preemption)
             if result is not None:
                 del self._by_uid[uid]
-                yield course, result
+                yield preemption, result
 
 
-def _result(pod: Pod | None, course: Course) -> Result | None:
+def _result(pod: Pod | None, preemption: ActivePreemption) -> Result | None:
     if pod is None or pod.deleting or pod.terminal:
         return "gone"
     if pod.node:
-        return "bound" if pod.node == course.node else "elsewhere"
+        return "bound" if pod.node == preemption.node else "elsewhere"
     return "withdrawn" if pod.reserved is None else None

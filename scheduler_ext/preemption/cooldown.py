@@ -4,7 +4,7 @@ over and over."""
 from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_reclaim
 
 # A pod for which others have left already, and that still waits, is not to cost anybody else his place soon:
@@ -34,12 +34,12 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
-class Cooling:
+class Cooldown:
     """The evictions of the last minutes."""
 
     evictions: tuple[Eviction, ...] = ()
 
-    def after(self, victim: Pod, beneficiary: Pod, now_ms: int) -> "Cooling":
+    def after(self, victim: Pod, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """With one eviction more; those that no rule asks for any longer are left out."""
         kept = tuple(each for each in self.evictions if now_ms - each.at_ms < max(AGAIN_MS, BACK_MS))
         done = Eviction(
@@ -51,7 +51,7 @@ class Cooling:
             beneficiary_namespace=beneficiary.namespace,
             at_ms=now_ms,
         )
-        return Cooling((*kept, done))
+        return Cooldown((*kept, done))
 
     def is_leaving(self, pod: Pod, now_ms: int) -> bool:
         """True for a pod that has just been asked to leave, whether its object says so yet or not."""
@@ -65,7 +65,7 @@ class Cooling:
         """True for a node that somebody has just been asked to leave."""
         return any(each.node == node and now_ms - each.at_ms < NODE_MS for each in self.evictions)
 
-    def spares(self, waiting: Pod, other: Pod, standings: Standings, now_ms: int) -> bool:
+    def spares(self, waiting: Pod, other: Pod, standings: NamespaceStandings, now_ms: int) -> bool:
         """True where the other is left alone for a while, at least by this waiting pod."""
         return any(
             _replaces(other, each, now_ms) or _is_back(waiting, other, each, standings, now_ms)
@@ -73,7 +73,7 @@ class Cooling:
         )
 
 
-NOTHING_DONE = Cooling()
+NOTHING_DONE = Cooldown()
 
 
 def _replaces(pod: Pod, eviction: Eviction, now_ms: int) -> bool:
@@ -84,7 +84,9 @@ def _replaces(pod: Pod, eviction: Eviction, now_ms: int) -> bool:
     return pod.owner == eviction.owner and pod.namespace == eviction.namespace
 
 
-def _is_back(waiting: Pod, other: Pod, eviction: Eviction, standings: Standings, now_ms: int) -> bool:
+def _is_back(
+    waiting: Pod, other: Pod, eviction: Eviction, standings: NamespaceStandings, now_ms: int
+) -> bool:
     """The waiting pod's side had to leave for the other's side: by the same controller's pods, whatever puts
     the other below it; by others of the namespace, where only the standings do."""
     if now_ms - eviction.at_ms >= BACK_MS or other.namespace != eviction.beneficiary_namespace:

@@ -12,32 +12,32 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from scheduler_ext.snapshot.node_info import Node, uses_of
+from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
 NEVER = 1_000_000  # more pods than any node has: no set of those at hand will do
 
-Held = Sequence[
+Holdings = Sequence[
     tuple[tuple[tuple[str, CardAmount], ...], int]
 ]  # what each class holds, by UUID, and its size
 Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card
 
 
-class Shortage:
+class LowerBound:
     """Of a request on a node. ``held``: the classes of pods that may leave, in the order in which they are
     gone through."""
 
-    def __init__(self, request: GPURequest, node: Node, held: Held) -> None:
+    def __init__(self, request: GPURequest, node: NodeInfo, held: Holdings) -> None:
         cards = [
             card
-            for card, room in zip(node.cards, node.rooms, strict=True)
-            if room is not None and allowed(request, card)
+            for card, free in zip(node.cards, node.free_by_card, strict=True)
+            if free is not None and allowed(request, card)
         ]
         at = {card.uuid: place for place, card in enumerate(cards)}
         self._held = [([(at[u], use) for u, use in uses if u in at], count) for uses, count in held]
-        self._by_plugin = node.facts is not None and node.facts.plugin_chooses
-        used = uses_of(node.seats)
+        self._by_plugin = node.node_object is not None and node.node_object.plugin_chooses
+        used = uses_of(node.allocations)
         on_cards = [used.get(card.uuid, NO_AMOUNT) for card in cards]
         both = list(zip(cards, on_cards, strict=True))
         asks = {each.ask for each in request.asks}

@@ -14,61 +14,61 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import MOST_MS, Kind, Reservation
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt
-from scheduler_ext.preemption.victims import Choice, Moment, best, choose
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, is_short, without_seat
+from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import Waiter
+from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.values import GPURequest
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PreemptionLimits:
     """``patience_ms``: how long cards are held beyond the longest grace period of those who leave;
     ``pdb_grace_ms``: how long a debtor's PodDisruptionBudget is honoured; ``most``: pods for which cards are
-    held at a time; ``scheduler``: the schedulerName of the pods for which it acts; ``heeds``: there is a
-    timekeeper, and nobody is to leave before it has been heard."""
+    held at a time; ``scheduler``: the schedulerName of the pods for which it acts; ``needs_standings``: there
+    is a timekeeper, and nobody is to leave before it has been heard."""
 
     patience_ms: int
     pdb_grace_ms: int
     most: int
     scheduler: str
-    heeds: bool
+    needs_standings: bool
 
 
-def may_begin(pod: Pod, terms: Terms, standings: Standings) -> bool:
+def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings) -> bool:
     """True for a pod that kube-scheduler has tried in vain and does not make room for by itself, and for
     which others may be asked to leave."""
-    if pod.scheduler != terms.scheduler or pod.request is None or not pod.unschedulable or pod.nominated:
+    if pod.scheduler != limits.scheduler or pod.request is None or not pod.unschedulable or pod.nominated:
         return False
     waits = not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.reserved)
     return waits and may_preempt(pod, standings)
 
 
-class Lows:
+class PreemptibleNodes:
     """For each node what makes it worth a look: the least priority on its cards, and whose pods are there.
     Kept beside the snapshot's nodes, so that only those that changed are looked at anew."""
 
     def __init__(self) -> None:
-        self._nodes: Map[Node] = Map()
-        self._lows: dict[str, tuple[int, frozenset[str]]] = {}
+        self._nodes: Map[NodeInfo] = Map()
+        self._preemptible: dict[str, tuple[int, frozenset[str]]] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
         """They are now those of this snapshot."""
         for name in snapshot.nodes.changed_since(self._nodes):
             node = snapshot.nodes.get(name)
-            pods = [snapshot.pods.get(uid) for uid in node.seats] if node is not None else []
+            pods = [snapshot.pods.get(uid) for uid in node.allocations] if node is not None else []
             there = [pod for pod in pods if pod is not None and pod.holding]
-            self._lows.pop(name, None)
+            self._preemptible.pop(name, None)
             if there:
                 least = min(pod.priority for pod in there)
-                self._lows[name] = least, frozenset(pod.namespace for pod in there)
+                self._preemptible[name] = least, frozenset(pod.namespace for pod in there)
         self._nodes = snapshot.nodes
 
-    def worth(self, waiting: Pod, standings: Standings) -> list[str]:
+    def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """The nodes that have anybody of lower rank, by name."""
         debtors = {
             namespace
@@ -79,14 +79,18 @@ class Lows:
         default_owes = standings.default.over and standings.default.on_exhausted == "reclaim"
         return sorted(
             name
-            for name, (least, namespaces) in self._lows.items()
+            for name, (least, namespaces) in self._preemptible.items()
             if least < waiting.priority
             or (in_budget and (default_owes or not debtors.isdisjoint(namespaces)))
         )
 
 
-def begun(
-    waiter: Waiter, nodes: Iterable[Node], moment: Moment, terms: Terms, claimed: Collection[str] = ()
+def plan_on(
+    waiting_pod: WaitingPod,
+    nodes: Iterable[NodeInfo],
+    context: PreemptionContext,
+    limits: PreemptionLimits,
+    claimed: Collection[str] = (),
 ) -> Choice | None:
     """Who is to leave so that the waiting pod has cards on one of these nodes; None where nobody should:
     there is room, or it is kube-scheduler's to make, or there is no way.
@@ -97,50 +101,50 @@ def begun(
     """
     choices = []
     for node in nodes:
-        if not _may_run_there(waiter, node):
+        if not _may_run_there(waiting_pod, node):
             continue
-        choice = choose(waiter.pod, node, moment, waiter.policy)
+        choice = choose(waiting_pod.pod, node, context, waiting_pod.policy)
         if choice is None:
             continue
         if not choice.victims and not choice.awaits:
             return None
         if not choice.victims and node.name in claimed:
             continue
-        if _is_ours(waiter.pod, node, choice, moment, terms):
+        if _is_ours(waiting_pod.pod, node, choice, context, limits):
             choices.append(choice)
-    return best(choices, moment)
+    return best(choices, context)
 
 
-def has_room(waiter: Waiter, nodes: Iterable[Node]) -> bool:
+def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
     """True where one of these nodes has the cards that the pod waits for."""
-    pod = waiter.pod
+    pod = waiting_pod.pod
     return pod.request is not None and any(
-        node.facts is not None
-        and pod.wishes.admit(node.name, node.facts.face)
-        and not isinstance(fit(pod.request, without_seat(node, pod.uid), waiter.policy), Refusal)
+        node.node_object is not None
+        and pod.node_constraints.admit(node.name, node.node_object.node_labels)
+        and not isinstance(fit(pod.request, without_pod(node, pod.uid), waiting_pod.policy), Refusal)
         for node in nodes
     )
 
 
-def kind_of(pod: Pod, victims: Iterable[Pod], standings: Standings) -> Kind:
+def kind_of(pod: Pod, victims: Iterable[Pod], standings: NamespaceStandings) -> Kind:
     """Whether anybody leaves for his standing alone."""
     by_standing = any(v.priority >= pod.priority and is_reclaim(pod, v, standings) for v in victims)
     return "reclaim" if by_standing else "fragmentation"
 
 
-def reserving(pod: Pod, choice: Choice, moment: Moment, terms: Terms) -> Reservation:
+def reserving(pod: Pod, choice: Choice, context: PreemptionContext, limits: PreemptionLimits) -> Reservation:
     """The reservation that is written before anybody is asked to leave."""
-    forced = [each for each in choice.victims if may_be_forced(pod, each, moment.standings, terms)]
-    covered = any(moment.disruptions.over(each) for each in forced)
-    honoured_ms = pdb_grace_ms(terms, moment.standings) if covered else 0
-    lasts_ms = terms.patience_ms + choice.grace_ms(moment.now_ms) + honoured_ms
-    since_ms = moment.now_ms // 1000 * 1000
+    forced = [each for each in choice.victims if may_be_forced(pod, each, context.standings, limits)]
+    covered = any(context.pdbs.over(each) for each in forced)
+    honoured_ms = pdb_grace_ms(limits, context.standings) if covered else 0
+    lasts_ms = limits.patience_ms + choice.grace_ms(context.now_ms) + honoured_ms
+    since_ms = context.now_ms // 1000 * 1000
     return Reservation(
         node=choice.node,
         placement=choice.placement,
         since_ms=since_ms,
-        until_ms=min(moment.now_ms + lasts_ms, since_ms + MOST_MS),
-        kind=kind_of(pod, choice.victims, moment.standings),
+        until_ms=min(context.now_ms + lasts_ms, since_ms + MOST_MS),
+        kind=kind_of(pod, choice.victims, context.standings),
     )
 
 
@@ -153,7 +157,7 @@ def remaining(
     pod: Pod,
     reservation: Reservation,
     snapshot: Snapshot,
-    moment: Moment,
+    context: PreemptionContext,
     policy: Callable[[Pod], Policy],
     asked: Iterable[str],
 ) -> Choice | str:
@@ -162,57 +166,59 @@ def remaining(
 
     It depends on the objects alone: whoever takes over goes on with the same.
     """
-    seat, node = snapshot.seat(pod.uid), snapshot.node(reservation.node)
-    if seat is None or not seat.uses or node.closed or pod.request is None:
+    allocation, node = snapshot.allocation(pod.uid), snapshot.node(reservation.node)
+    if allocation is None or not allocation.uses or node.closed or pod.request is None:
         return NOT_THERE
-    if not may_preempt(pod, moment.standings):
+    if not may_preempt(pod, context.standings):
         return OUTRANKED
     there = [snapshot.pods.get(uid) for uid in asked]
     given = [each for each in there if each is not None and each.node == node.name and not each.deleting]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
-    patient = replace(moment, late_ms=MOST_MS)  # the reservation's own end is what bounds the waiting
+    patient = replace(context, late_ms=MOST_MS)  # the reservation's own end is what bounds the waiting
     choice = choose(on_them, node, patient, policy(pod), given)
     return choice if choice is not None else NO_WAY
 
 
-def pdb_grace_ms(terms: Terms, standings: Standings) -> int:
+def pdb_grace_ms(limits: PreemptionLimits, standings: NamespaceStandings) -> int:
     """How long a debtor's PodDisruptionBudget is honoured: as the timekeeper says, else as our flag does."""
-    return terms.pdb_grace_ms if standings.pdb_grace_ms is None else standings.pdb_grace_ms
+    return limits.pdb_grace_ms if standings.pdb_grace_ms is None else standings.pdb_grace_ms
 
 
-def may_be_forced(pod: Pod, victim: Pod, standings: Standings, terms: Terms) -> bool:
+def may_be_forced(pod: Pod, victim: Pod, standings: NamespaceStandings, limits: PreemptionLimits) -> bool:
     """True where the victim is to leave against its PodDisruptionBudget in the end: a debtor's own, if it is
     honoured for no longer than cards can be held. For priority alone a budget is never broken by us."""
-    lasts_ms = pdb_grace_ms(terms, standings) + victim.grace_ms + terms.patience_ms
+    lasts_ms = pdb_grace_ms(limits, standings) + victim.grace_ms + limits.patience_ms
     return lasts_ms <= MOST_MS and is_debtor(victim, standings) and is_reclaim(pod, victim, standings)
 
 
-def _on(reservation: Reservation, request: GPURequest, node: Node) -> GPURequest:
+def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPURequest:
     """The request for these very cards; where the node's plugin picks the cards, for any of the node."""
-    if node.facts is None or node.facts.plugin_chooses:
+    if node.node_object is None or node.node_object.plugin_chooses:
         return request
     slices = [each for _, placed in reservation.placement.containers for each in placed]
     return replace(request, uuids=tuple(sorted({each.uuid for each in slices})))
 
 
-def _may_run_there(waiter: Waiter, node: Node) -> bool:
+def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
     """kube-scheduler has offered the node, or has refused it for want of room and for nothing else that we
     know of."""
-    pod = waiter.pod
-    if node.facts is None or node.closed:
+    pod = waiting_pod.pod
+    if node.node_object is None or node.closed:
         return False
-    if waiter.offered is not None and node.name in waiter.offered:
+    if waiting_pod.offered is not None and node.name in waiting_pod.offered:
         return True
-    if waiter.offered is not None and not _in_tree_short(pod, node):
+    if waiting_pod.offered is not None and not _in_tree_short(pod, node):
         return False
-    return pod.wishes.admit(node.name, node.facts.face)
+    return pod.node_constraints.admit(node.name, node.node_object.node_labels)
 
 
-def _in_tree_short(pod: Pod, node: Node) -> bool:
+def _in_tree_short(pod: Pod, node: NodeInfo) -> bool:
     return is_short(node, pod.amounts) or node.cpu_left < pod.cpu_milli
 
 
-def _is_ours(pod: Pod, node: Node, choice: Choice, moment: Moment, terms: Terms) -> bool:
+def _is_ours(
+    pod: Pod, node: NodeInfo, choice: Choice, context: PreemptionContext, limits: PreemptionLimits
+) -> bool:
     """Not kube-scheduler's to do, and sure to succeed: kube-scheduler's own sums are satisfied then, and no
     PodDisruptionBudget that is not to be broken stands in the way."""
     lower = bool(choice.victims) and all(victim.priority < pod.priority for victim in choice.victims)
@@ -220,11 +226,11 @@ def _is_ours(pod: Pod, node: Node, choice: Choice, moment: Moment, terms: Terms)
         return False
     if not _sums_suffice(pod, node, (*choice.victims, *choice.leaving)):
         return False
-    kept = [each for each in choice.victims if not may_be_forced(pod, each, moment.standings, terms)]
-    return moment.disruptions.violations(kept) == 0
+    kept = [each for each in choice.victims if not may_be_forced(pod, each, context.standings, limits)]
+    return context.pdbs.violations(kept) == 0
 
 
-def _sums_suffice(pod: Pod, node: Node, going: Iterable[Pod]) -> bool:
+def _sums_suffice(pod: Pod, node: NodeInfo, going: Iterable[Pod]) -> bool:
     left: Mapping[str, int] = dict(node.left)
     freed: dict[str, int] = {}
     cpu_milli = node.cpu_left

@@ -13,34 +13,34 @@ other out comes back to its beginning: along it the priority rises, until a debt
 """
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 
 Rank = tuple[int, int]
 
 
-def is_debtor(pod: Pod, standings: Standings) -> bool:
+def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
     """True for a pod of a namespace that is over budget and whose budget says ``reclaim``."""
     standing = standings.of(pod.namespace)
     return standing.over and standing.on_exhausted == "reclaim"
 
 
-def rank_of(pod: Pod, standings: Standings) -> Rank:
+def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:
     """In which order pods are asked to leave, least first: debtors before the others, then by priority."""
     return 0 if is_debtor(pod, standings) else 1, pod.priority
 
 
-def may_preempt(pod: Pod, standings: Standings) -> bool:
+def may_preempt(pod: Pod, standings: NamespaceStandings) -> bool:
     """True where others of lower rank may be asked to leave for the pod."""
     return pod.preempts and not standings.of(pod.namespace).over
 
 
-def outranks(waiting: Pod, other: Pod, standings: Standings) -> bool:
+def outranks(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
     """True where the other is of strictly lower rank, and so may be asked to leave for the waiting pod."""
     if not may_preempt(waiting, standings):
         return False
     return waiting.priority > other.priority or is_reclaim(waiting, other, standings)
 
 
-def is_reclaim(waiting: Pod, other: Pod, standings: Standings) -> bool:
+def is_reclaim(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
     """True where it is the standing that puts the other below the waiting pod."""
     return is_debtor(other, standings) and standings.of(waiting.namespace).word == "IN_BUDGET"

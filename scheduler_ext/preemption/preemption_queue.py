@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Reservation
-from scheduler_ext.model.standing import Standings, as_if_enforced
-from scheduler_ext.preemption.plan import Lows, Terms, may_begin
-from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.model.standing import NamespaceStandings, as_if_enforced
+from scheduler_ext.preemption.plan import PreemptibleNodes, PreemptionLimits, may_begin
+from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import Waiter
+from scheduler_ext.waiting.order import WaitingPod
 
 SETTLES_S = 1.0  # so long a pod waits at the least: what kube-scheduler does by itself shows by then
 TRIED_WITHIN_S = 3.0  # so soon after a node has changed kube-scheduler has tried the pods that wait
@@ -23,13 +23,13 @@ REPORTS_AGAIN_S = 300.0
 MOST_TRIED = 8  # in a step
 
 
-class Queue:
+class PreemptionQueue:
     """The pods that wait, kept beside the snapshot's pods. Times are of a monotonic clock, in seconds."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, limits: PreemptionLimits) -> None:
+        self._limits = limits
         self._pods: Map[Pod] = Map()
-        self._nodes: Map[Node] = Map()
+        self._nodes: Map[NodeInfo] = Map()
         self._changed_at: dict[str, float] = {}
         self._unbound: set[str] = set()
         self._tried: set[str] = set()  # of them those for which there was no room
@@ -41,7 +41,7 @@ class Queue:
         self._report_at: dict[str, float] = {}
         self._looks = 0
         self._awaited, self._awaited_until = "", 0.0
-        self._lows = Lows()
+        self._preemptible = PreemptibleNodes()
 
     def follow(self, snapshot: Snapshot, now_s: float) -> None:
         """They are now those of this snapshot."""
@@ -62,7 +62,7 @@ class Queue:
             for times in (self._since, self._look_at, self._report_at):
                 times.pop(uid, None)
         self._pods = snapshot.pods
-        self._lows.follow(snapshot)
+        self._preemptible.follow(snapshot)
 
     def held(self, snapshot: Snapshot) -> list[tuple[Pod, Reservation]]:
         """The pods whose objects say that cards are held for them, the oldest reservation first."""
@@ -73,7 +73,7 @@ class Queue:
         ]
         return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
 
-    def next(self, snapshot: Snapshot, moment: Moment, now_s: float) -> Iterator[Pod]:
+    def next(self, snapshot: Snapshot, context: PreemptionContext, now_s: float) -> Iterator[Pod]:
         """Those for whom others may be asked to leave, in turn: by priority, then those first that have not
         been looked at in vain for the longest, then by age; each second one is the one of all that has waited
         the longest for a look, so that nobody waits for ever behind those for whom there is no way. Where
@@ -81,7 +81,7 @@ class Queue:
         looked at later."""
         self._none_until = {shape: at for shape, at in self._none_until.items() if at > now_s}
         tried = 0
-        for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, moment))):
+        for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, context))):
             waited_s = now_s - self._since.setdefault(pod.uid, now_s)
             if waited_s < SETTLES_S or self._look_at.get(pod.uid, 0.0) > now_s or tried == MOST_TRIED:
                 continue
@@ -102,17 +102,17 @@ class Queue:
             done.add(pod.uid)
             yield pod
 
-    def _waiting(self, snapshot: Snapshot, moment: Moment) -> list[Pod]:
+    def _waiting(self, snapshot: Snapshot, context: PreemptionContext) -> list[Pod]:
         if not self._tried:
             return []
-        supposed = as_if_enforced(moment.standings)
-        standings = {id(each): each for each in (moment.standings, supposed)}.values()
+        supposed = as_if_enforced(context.standings)
+        standings = {id(each): each for each in (context.standings, supposed)}.values()
         pods = [pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None]
         waiting = [
             pod
             for pod in pods
-            if any(may_begin(pod, self._terms, each) for each in standings)
-            and not moment.cooling.has_had_its_turn(pod, moment.now_ms)
+            if any(may_begin(pod, self._limits, each) for each in standings)
+            and not context.cooldown.has_had_its_turn(pod, context.now_ms)
         ]
         return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 
@@ -122,7 +122,7 @@ class Queue:
         if len({pod.namespace for pod in waiting}) < 2:
             return waiting
         held = Counter(pod.namespace for pod, _ in self.held(snapshot))
-        share = max(1, self._terms.most // 2)
+        share = max(1, self._limits.most // 2)
         return [pod for pod in waiting if held[pod.namespace] < share]
 
     def claimed(self, snapshot: Snapshot, pod: Pod) -> set[str]:
@@ -131,16 +131,16 @@ class Queue:
         theirs = [each for each in others if each is not None and each.reserved is None]
         return {each.nominated for each in theirs if each.nominated}
 
-    def worth(self, snapshot: Snapshot, pod: Pod, standings: Standings) -> Iterator[Node]:
+    def worth(self, snapshot: Snapshot, pod: Pod, standings: NamespaceStandings) -> Iterator[NodeInfo]:
         """The nodes where somebody might leave for the pod."""
-        names = self._lows.worth(pod, standings)
+        names = self._preemptible.worth(pod, standings)
         return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
 
-    def may_have_room(self, snapshot: Snapshot, waiter: Waiter) -> Iterator[Node]:
+    def may_have_room(self, snapshot: Snapshot, waiting_pod: WaitingPod) -> Iterator[NodeInfo]:
         """The nodes where kube-scheduler would try the pod, or will soon: those it has offered, or all where
         that is not known, and those that have changed since it may have."""
         everywhere = (name for name, _ in snapshot.nodes.items())
-        names = everywhere if waiter.offered is None else waiter.offered | self._changed_at.keys()
+        names = everywhere if waiting_pod.offered is None else waiting_pod.offered | self._changed_at.keys()
         return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
 
     def found_none(self, pod: Pod, now_s: float, took_s: float) -> None:
@@ -175,4 +175,12 @@ class Queue:
 
 def _shape(pod: Pod) -> object:
     """All that the answer for a waiting pod depends on."""
-    return pod.namespace, pod.owner, pod.priority, pod.request, pod.amounts, pod.cpu_milli, pod.wishes
+    return (
+        pod.namespace,
+        pod.owner,
+        pod.priority,
+        pod.request,
+        pod.amounts,
+        pod.cpu_milli,
+        pod.node_constraints,
+    )

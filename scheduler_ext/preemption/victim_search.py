@@ -19,16 +19,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler_ext.model.pdb import Disruption
+from scheduler_ext.model.pdb import PDB
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.preemption.lower_bound import NEVER, Freed, Held, Shortage
+from scheduler_ext.preemption.lower_bound import NEVER, Freed, Holdings, LowerBound
 from scheduler_ext.preemption.precedence import Rank
 from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SearchLimits:
     """How many steps the search goes, and how often it looks for a placement before it is content with less
     than the least."""
 
@@ -36,7 +36,7 @@ class Bound:
     looks: int = 200
 
 
-BOUND = Bound()
+LIMITS = SearchLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Candidate:
     uses: tuple[tuple[str, CardAmount], ...]
     unnamed: int
     rank: Rank
-    covering: tuple[Disruption, ...]
+    covering: tuple[PDB, ...]
     age_ms: int
 
 
@@ -62,41 +62,41 @@ class _SpentError(Exception):
 
 
 def fewest(
-    shortage_of: Callable[[Held], Shortage],
+    bound_of: Callable[[Holdings], LowerBound],
     candidates: Sequence[Candidate],
     look: Look,
     least: Least,
-    bound: Bound = BOUND,
+    bound: SearchLimits = LIMITS,
 ) -> tuple[Victims, Placement] | None:
     """The victims and the placement that their leaving makes possible; None where not even all of them
     would do."""
-    search = _Search(shortage_of, candidates, look, least, bound)
+    search = _VictimSearch(bound_of, candidates, look, least, bound)
     if search.lower_bound >= NEVER or search.placement(candidates) is None:
         return None
     try:
         sizes = range(search.lower_bound, len(candidates) + 1)
         return next(found for found in map(search.of_size, sizes) if found is not None)
     except _SpentError:
-        return search.let_back_in()
+        return search.reprieve()
 
 
-class _Search:
+class _VictimSearch:
     """One search; its fields are the state of the walk."""
 
     def __init__(
         self,
-        shortage_of: Callable[[Held], Shortage],
+        bound_of: Callable[[Holdings], LowerBound],
         candidates: Sequence[Candidate],
         look: Look,
         least: Least,
-        bound: Bound,
+        bound: SearchLimits,
     ) -> None:
         self._look, self._least = look, least
         self._all = tuple(candidates)
         self._classes = _classes(candidates)
         self._before = [_dominating(self._classes, at) for at in range(len(self._classes))]
-        self._shortage = shortage_of([(each[0].uses, len(each)) for each in self._classes])
-        self.lower_bound = self._shortage.at_least(self._shortage.none, 0)
+        self._bound = bound_of([(each[0].uses, len(each)) for each in self._classes])
+        self.lower_bound = self._bound.at_least(self._bound.none, 0)
         self._steps, self._looks = bound.steps, bound.looks
         self._taken = [0] * len(self._classes)
         self._sets: list[Victims] = []
@@ -110,7 +110,7 @@ class _Search:
         self._sets = []
         whole = True
         try:
-            self._gather(0, size, self._shortage.none)
+            self._gather(0, size, self._bound.none)
         except _SpentError:
             whole = False
         for victims in sorted(self._sets, key=self._least):
@@ -124,7 +124,7 @@ class _Search:
             raise _SpentError
         return None
 
-    def let_back_in(self) -> tuple[Victims, Placement] | None:
+    def reprieve(self) -> tuple[Victims, Placement] | None:
         """All leave but those whom the request can do with, the highest rank first."""
         staying = sorted(self._all, key=lambda each: (each.rank, each.age_ms, each.pod.uid), reverse=True)
         leaving = list(self._all)
@@ -140,7 +140,7 @@ class _Search:
         if self._steps == 0:
             raise _SpentError
         self._steps -= 1
-        if self._shortage.at_least(freed, at) > left:
+        if self._bound.at_least(freed, at) > left:
             return
         if left == 0:
             self._sets.append(self._chosen(at))
@@ -152,7 +152,7 @@ class _Search:
             most = 0
         for count in range(most, -1, -1):
             self._taken[at] = count
-            self._gather(at + 1, left - count, self._shortage.freed(freed, at, count) if count else freed)
+            self._gather(at + 1, left - count, self._bound.freed(freed, at, count) if count else freed)
         self._taken[at] = 0
 
     def _chosen(self, until: int) -> Victims:

@@ -13,32 +13,32 @@ from typing import Any
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.pdb import NONE, Disruptions
+from scheduler_ext.model.pdb import NONE, PDBs
 from scheduler_ext.model.pod import MOST_GRACE_MS, Pod
-from scheduler_ext.model.standing import Standings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
-from scheduler_ext.preemption.lower_bound import Shortage
+from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
+from scheduler_ext.preemption.lower_bound import LowerBound
 from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, Seat, without_seats
+from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, without_pods
 from timekeeper.core.values import GPURequest, Placement
 
 LATE_MS = 15_000  # a kubelet is done that much after the grace period, or something is wrong
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PreemptionContext:
     """All that a choice depends on beside the pod and the node. ``pods``: every GPU pod by UID, as in the
     snapshot that the node is of. ``late_ms``: how far beyond its deletionTimestamp a pod that leaves is
     reckoned with."""
 
     pods: Map[Pod]
-    standings: Standings
+    standings: NamespaceStandings
     now_ms: int
-    disruptions: Disruptions = NONE
-    cooling: Cooling = NOTHING_DONE
+    pdbs: PDBs = NONE
+    cooldown: Cooldown = NOTHING_DONE
     late_ms: int = LATE_MS
 
 
@@ -56,7 +56,7 @@ class Choice:
     placement: Placement
     violations: int
     leaving: tuple[Pod, ...] = ()
-    ending: tuple[Seat, ...] = ()
+    ending: tuple[Allocation, ...] = ()
 
     @property
     def awaits(self) -> bool:
@@ -66,59 +66,63 @@ class Choice:
     def grace_ms(self, now_ms: int) -> int:
         """How long all those who leave may take, by their grace periods."""
         graces = [pod.grace_ms for pod in (*self.victims, *self.leaving)]
-        ends = [pod.leaves_ms for pod in self.leaving] + [seat.until_ms for seat in self.ending]
+        ends = [pod.leaves_ms for pod in self.leaving] + [allocation.until_ms for allocation in self.ending]
         return max([*graces, *(at - now_ms for at in ends)], default=0)
 
 
 def choose(
-    waiting: Pod, node: Node, moment: Moment, policy: Policy = BINPACK, given: Sequence[Pod] = ()
+    waiting: Pod,
+    node: NodeInfo,
+    context: PreemptionContext,
+    policy: Policy = BINPACK,
+    given: Sequence[Pod] = (),
 ) -> Choice | None:
     """The victims on this node, None where even the leaving of all that may be asked would not help.
 
     ``given``: pods whose leaving kube-scheduler has settled already; they are not among the victims. Exact
     within the bound of `fewest`.
     """
-    if waiting.request is None or node.closed or not may_preempt(waiting, moment.standings):
+    if waiting.request is None or node.closed or not may_preempt(waiting, context.standings):
         return None
     going = {waiting.uid, *(pod.uid for pod in given)}
-    rest = without_seats(node, going)
+    rest = without_pods(node, going)
     placement = fit(waiting.request, rest, policy)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
-    leaving = tuple(pod for pod in _seated(rest, moment) if _leaves(pod, moment))
-    ending = tuple(seat for seat in rest.seats.values() if seat.held == "vanished")
+    leaving = tuple(pod for pod in _seated(rest, context) if _leaves(pod, context))
+    ending = tuple(allocation for allocation in rest.allocations.values() if allocation.state == "orphaned")
     if leaving or ending:
-        rest = without_seats(rest, {pod.uid for pod in leaving} | {seat.uid for seat in ending})
+        rest = without_pods(rest, {pod.uid for pod in leaving} | {allocation.uid for allocation in ending})
         placement = fit(waiting.request, rest, policy)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
-        if not placement.room or moment.cooling.has_had_its_turn(waiting, moment.now_ms):
+        if not placement.shortage or context.cooldown.has_had_its_turn(waiting, context.now_ms):
             return None
-        found = _found(waiting, waiting.request, rest, moment, policy, given)
+        found = _found(waiting, waiting.request, rest, context, policy, given)
         if found is None:
             return None
         victims, placement = found
-    violations = moment.disruptions.violations(victims, before=given)
+    violations = context.pdbs.violations(victims, before=given)
     return Choice(node.name, victims, placement, violations, leaving, ending)
 
 
-def best(choices: Iterable[Choice], moment: Moment) -> Choice | None:
+def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None:
     """Of the choices on different nodes the one that costs least, in the order in which kube-scheduler
     compares nodes, by rank for priority: the fewest against a PodDisruptionBudget, for those take the
     longest; the lowest of the highest ranks; the least sum of priorities, where a debtor's counts nothing;
     the fewest; the highest one's latest start. Of equals the first by name."""
-    return min(choices, key=lambda choice: _price(choice, moment), default=None)
+    return min(choices, key=lambda choice: _price(choice, context), default=None)
 
 
 # What kube-scheduler adds to each priority, so that of two sums that of fewer victims is the less.
 _EVERY = 2**31
 
 
-def _price(choice: Choice, moment: Moment) -> tuple[int, Rank, int, int, int, str]:
-    ranks = [rank_of(pod, moment.standings) for pod in choice.victims]
+def _price(choice: Choice, context: PreemptionContext) -> tuple[int, Rank, int, int, int, str]:
+    ranks = [rank_of(pod, context.standings) for pod in choice.victims]
     highest = max(ranks, default=(-1, 0))
     started = [
-        pod.started_ms or moment.now_ms
+        pod.started_ms or context.now_ms
         for pod, rank in zip(choice.victims, ranks, strict=True)
         if rank == highest
     ]
@@ -129,59 +133,65 @@ def _price(choice: Choice, moment: Moment) -> tuple[int, Rank, int, int, int, st
 def _found(
     waiting: Pod,
     request: GPURequest,
-    node: Node,
-    moment: Moment,
+    node: NodeInfo,
+    context: PreemptionContext,
     policy: Policy,
     given: Sequence[Pod],
 ) -> tuple[tuple[Pod, ...], Placement] | None:
     def look(uids: Collection[str]) -> Placement | None:
-        answer = fit(request, without_seats(node, uids), policy)
+        answer = fit(request, without_pods(node, uids), policy)
         return None if isinstance(answer, Refusal) else answer
 
     def least(victims: Victims) -> tuple[Any, ...]:
         ranks = sorted((each.rank for each in victims), reverse=True)
         pods = [each.pod for each in victims]
         ages = sorted((each.age_ms for each in victims), reverse=True)
-        against = moment.disruptions.violations(pods, before=given)
+        against = context.pdbs.violations(pods, before=given)
         return sum(tier for tier, _ in ranks), ranks, against, ages, sorted(pod.uid for pod in pods)
 
-    found = fewest(lambda held: Shortage(request, node, held), candidates(waiting, node, moment), look, least)
+    found = fewest(
+        lambda held: LowerBound(request, node, held), candidates(waiting, node, context), look, least
+    )
     if found is None:
         return None
     victims, placement = found
     return tuple(each.pod for each in victims), placement
 
 
-def _seated(node: Node, moment: Moment) -> list[Pod]:
+def _seated(node: NodeInfo, context: PreemptionContext) -> list[Pod]:
     """The pods that are bound to the node and hold cards of it."""
-    bound = (moment.pods.get(uid) for uid, seat in node.seats.items() if seat.held == "bound")
+    bound = (
+        context.pods.get(uid) for uid, allocation in node.allocations.items() if allocation.state == "bound"
+    )
     return [pod for pod in bound if pod is not None and pod.node == node.name]
 
 
-def _leaves(pod: Pod, moment: Moment) -> bool:
+def _leaves(pod: Pod, context: PreemptionContext) -> bool:
     """It is going, and soon: one that ought to have gone long since may stay for good, and one whose grace
     period is longer than we wait for anybody is not waited for either."""
     if not pod.deleting:
-        return moment.cooling.is_leaving(pod, moment.now_ms)
-    return -moment.late_ms < pod.leaves_ms - moment.now_ms <= MOST_GRACE_MS
+        return context.cooldown.is_leaving(pod, context.now_ms)
+    return -context.late_ms < pod.leaves_ms - context.now_ms <= MOST_GRACE_MS
 
 
-def candidates(waiting: Pod, node: Node, moment: Moment) -> list[Candidate]:
+def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list[Candidate]:
     """Those who may be asked, and hold something of the node."""
-    if moment.cooling.rests(node.name, moment.now_ms):
+    if context.cooldown.rests(node.name, context.now_ms):
         return []
     found = []
-    for pod in _seated(node, moment):
-        seat = node.seats[pod.uid]
-        spared = moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms)
-        if pod.deleting or not (seat.uses or seat.unnamed):
+    for pod in _seated(node, context):
+        allocation = node.allocations[pod.uid]
+        spared = context.cooldown.spares(waiting, pod, context.standings, context.now_ms)
+        if pod.deleting or not (allocation.uses or allocation.unnamed):
             continue
-        if not spared and outranks(waiting, pod, moment.standings):
-            rank = rank_of(pod, moment.standings)
-            covering = moment.disruptions.over(pod)
-            found.append(Candidate(pod, seat.uses, seat.unnamed, rank, covering, _age_ms(pod, moment)))
+        if not spared and outranks(waiting, pod, context.standings):
+            rank = rank_of(pod, context.standings)
+            covering = context.pdbs.over(pod)
+            found.append(
+                Candidate(pod, allocation.uses, allocation.unnamed, rank, covering, _age_ms(pod, context))
+            )
     return found
 
 
-def _age_ms(pod: Pod, moment: Moment) -> int:
-    return moment.now_ms - pod.started_ms if pod.started_ms else 0
+def _age_ms(pod: Pod, context: PreemptionContext) -> int:
+    return context.now_ms - pod.started_ms if pod.started_ms else 0

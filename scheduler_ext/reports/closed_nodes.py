@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from scheduler_ext.clients.events import Events
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.runtime.log import Log
 
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A node that has become closed, by a word of `facts.CLOSED` and because of these pods, if it is pods; or
+    """A node that has become closed, by a word of `node.CLOSED` and because of these pods, if it is pods; or
     open, where the word is "". ``why``: for people, where there is more to say."""
 
     node: str
@@ -30,11 +30,11 @@ class Closure:
         return f"None of the node's cards is given out: {why}{named if self.pods else ''}."
 
 
-def closures(new: Map[Node], old: Map[Node]) -> Iterator[Closure]:
+def closures(new: Map[NodeInfo], old: Map[NodeInfo]) -> Iterator[Closure]:
     """What has changed between two versions of the map. A node whose object is gone is neither."""
     for name in new.changed_since(old):
         node, before = new.get(name), old.get(name)
-        if node is None or node.facts is None:
+        if node is None or node.node_object is None:
             continue
         now = Closure(name, node.closed, culprits(node), why_closed(node))
         was = Closure(name, before.closed, culprits(before)) if before is not None else Closure(name, "")
@@ -42,17 +42,27 @@ def closures(new: Map[Node], old: Map[Node]) -> Iterator[Closure]:
             yield now
 
 
-def why_closed(node: Node) -> str:
+def why_closed(node: NodeInfo) -> str:
     """Why the node is closed, with what its agent says of that; "" where it is open."""
     if not node.closed:
         return ""
-    agents = node.facts.present.closed if node.facts is not None and node.facts.present is not None else ""
+    agents = (
+        node.node_object.present.closed
+        if node.node_object is not None and node.node_object.present is not None
+        else ""
+    )
     return f"{CLOSED[node.closed]}: {agents}" if node.closed == "strangers" else CLOSED[node.closed]
 
 
-def culprits(node: Node) -> tuple[str, ...]:
+def culprits(node: NodeInfo) -> tuple[str, ...]:
     """The pods that close the node, by name; none where it is closed for what it is itself."""
-    return tuple(sorted(seat.full_name for seat in node.seats.values() if seat.fault == node.closed != ""))
+    return tuple(
+        sorted(
+            allocation.full_name
+            for allocation in node.allocations.values()
+            if allocation.fault == node.closed != ""
+        )
+    )
 
 
 class Closures:
@@ -60,9 +70,9 @@ class Closures:
 
     def __init__(self, events: Events, log: Log) -> None:
         self._events, self._log = events, log
-        self._seen: Map[Node] = Map()
+        self._seen: Map[NodeInfo] = Map()
 
-    def look(self, nodes: Map[Node]) -> None:
+    def look(self, nodes: Map[NodeInfo]) -> None:
         """Tell what has changed since the last look."""
         seen, self._seen = self._seen, nodes
         for each in closures(nodes, seen) if nodes is not seen else ():

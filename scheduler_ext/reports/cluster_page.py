@@ -8,8 +8,8 @@ from scheduler_ext.reports.closed_nodes import culprits, why_closed
 from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.query import ClusterQuery, Size, typical_sizes
 from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
-from scheduler_ext.scoring.fragmentation_model import Gauge
-from scheduler_ext.snapshot.node_info import Node, Seat, unreserved, uses_of
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
 from timekeeper.core.values import Card
@@ -114,10 +114,10 @@ class Clusters:
         total = self._totals.now(snapshot.nodes)
         nodes = _wanted(snapshot, asked)
         page = [node for node in nodes if node.name > asked.after][: asked.limit + 1]
-        sizes = asked.sizes or typical_sizes(total.gauge.mix)
+        sizes = asked.sizes or typical_sizes(total.fragmentation_model.typical_pods)
         return ClusterView(
             version=1,
-            totals=_figures(total.figures, total.gauge),
+            totals=_figures(total.figures, total.fragmentation_model),
             nodes_with_cards=total.nodes,
             nodes_closed=total.closed.total(),
             waiting=self._waiting(),
@@ -126,12 +126,12 @@ class Clusters:
             next=page[asked.limit - 1].name if len(page) > asked.limit else None,
         )
 
-    def _fits(self, size: Size, nodes: Iterable[Node]) -> FitsView:
+    def _fits(self, size: Size, nodes: Iterable[NodeInfo]) -> FitsView:
         found = self._counting.count(size.pod, nodes)
         return FitsView(request=size.text, pods=found.pods, nodes=found.nodes, uncounted=found.uncounted)
 
 
-def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[Node]:
+def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[NodeInfo]:
     if asked.node:
         node = snapshot.nodes.get(asked.node)
         if node is None:
@@ -140,8 +140,8 @@ def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[Node]:
     return sorted((n for n in snapshot.nodes.values() if n.cards or n.closed), key=lambda node: node.name)
 
 
-def _figures(figures: Figures, gauge: Gauge) -> FiguresView:
-    pods = max(1, gauge.pods)
+def _figures(figures: Figures, fragmentation_model: FragmentationModel) -> FiguresView:
+    pods = max(1, fragmentation_model.pods)
     return FiguresView(
         cards=figures.cards,
         untouched=figures.untouched,
@@ -152,34 +152,36 @@ def _figures(figures: Figures, gauge: Gauge) -> FiguresView:
     )
 
 
-def _node(node: Node, total: Total) -> NodeView:
-    uses = uses_of(unreserved(node).seats)
+def _node(node: NodeInfo, total: Total) -> NodeView:
+    uses = uses_of(unreserved(node).allocations)
     on_card: dict[str, list[PodView]] = {}
-    for seat in node.seats.values():
-        for uuid, use in seat.uses:
-            on_card.setdefault(uuid, []).append(_pod(seat, use))
+    for allocation in node.allocations.values():
+        for uuid, use in allocation.uses:
+            on_card.setdefault(uuid, []).append(_pod(allocation, use))
     return NodeView(
         name=node.name,
-        family=node.facts.family if node.facts else "",
+        family=node.node_object.family if node.node_object else "",
         closed=why_closed(node) or None,
         closed_by=list(culprits(node)),
         cpu_left_milli=node.cpu_left,
-        figures=None if node.closed else _figures(figures_of(node, total.gauge), total.gauge),
+        figures=None
+        if node.closed
+        else _figures(figures_of(node, total.fragmentation_model), total.fragmentation_model),
         cards=[
             _card(card, uses.get(card.uuid, NO_AMOUNT), on_card.get(card.uuid, [])) for card in node.cards
         ],
     )
 
 
-def _pod(seat: Seat, use: CardAmount) -> PodView:
-    namespace, _, name = seat.full_name.partition("/")
+def _pod(allocation: Allocation, use: CardAmount) -> PodView:
+    namespace, _, name = allocation.full_name.partition("/")
     return PodView(
         namespace=namespace,
         name=name,
-        uid=seat.uid,
+        uid=allocation.uid,
         share_milli=use.share_milli,
         memory_mib=use.memory_mib,
-        held=seat.held,
+        held=allocation.state,
     )
 
 

@@ -15,8 +15,8 @@ from scheduler_ext.fit.fit import fit, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.free import Shape
-from scheduler_ext.snapshot.node_info import Node, seat_of, with_seat
+from scheduler_ext.snapshot.free import FreeShape
+from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
 from timekeeper.core.values import GPURequest
 
 MOST_FITS = 100  # of one call, each about 0.1 ms; a node that was begun is finished
@@ -40,9 +40,9 @@ class Counting:
     def __init__(self, policy: Callable[[Pod], Policy]) -> None:
         self._policy = policy
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[GPURequest, Policy], dict[Shape, int]] = OrderedDict()
+        self._known: OrderedDict[tuple[GPURequest, Policy], dict[FreeShape, int]] = OrderedDict()
 
-    def count(self, pod: Pod, nodes: Iterable[Node], most_fits: int = MOST_FITS) -> Headroom:
+    def count(self, pod: Pod, nodes: Iterable[NodeInfo], most_fits: int = MOST_FITS) -> Headroom:
         """How many more pods like this one fit on these nodes."""
         request = pod.request
         if request is None:
@@ -54,7 +54,7 @@ class Counting:
         known = [count for count in counts if count is not None]
         return Headroom(sum(known), sum(1 for count in known if count), len(counts) - len(known))
 
-    def _memory(self, request: GPURequest, policy: Policy) -> dict[Shape, int]:
+    def _memory(self, request: GPURequest, policy: Policy) -> dict[FreeShape, int]:
         key = (request, policy)
         counts = self._known.pop(key, {})
         if len(counts) > MOST_SHAPES:
@@ -69,15 +69,15 @@ class _Walk:
     """One call's work on one request."""
 
     def __init__(
-        self, pod: Pod, request: GPURequest, policy: Policy, counts: dict[Shape, int], fits: int
+        self, pod: Pod, request: GPURequest, policy: Policy, counts: dict[FreeShape, int], fits: int
     ) -> None:
         self.pod, self.request, self.policy = pod, request, policy
         self.counts, self.fits = counts, fits
 
-    def on(self, node: Node) -> int | None:
+    def on(self, node: NodeInfo) -> int | None:
         """How many more fit on the node; None where there was no time to tell."""
         by_cards = self._by_cards(node)
-        if not by_cards or node.facts is None:
+        if not by_cards or node.node_object is None:
             return by_cards
         left = dict(node.left)
         limits = [left.get(resource, 0) // amount for resource, amount in self.pod.amounts if amount]
@@ -85,10 +85,10 @@ class _Walk:
             limits.append(node.cpu_left // self.pod.cpu_milli)
         return max(0, min([by_cards, *limits]))
 
-    def _by_cards(self, node: Node) -> int | None:
+    def _by_cards(self, node: NodeInfo) -> int | None:
         """Puts one pod after another on the node until none fits any more, or the node has become like one
         that was counted before."""
-        path: list[Shape] = []
+        path: list[FreeShape] = []
         rest = 0
         while True:
             shape = shape_for(self.request, node)
@@ -110,8 +110,10 @@ class _Walk:
                 path.pop()
                 self.counts[shape] = 0
                 break
-            seat = replace(seat_of(self.pod, placement, "assumed"), uid=f"{self.pod.uid}-{len(path)}")
-            node = with_seat(node, seat)
+            allocation = replace(
+                allocation_of(self.pod, placement, "assumed"), uid=f"{self.pod.uid}-{len(path)}"
+            )
+            node = with_allocation(node, allocation)
         for more, shape in enumerate(reversed(path), start=1):
             self.counts[shape] = rest + more
         return min(rest + len(path), MOST_ON_A_NODE)

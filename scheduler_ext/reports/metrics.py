@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.model.standing import Word
-from scheduler_ext.preemption.active import Tally as Preempted
+from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals
 from scheduler_ext.snapshot.snapshot import Snapshot
 
@@ -32,7 +32,7 @@ class Sources:
     silent_s: Callable[[], Mapping[str, float]]
     refused: Callable[[], Mapping[str, int]]
     events: Callable[[], Mapping[str, int]]
-    preempted: Callable[[], Preempted]
+    preempted: Callable[[], PreemptionCounts]
     leading: Callable[[], tuple[bool, int]]
 
 
@@ -110,8 +110,8 @@ class _Scrape(Collector):
         """Called by the registry."""
         snapshot = self._sources.snapshot()
         total = self._sources.totals.now(snapshot.nodes)
-        seats = [snapshot.seat(uid) for uid in snapshot.unsure]
-        unsure = Tally[str](seat.held for seat in seats if seat is not None)
+        allocations = [snapshot.allocation(uid) for uid in snapshot.unsure]
+        unsure = Tally[str](allocation.state for allocation in allocations if allocation is not None)
         yield from _of_nodes(total)
         yield from _of_cards(total)
         yield from self._of_pods(unsure)
@@ -127,7 +127,7 @@ class _Scrape(Collector):
             "bursar_extender_pods_unsure",
             "Pods whose cards are assumed, or that vanished.",
             "held",
-            {"assumed": 0, "vanished": 0, **unsure},
+            {"assumed": 0, "orphaned": 0, **unsure},
         )
         yield _gauge(
             "bursar_extender_pods_waiting",
@@ -163,7 +163,7 @@ class _Scrape(Collector):
         )
 
 
-def _of_preemptions(done: Preempted) -> Iterator[Metric]:
+def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:
     results = CounterMetricFamily(
         "bursar_extender_preemptions",
         "Pods for which cards were held, by how that ended: bound, elsewhere, gone, withdrawn; or observed.",

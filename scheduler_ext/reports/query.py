@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod, read_pod
-from scheduler_ext.scoring.typical_pods import Mix, Want
+from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods
 from scheduler_ext.verbs.protocol import MalformedArgsError
 from timekeeper.core import names
 from timekeeper.core.quantity import thousandths
@@ -100,21 +100,23 @@ def size(text: str) -> Size:
     return Size(text, pod)
 
 
-def typical_sizes(mix: Mix) -> tuple[Size, ...]:
+def typical_sizes(typical_pods: TypicalPods) -> tuple[Size, ...]:
     """The most frequent requests for GPUs of the mix."""
-    wants = [want for want, _ in mix.wants if want.devices and not want.exclude_models]
-    return tuple(size(_text_of(want)) for want in wants[:TYPICAL_SIZES])
+    counts = [typical for typical, _ in typical_pods.counts if typical.devices and not typical.exclude_models]
+    return tuple(size(_text_of(typical)) for typical in counts[:TYPICAL_SIZES])
 
 
-def _text_of(want: Want) -> str:
-    parts = {"gpu-count": want.devices} if want.devices > 1 or want.share_milli == WHOLE_MILLI else {}
-    if 0 < want.share_milli < WHOLE_MILLI:
-        parts["gpu-percent"] = want.devices * want.share_milli // 10
-    if want.memory_mib:
-        parts["gpu-memory"] = want.devices * want.memory_mib
+def _text_of(typical: TypicalPod) -> str:
+    parts = (
+        {"gpu-count": typical.devices} if typical.devices > 1 or typical.share_milli == WHOLE_MILLI else {}
+    )
+    if 0 < typical.share_milli < WHOLE_MILLI:
+        parts["gpu-percent"] = typical.devices * typical.share_milli // 10
+    if typical.memory_mib:
+        parts["gpu-memory"] = typical.devices * typical.memory_mib
     words = [f"{name}:{amount}" for name, amount in parts.items()]
-    words += [f"cpu:{want.cpu_milli}m"] if want.cpu_milli else []
-    words += ["model:" + "|".join(want.models)] if want.models else []
+    words += [f"cpu:{typical.cpu_milli}m"] if typical.cpu_milli else []
+    words += ["model:" + "|".join(typical.models)] if typical.models else []
     return ",".join(words)
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler_ext.scoring.fragmentation_model import Gauge, idle_milli
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel, idle_milli
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, unreserved
+from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
 
 
 class Figures(NamedTuple):
@@ -29,59 +29,61 @@ class Figures(NamedTuple):
     stranded: int = 0
 
 
-def figures_of(node: Node, gauge: Gauge) -> Figures:
+def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figures:
     """Those of one node; nothing where it is closed."""
-    if node.closed or node.facts is None:
+    if node.closed or node.node_object is None:
         return Figures()
     spots = [
-        (room, card.model) for room, card in zip(node.rooms, node.cards, strict=True) if room is not None
+        (free, card.model)
+        for free, card in zip(node.free_by_card, node.cards, strict=True)
+        if free is not None
     ]
-    total = gauge.sum_of(spots)
+    total = fragmentation_model.sum_of(spots)
     whole = unreserved(node)
-    free = sum(room.share_milli for room, _ in spots)
+    free_milli = sum(free.share_milli for free, _ in spots)
     cpu_left = max(0, node.cpu_left)  # kube-scheduler never overcommits it, but a node may shrink
     return Figures(
         cards=len(spots),
-        untouched=sum(room.untouched for room, _ in spots),
-        free_milli=free,
-        reserved_milli=sum(room.share_milli for room in whole.rooms if room is not None) - free,
-        idle_milli=sum(idle_milli(room) for room, _ in spots),
-        fragmented=gauge.fragment(total, cpu_left),
-        stranded=gauge.stranded(total, cpu_left),
+        untouched=sum(free.untouched for free, _ in spots),
+        free_milli=free_milli,
+        reserved_milli=sum(free.share_milli for free in whole.free_by_card if free is not None) - free_milli,
+        idle_milli=sum(idle_milli(free) for free, _ in spots),
+        fragmented=fragmentation_model.fragment(total, cpu_left),
+        stranded=fragmentation_model.stranded(total, cpu_left),
     )
 
 
 class Totals:
     """The figures of all nodes together. `now` may be called from any thread."""
 
-    def __init__(self, gauge: Callable[[], Gauge]) -> None:
-        self._gauge_now = gauge
+    def __init__(self, fragmentation_model: Callable[[], FragmentationModel]) -> None:
+        self._fragmentation_model_now = fragmentation_model
         self._lock = threading.Lock()
-        self._gauge = gauge()
-        self._nodes: Map[Node] = Map()
+        self._fragmentation_model = fragmentation_model()
+        self._nodes: Map[NodeInfo] = Map()
         self._of: dict[str, tuple[Figures, bool, str]] = {}
         self._sums = [0] * len(Figures())
         self._with_cards, self._closed = 0, Counter[str]()
 
-    def now(self, nodes: Map[Node]) -> "Total":
+    def now(self, nodes: Map[NodeInfo]) -> "Total":
         """The sums for this version of the map."""
         with self._lock:
-            gauge = self._gauge_now()
-            if gauge is not self._gauge:  # then every node's figures are others
+            fragmentation_model = self._fragmentation_model_now()
+            if fragmentation_model is not self._fragmentation_model:  # then every node's figures are others
                 for name in list(self._of):
                     self._count(name, None)
-                self._gauge, self._nodes = gauge, Map()
+                self._fragmentation_model, self._nodes = fragmentation_model, Map()
             if nodes is not self._nodes:
                 for name in nodes.changed_since(self._nodes):
                     self._count(name, nodes.get(name))
                 self._nodes = nodes
-            return Total(Figures(*self._sums), self._with_cards, +self._closed, gauge)
+            return Total(Figures(*self._sums), self._with_cards, +self._closed, fragmentation_model)
 
-    def _count(self, name: str, node: Node | None) -> None:
+    def _count(self, name: str, node: NodeInfo | None) -> None:
         was, has_cards, closed = self._of.pop(name, (Figures(), False, ""))
         self._add(was, has_cards, closed, -1)
         if node is not None:
-            found = (figures_of(node, self._gauge), bool(node.cards), node.closed)
+            found = (figures_of(node, self._fragmentation_model), bool(node.cards), node.closed)
             self._of[name] = found
             self._add(*found, 1)
 
@@ -94,14 +96,14 @@ class Totals:
 
 
 class Total(NamedTuple):
-    """``figures`` of the open nodes, by ``gauge``; how many nodes have cards, and how many are closed, by a
-    word of `facts.CLOSED`."""
+    """``figures`` of the open nodes, by ``fragmentation_model``; how many nodes have cards, and how
+    many are closed, by a word of `node.CLOSED`."""
 
     figures: Figures
     nodes: int
     closed: Counter[str]
-    gauge: Gauge
+    fragmentation_model: FragmentationModel
 
     def milli(self, sum_over_pods: int) -> int:
         """Thousandths of a card from what was counted for each pod of the mix."""
-        return sum_over_pods // max(1, self.gauge.pods)
+        return sum_over_pods // max(1, self.fragmentation_model.pods)

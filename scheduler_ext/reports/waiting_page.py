@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions, kind_of
@@ -84,7 +84,7 @@ class WaitingPods:
         self,
         snapshot: Callable[[], Snapshot],
         decisions: LastDecisions,
-        standings: Callable[[], Standings],
+        standings: Callable[[], NamespaceStandings],
     ) -> None:
         self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
 
@@ -100,7 +100,7 @@ class WaitingPods:
             next=page[asked.limit - 1].full_name if len(page) > asked.limit else None,
         )
 
-    def _pod(self, pod: Pod, snapshot: Snapshot, standings: Standings) -> WaitingView:
+    def _pod(self, pod: Pod, snapshot: Snapshot, standings: NamespaceStandings) -> WaitingView:
         decision = self._decisions.of(pod.uid)
         held = pod.reserved
         return WaitingView(
@@ -128,9 +128,9 @@ def _is_wanted(pod: Pod, asked: WaitingQuery) -> bool:
 def _state(pod: Pod, snapshot: Snapshot, decision: LastDecision | None) -> str:
     if pod.gated:
         return "gated"
-    seat = snapshot.seat(pod.uid)
-    if seat is not None:
-        return "reserved" if seat.held == "reserved" else "assumed"
+    allocation = snapshot.allocation(pod.uid)
+    if allocation is not None:
+        return "reserved" if allocation.state == "reserved" else "assumed"
     return "refused" if decision is not None else "not-asked"
 
 

@@ -5,77 +5,97 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scheduler_ext.model.cpu import bounded
-from scheduler_ext.scoring.fragmentation_batch import Nodes, scale_of
-from scheduler_ext.scoring.fragmentation_model import Gauge, Spot, Sum, exchanged
-from scheduler_ext.scoring.policy import BINPACK, Around, BindingArgs, Policy, Score
-from scheduler_ext.snapshot.free import Room
+from scheduler_ext.scoring.fragmentation_batch import NodeBatch, arrays_of
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel, Spot, Sum, exchanged
+from scheduler_ext.scoring.policy import BINPACK, CardOrder, NodeContext, Policy, Score
+from scheduler_ext.snapshot.free import Free
 from timekeeper.core.values import Ask
 
 
-class Seen(NamedTuple):
+class ContextKey(NamedTuple):
     """What of a node makes a difference: the models of its cards in question, one alone where all have it;
     the others; and the CPU that is left."""
 
     models: tuple[str, ...]
-    besides: tuple[Spot, ...]
+    other_cards: tuple[Spot, ...]
     cpu_left: int
 
 
 @dataclass(frozen=True, slots=True)
-class Gradient:
+class FragmentationPerNode:
     """For a pod that asks for so much CPU, by this mix. Two are equal if their gauges are one object."""
 
-    gauge: Gauge
+    fragmentation_model: FragmentationModel
     cpu_milli: int
 
     @property
-    def together(self) -> "Gradient":
+    def batch(self) -> "FragmentationPerNode":
         """Itself."""
         return self
 
-    def seen(self, around: Around, rooms: Sequence[Room]) -> Seen:
+    def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> ContextKey:
         """Without models that no pod of the mix minds, and without CPU that is more than enough."""
-        besides = tuple(sorted((room, self.gauge.model(model)) for room, model in around.besides))
-        left = bounded(around.cpu_left) - self.cpu_milli
-        left = self.gauge.cpu_that_matters(left, len(rooms) + len(besides))
-        models = around.models if self.gauge.constrained else ("",)
-        return Seen(models, besides, left + self.cpu_milli)
+        other_cards = tuple(
+            sorted((free, self.fragmentation_model.model(model)) for free, model in context.other_cards)
+        )
+        left = bounded(context.cpu_left) - self.cpu_milli
+        left = self.fragmentation_model.cpu_that_matters(left, len(free_by_card) + len(other_cards))
+        models = context.models if self.fragmentation_model.constrained else ("",)
+        return ContextKey(models, other_cards, left + self.cpu_milli)
 
-    def here(self, seen: Hashable, rooms: Sequence[Room]) -> Policy:
+    def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
         """The policy for a node that is seen so."""
-        if not isinstance(seen, Seen):
+        if not isinstance(context_key, ContextKey):
             raise TypeError("not what this policy has seen")
-        node = _Here(self, seen, rooms)
+        node = _FragmentationOnNode(self, context_key, free_by_card)
         return replace(FRAGMENTATION, order=node.order, score=node.score)
 
-    def many(
-        self, ask: Ask, rooms: Sequence[Sequence[Room]], models: Sequence[str], cpus_left: Sequence[int]
+    def score_batch(
+        self,
+        ask: Ask,
+        free_by_card: Sequence[Sequence[Free]],
+        models: Sequence[str],
+        cpus_left: Sequence[int],
     ) -> list[Score]:
-        """The scores of nodes for a pod of one ask, -1 where it does not fit: what `here` gives for each.
+        """The scores of nodes for a pod of one ask, -1 where it does not fit: what `for_node` gives for each.
         Each node's cards are of one model."""
-        seen = [
-            [(room, self.gauge.model(model)) for room in its]
-            for its, model in zip(rooms, models, strict=True)
+        context_key = [
+            [(free, self.fragmentation_model.model(model)) for free in its]
+            for its, model in zip(free_by_card, models, strict=True)
         ]
-        return Nodes(scale_of(self.gauge), seen, cpus_left).scores(ask, self.cpu_milli)
+        return NodeBatch(arrays_of(self.fragmentation_model), context_key, cpus_left).scores(
+            ask, self.cpu_milli
+        )
 
-    def beside(self, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> list[Score]:
+    def score_cpu_only(self, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> list[Score]:
         """How good nodes with such free cards are for a pod that asks for CPU alone."""
-        seen = [[(room, self.gauge.model(model)) for room, model in its] for its in spots]
-        return Nodes(scale_of(self.gauge), seen, cpus_left).scores(None, self.cpu_milli)
+        context_key = [
+            [(free, self.fragmentation_model.model(model)) for free, model in its] for its in spots
+        ]
+        return NodeBatch(arrays_of(self.fragmentation_model), context_key, cpus_left).scores(
+            None, self.cpu_milli
+        )
 
 
-class _Here:
+class _FragmentationOnNode:
     """One node's sum, and what a placement makes of it."""
 
-    def __init__(self, by: Gradient, seen: Seen, rooms: Sequence[Room]) -> None:
-        self._gauge, self._cpu_before, self._cpu_after = by.gauge, seen.cpu_left, seen.cpu_left - by.cpu_milli
-        models = seen.models * len(rooms) if len(seen.models) == 1 else seen.models
-        self._spots = list(zip(rooms, models, strict=True))
-        self._sum = self._gauge.sum_of([*self._spots, *seen.besides])
-        self._known: dict[tuple[Room, Room, str], BindingArgs] = {}
+    def __init__(
+        self, by: FragmentationPerNode, context_key: ContextKey, free_by_card: Sequence[Free]
+    ) -> None:
+        self._fragmentation_model, self._cpu_before, self._cpu_after = (
+            by.fragmentation_model,
+            context_key.cpu_left,
+            context_key.cpu_left - by.cpu_milli,
+        )
+        models = (
+            context_key.models * len(free_by_card) if len(context_key.models) == 1 else context_key.models
+        )
+        self._spots = list(zip(free_by_card, models, strict=True))
+        self._sum = self._fragmentation_model.sum_of([*self._spots, *context_key.other_cards])
+        self._known: dict[tuple[Free, Free, str], CardOrder] = {}
 
-    def order(self, before: Room, after: Room, at: int) -> BindingArgs:
+    def order(self, before: Free, after: Free, at: int) -> CardOrder:
         """By the score that the node would have."""
         model = self._spots[at][1]
         known = self._known.get((before, after, model))
@@ -84,19 +104,19 @@ class _Here:
             self._known[before, after, model] = known
         return known
 
-    def score(self, rooms: Sequence[Room], used: Sequence[int]) -> Score:
+    def score(self, free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
         """That of the node with the rooms as they then are."""
         taken = [self._spots[at] for at in used]
-        return self._score(taken, [(rooms[at], self._spots[at][1]) for at in used])
+        return self._score(taken, [(free_by_card[at], self._spots[at][1]) for at in used])
 
     def _score(self, taken: Sequence[Spot], given: Sequence[Spot]) -> int:
-        after: Sum = exchanged(self._gauge, self._sum, taken, given)
-        return self._gauge.score(self._sum, after, self._cpu_before, self._cpu_after)
+        after: Sum = exchanged(self._fragmentation_model, self._sum, taken, given)
+        return self._fragmentation_model.score(self._sum, after, self._cpu_before, self._cpu_after)
 
 
 FRAGMENTATION = replace(BINPACK, name="fragmentation")
 
 
-def fragmentation(gauge: Gauge, cpu_milli: int) -> Policy:
+def fragmentation(fragmentation_model: FragmentationModel, cpu_milli: int) -> Policy:
     """The policy for a pod that asks for so much CPU, by this mix."""
-    return replace(FRAGMENTATION, weighing=Gradient(gauge, bounded(cpu_milli)))
+    return replace(FRAGMENTATION, per_node=FragmentationPerNode(fragmentation_model, bounded(cpu_milli)))

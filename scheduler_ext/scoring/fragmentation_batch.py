@@ -11,59 +11,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_ext.model.cpu import MOST_MILLI, bounded
-from scheduler_ext.scoring.fragmentation_model import STRANDED_COUNTS, Gauge, Spot
+from scheduler_ext.scoring.fragmentation_model import STRANDED_COUNTS, FragmentationModel, Spot
 from scheduler_ext.snapshot.free import takes
 from timekeeper.core.values import WHOLE_MILLI, Ask
 
 Ints = NDArray[np.int64]
 
 
-class Table:
+class SpotArrays:
     """What a gauge sees in each of some spots: row 0 is no card at all."""
 
-    def __init__(self, gauge: Gauge, spots: Sequence[Spot]) -> None:
+    def __init__(self, fragmentation_model: FragmentationModel, spots: Sequence[Spot]) -> None:
         self.idle: Ints = np.zeros(len(spots) + 1, np.int64)
-        self.cards: Ints = np.zeros((len(spots) + 1, len(gauge.levels)), np.int64)
-        for row, (room, model) in enumerate(spots, 1):
-            self.idle[row], fits = gauge.spot(room, model)
+        self.cards: Ints = np.zeros((len(spots) + 1, len(fragmentation_model.levels)), np.int64)
+        for row, (free, model) in enumerate(spots, 1):
+            self.idle[row], fits = fragmentation_model.spot(free, model)
             self.cards[row, list(fits)] = 1
-        self.free: Ints = self.cards * self.idle[:, None]
+        self.free_milli: Ints = self.cards * self.idle[:, None]
 
 
-class Scale:
+class ModelArrays:
     """A gauge's numbers as arrays."""
 
-    def __init__(self, gauge: Gauge) -> None:
-        self.gauge = gauge
-        shape = len(gauge.cpus) + 1, len(gauge.levels), gauge.most + 1
-        self.weights: Ints = np.array(gauge.weights, np.int64).reshape(shape)
-        self.steps: Ints = np.array(gauge.steps, np.int64)
-        self.cpus: Ints = np.array(gauge.cpus, np.int64)
-        self.levels = np.arange(len(gauge.levels))
+    def __init__(self, fragmentation_model: FragmentationModel) -> None:
+        self.fragmentation_model = fragmentation_model
+        shape = (
+            len(fragmentation_model.cpus) + 1,
+            len(fragmentation_model.levels),
+            fragmentation_model.most + 1,
+        )
+        self.weights: Ints = np.array(fragmentation_model.weights, np.int64).reshape(shape)
+        self.steps: Ints = np.array(fragmentation_model.steps, np.int64)
+        self.cpus: Ints = np.array(fragmentation_model.cpus, np.int64)
+        self.levels = np.arange(len(fragmentation_model.levels))
 
-    def fragment(self, idle: Ints, cards: Ints, free: Ints, cpu_left: Ints) -> Ints:
+    def fragment(self, idle: Ints, cards: Ints, free_milli: Ints, cpu_left: Ints) -> Ints:
         enough = np.searchsorted(self.cpus, cpu_left, "right")
-        by_cards = self.weights[enough[:, None], self.levels, np.minimum(cards, self.gauge.most)]
-        found: Ints = self.gauge.pods * idle - (by_cards * free).sum(1)
+        by_cards = self.weights[
+            enough[:, None], self.levels, np.minimum(cards, self.fragmentation_model.most)
+        ]
+        found: Ints = self.fragmentation_model.pods * idle - (by_cards * free_milli).sum(1)
         return found
 
     def stranded(self, idle: Ints, cpu_left: Ints) -> Ints:
-        needs = self.gauge.cpu_per_card
+        needs = self.fragmentation_model.cpu_per_card
         beyond = idle - cpu_left * WHOLE_MILLI // needs if needs else np.zeros_like(idle)
-        found: Ints = self.gauge.pods * np.maximum(0, beyond)
+        found: Ints = self.fragmentation_model.pods * np.maximum(0, beyond)
         return found
 
 
 @lru_cache(maxsize=4)
-def scale_of(gauge: Gauge) -> Scale:
+def arrays_of(fragmentation_model: FragmentationModel) -> ModelArrays:
     """The gauge's arrays."""
-    return Scale(gauge)
+    return ModelArrays(fragmentation_model)
 
 
-class Nodes:
+class NodeBatch:
     """Some nodes' free cards, each with its model, and the CPU that is left there."""
 
-    def __init__(self, scale: Scale, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> None:
+    def __init__(self, scale: ModelArrays, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> None:
         self._scale = scale
         self._numbers: dict[Spot, int] = {}
         self._cpus = _bounded(cpus_left)
@@ -78,8 +84,8 @@ class Nodes:
     def scores(self, ask: Ask | None, cpu_milli: int) -> list[int]:
         """Each node's score for a pod that asks for so much CPU and this, -1 where too few cards take it."""
         then = self._then(ask)
-        seen = Table(self._scale.gauge, list(self._numbers))
-        weighed = _Weighed(self._scale, seen, self._at, self._cpus, cpu_milli)
+        seen = SpotArrays(self._scale.fragmentation_model, list(self._numbers))
+        weighed = _BatchScores(self._scale, seen, self._at, self._cpus, cpu_milli)
         if ask is None:
             return _listed(weighed.with_less(then, []))
         takes_it = then[self._at] >= 0
@@ -95,32 +101,32 @@ class Nodes:
     def _then(self, ask: Ask | None) -> Ints:
         """By number of a spot, that of what it is after the ask; -1 where it does not take that."""
         numbers, then = self._numbers, [-1]
-        for room, model in list(numbers):
-            left = takes(ask, room) if ask is not None else None
+        for free, model in list(numbers):
+            left = takes(ask, free) if ask is not None else None
             then.append(-1 if left is None else numbers.setdefault((left, model), len(numbers) + 1))
         return np.array(then + [-1] * (len(numbers) + 1 - len(then)), np.int64)
 
 
-class _Weighed:
+class _BatchScores:
     """The nodes as they are, and what they would be worth otherwise."""
 
-    def __init__(self, scale: Scale, seen: Table, at: Ints, cpus: Ints, cpu_milli: int) -> None:
+    def __init__(self, scale: ModelArrays, seen: SpotArrays, at: Ints, cpus: Ints, cpu_milli: int) -> None:
         self._scale, self._seen, self._left = scale, seen, cpus - cpu_milli
         self._idle: Ints = seen.idle[at].sum(1)
         self._cards: Ints = seen.cards[at].sum(1)
-        self._free: Ints = seen.free[at].sum(1)
+        self._free: Ints = seen.free_milli[at].sum(1)
         self._fragment = scale.fragment(self._idle, self._cards, self._free, cpus)
         self._stranded = scale.stranded(self._idle, cpus)
 
     def with_less(self, then: Ints, columns: Sequence[Ints]) -> Ints:
         """The scores with these cards as they are then, one of each node in a column."""
-        idle, cards, free = self._idle, self._cards, self._free
+        idle, cards, free_milli = self._idle, self._cards, self._free
         for column in columns:
             after = np.maximum(0, then[column])
             idle = idle - self._seen.idle[column] + self._seen.idle[after]
             cards = cards - self._seen.cards[column] + self._seen.cards[after]
-            free = free - self._seen.free[column] + self._seen.free[after]
-        gained = self._fragment - self._scale.fragment(idle, cards, free, self._left)
+            free_milli = free_milli - self._seen.free_milli[column] + self._seen.free_milli[after]
+        gained = self._fragment - self._scale.fragment(idle, cards, free_milli, self._left)
         strands = np.maximum(0, self._scale.stranded(idle, self._left) - self._stranded)
         found: Ints = np.searchsorted(self._scale.steps, gained - STRANDED_COUNTS * strands, "right")
         return found

@@ -16,8 +16,8 @@ from math import ceil, log
 from typing import NamedTuple
 
 from scheduler_ext.model.cpu import bounded
-from scheduler_ext.scoring.typical_pods import Mix, Want
-from scheduler_ext.snapshot.free import Room, takes
+from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods
+from scheduler_ext.snapshot.free import Free, takes
 from timekeeper.core.request.cards import allowed
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
@@ -27,7 +27,7 @@ SOFTNESS_MILLI = 1_800
 THRIFT = (7, 8)  # a GPU counts as served by so much of the CPU that comes to it in the mix
 STRANDED_COUNTS = 2  # free GPU without CPU is lost to every pod, a fragment to some
 
-Spot = tuple[Room, str]  # what is free on a card, and its model
+Spot = tuple[Free, str]  # what is free on a card, and its model
 
 
 class Level(NamedTuple):
@@ -43,15 +43,15 @@ class Sum(NamedTuple):
 
     idle: int
     cards: tuple[int, ...]
-    free: tuple[int, ...]
+    free_milli: tuple[int, ...]
 
 
-def idle_milli(room: Room) -> int:
+def idle_milli(free: Free) -> int:
     """What of the card can still be given out as a fraction: the lesser of free compute and free memory."""
-    return min(room.share_milli, room.memory_mib * WHOLE_MILLI // room.card_mib)
+    return min(free.share_milli, free.memory_mib * WHOLE_MILLI // free.card_mib)
 
 
-class Gauge:
+class FragmentationModel:
     """One mix, prepared for counting. It never changes.
 
     ``levels``: what its GPU pods ask of a card. ``cpus``: what they ask of CPU, ascending. ``most``: on how
@@ -60,39 +60,42 @@ class Gauge:
     how many of these x has reached. ``cpu_per_card``: CPU that a card needs not to be stranded.
     """
 
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, typical_pods: TypicalPods) -> None:
         # what asks for more than any node has needs more than any node has, however much that is
-        wants = [(want._replace(cpu_milli=bounded(want.cpu_milli)), count) for want, count in mix.wants]
-        gpu = [(want, count) for want, count in wants if want.devices]
-        self.mix, self.pods = mix, mix.pods
-        self.levels = tuple(dict.fromkeys(_level(want) for want, _ in gpu))
-        self.constrained = any(want.models or want.exclude_models for want, _ in gpu)
-        self.cpus = sorted({want.cpu_milli for want, _ in gpu})
-        self.most = max((want.devices for want, _ in gpu), default=0)
+        counts = [
+            (typical._replace(cpu_milli=bounded(typical.cpu_milli)), count)
+            for typical, count in typical_pods.counts
+        ]
+        gpu = [(typical, count) for typical, count in counts if typical.devices]
+        self.typical_pods, self.pods = typical_pods, typical_pods.pods
+        self.levels = tuple(dict.fromkeys(_level(typical) for typical, _ in gpu))
+        self.constrained = any(typical.models or typical.exclude_models for typical, _ in gpu)
+        self.cpus = sorted({typical.cpu_milli for typical, _ in gpu})
+        self.most = max((typical.devices for typical, _ in gpu), default=0)
         self.weights = [self._weights(gpu, most) for most in (-1, *self.cpus)]
         self.steps = [ceil(self.pods * SOFTNESS_MILLI * log(k / (100 - k))) for k in range(1, 100)]
-        cpu = sum(want.cpu_milli * count for want, count in gpu)
-        cards_milli = sum(want.devices * _milli(want) * count for want, count in gpu)
+        cpu = sum(typical.cpu_milli * count for typical, count in gpu)
+        cards_milli = sum(typical.devices * _milli(typical) * count for typical, count in gpu)
         self.cpu_per_card = cpu * WHOLE_MILLI * THRIFT[0] // (max(1, cards_milli) * THRIFT[1])
         self.spot = lru_cache(maxsize=65_536)(self._spot)
 
     def sum_of(self, spots: Iterable[Spot]) -> Sum:
         """These free cards together."""
-        idle, cards, free = 0, [0] * len(self.levels), [0] * len(self.levels)
-        for room, model in spots:
-            its, fits = self.spot(room, model)
+        idle, cards, free_milli = 0, [0] * len(self.levels), [0] * len(self.levels)
+        for free, model in spots:
+            its, fits = self.spot(free, model)
             idle += its
             for at in fits:
                 cards[at] += 1
-                free[at] += its
-        return Sum(idle, tuple(cards), tuple(free))
+                free_milli[at] += its
+        return Sum(idle, tuple(cards), tuple(free_milli))
 
     def fragment(self, node: Sum, cpu_left: int) -> int:
         """``pods x milli-GPU`` that the pods of the mix could not use."""
         weights = self.weights[bisect_right(self.cpus, cpu_left)]
         usable = sum(
-            by_cards[min(cards, self.most)] * free
-            for by_cards, cards, free in zip(weights, node.cards, node.free, strict=True)
+            by_cards[min(cards, self.most)] * free_milli
+            for by_cards, cards, free_milli in zip(weights, node.cards, node.free_milli, strict=True)
         )
         return self.pods * node.idle - usable
 
@@ -117,41 +120,43 @@ class Gauge:
         """The model, or "" where no pod of the mix minds."""
         return model if self.constrained else ""
 
-    def _spot(self, room: Room, model: str) -> tuple[int, tuple[int, ...]]:
+    def _spot(self, free: Free, model: str) -> tuple[int, tuple[int, ...]]:
         """What is free there, and for which levels it suffices."""
-        card = Card("", 0, model, room.card_mib)
+        card = Card("", 0, model, free.card_mib)
         fits = (
             at
             for at, level in enumerate(self.levels)
-            if takes(level.ask, room) is not None and allowed(level.allowed, card)
+            if takes(level.ask, free) is not None and allowed(level.allowed, card)
         )
-        return idle_milli(room), tuple(fits)
+        return idle_milli(free), tuple(fits)
 
-    def _weights(self, gpu: Sequence[tuple[Want, int]], cpu_milli: int) -> list[list[int]]:
+    def _weights(self, gpu: Sequence[tuple[TypicalPod, int]], cpu_milli: int) -> list[list[int]]:
         rows = [[0] * (self.most + 1) for _ in self.levels]
-        for want, count in gpu:
-            if want.cpu_milli <= cpu_milli:
-                row = rows[self.levels.index(_level(want))]
-                for cards in range(want.devices, self.most + 1):
+        for typical, count in gpu:
+            if typical.cpu_milli <= cpu_milli:
+                row = rows[self.levels.index(_level(typical))]
+                for cards in range(typical.devices, self.most + 1):
                     row[cards] += count
         return rows
 
 
-def exchanged(gauge: Gauge, node: Sum, taken: Sequence[Spot], given: Sequence[Spot]) -> Sum:
+def exchanged(
+    fragmentation_model: FragmentationModel, node: Sum, taken: Sequence[Spot], given: Sequence[Spot]
+) -> Sum:
     """The node with these cards instead of those."""
-    less, more = gauge.sum_of(taken), gauge.sum_of(given)
+    less, more = fragmentation_model.sum_of(taken), fragmentation_model.sum_of(given)
     return Sum(
         node.idle - less.idle + more.idle,
         tuple(a - b + c for a, b, c in zip(node.cards, less.cards, more.cards, strict=True)),
-        tuple(a - b + c for a, b, c in zip(node.free, less.free, more.free, strict=True)),
+        tuple(a - b + c for a, b, c in zip(node.free_milli, less.free_milli, more.free_milli, strict=True)),
     )
 
 
-def _level(want: Want) -> Level:
-    asked = Ask(1, want.share_milli, want.memory_mib)
-    return Level(asked, GPURequest("", (), want.models, want.exclude_models))
+def _level(typical: TypicalPod) -> Level:
+    asked = Ask(1, typical.share_milli, typical.memory_mib)
+    return Level(asked, GPURequest("", (), typical.models, typical.exclude_models))
 
 
-def _milli(want: Want) -> int:
+def _milli(typical: TypicalPod) -> int:
     """What it holds of each card; of one that asks for memory alone that is not known: half of it."""
-    return want.share_milli or WHOLE_MILLI // 2
+    return typical.share_milli or WHOLE_MILLI // 2

@@ -3,44 +3,44 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_ext.scoring.policy import SPREAD, Around, BindingArgs, Policy, Score
-from scheduler_ext.snapshot.free import Room
+from scheduler_ext.scoring.policy import SPREAD, CardOrder, NodeContext, Policy, Score
+from scheduler_ext.snapshot.free import Free
 
-Figures = Mapping[str, int]
+LoadByCard = Mapping[str, int]
 """How busy each card has lately been, in thousandths, by UUID. A new object whenever anything changes."""
 
-Source = Callable[[], Figures | None]
+LoadSource = Callable[[], LoadByCard | None]
 """The figures of this moment; None while there are none."""
 
 UNMEASURED = 1000  # a card that nobody has measured is taken last
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LoadPerNode:
     """By these figures. Two are equal if the figures are one object."""
 
-    figures: "Kept"
+    figures: "CardLoads"
 
     @property
-    def together(self) -> None:
+    def batch(self) -> None:
         """Each node is weighed alone."""
         return None
 
-    def seen(self, around: Around, rooms: Sequence[Room]) -> tuple[int, ...]:
+    def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> tuple[int, ...]:
         """How busy each card in question is."""
-        return tuple(self.figures.of(uuid) for uuid in around.uuids())
+        return tuple(self.figures.of(uuid) for uuid in context.uuids())
 
-    def here(self, seen: Hashable, rooms: Sequence[Room]) -> Policy:
+    def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
         """The policy for a node that is seen so."""
-        if not isinstance(seen, tuple):
+        if not isinstance(context_key, tuple):
             raise TypeError("not what this policy has seen")
-        return replace(LOAD, order=_Here(seen).order, score=_Here(seen).score)
+        return replace(LOAD, order=_LoadOnNode(context_key).order, score=_LoadOnNode(context_key).score)
 
 
-class Kept:
+class CardLoads:
     """Figures that are told from others by being another object."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: LoadByCard) -> None:
         self.figures = figures
 
     def of(self, uuid: str) -> int:
@@ -49,14 +49,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _LoadOnNode:
     busy: tuple[int, ...]
 
-    def order(self, before: Room, after: Room, at: int) -> BindingArgs:
+    def order(self, before: Free, after: Free, at: int) -> CardOrder:
         """The least busy card, of equally busy ones the emptiest."""
         return (self.busy[at], *SPREAD.order(before, after, at))
 
-    def score(self, rooms: Sequence[Room], used: Sequence[int]) -> Score:
+    def score(self, free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
         """The least busy cards."""
         return -sum(self.busy[at] for at in used)
 
@@ -64,6 +64,6 @@ class _Here:
 LOAD = replace(SPREAD, name="load")
 
 
-def load(kept: Kept) -> Policy:
+def load(loads: CardLoads) -> Policy:
     """The policy by these figures."""
-    return replace(LOAD, weighing=Measured(kept))
+    return replace(LOAD, per_node=LoadPerNode(loads))

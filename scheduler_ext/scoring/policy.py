@@ -8,90 +8,96 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler_ext.snapshot.free import Room
+from scheduler_ext.snapshot.free import Free
 from timekeeper.core.values import Ask
 
 Score = int  # the greater the better
 NO_FIT: Score = -(2**62)  # in a row of scores: the pod does not fit
-BindingArgs = tuple[int, ...]  # the least first
+CardOrder = tuple[int, ...]  # the least first
 
 _FIRST = 1_000_000  # what is looked at first outweighs what is looked at then
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class NodeContext:
     """What of a node a policy may look at beside the rooms of the cards that a request may use.
 
-    ``models``: those of these cards, one alone where all have it. ``besides``: rooms and models of the other
-    cards. ``cpu_left``: in thousandths of a core. ``uuids``: gives those of the cards that may be used.
+    ``models``: those of these cards, one alone where all have it. ``other_cards``: rooms and models of the
+    other cards. ``cpu_left``: in thousandths of a core. ``uuids``: gives those of the cards that may be used.
     """
 
     models: tuple[str, ...]
-    besides: tuple[tuple[Room, str], ...]
+    other_cards: tuple[tuple[Free, str], ...]
     cpu_left: int
     uuids: Callable[[], tuple[str, ...]]
 
 
-class Weighing(Protocol):
+class PerNode(Protocol):
     """A policy that looks further than the rooms in question."""
 
-    def seen(self, around: Around, rooms: Sequence[Room]) -> Hashable:
+    def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> Hashable:
         """What of it makes a difference: nodes that are seen alike are answered alike."""
 
-    def here(self, seen: Hashable, rooms: Sequence[Room]) -> "Policy":
+    def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> "Policy":
         """The policy for a node that is seen so."""
 
     @property
-    def together(self) -> "Together | None":
+    def batch(self) -> "BatchScoring | None":
         """How many nodes are weighed at once, where that is faster."""
 
 
-class Together(Protocol):
-    """What `Weighing.here` gives, for many nodes."""
+class BatchScoring(Protocol):
+    """What `PerNode.for_node` gives, for many nodes."""
 
-    def many(
-        self, ask: Ask, rooms: Sequence[Sequence[Room]], models: Sequence[str], cpus_left: Sequence[int]
+    def score_batch(
+        self,
+        ask: Ask,
+        free_by_card: Sequence[Sequence[Free]],
+        models: Sequence[str],
+        cpus_left: Sequence[int],
     ) -> list[Score]:
         """The scores of nodes for a pod of one ask, -1 where it does not fit. Each node's cards are of one
         model."""
 
-    def beside(self, spots: Sequence[Sequence[tuple[Room, str]]], cpus_left: Sequence[int]) -> list[Score]:
+    def score_cpu_only(
+        self, spots: Sequence[Sequence[tuple[Free, str]]], cpus_left: Sequence[int]
+    ) -> list[Score]:
         """How good nodes with such free cards are for a pod that asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """``order``: the room before and after an ask, and the card's position -> what to sort by. ``score``: the
-    rooms of all cards after the placement, and which of them it uses. ``weighing``: what both are made by for
+    rooms of all cards after the placement, and which of them it uses. ``per_node``: what both are made by for
     each node, where they are not the same for all."""
 
     name: str
-    order: Callable[[Room, Room, int], BindingArgs]
-    score: Callable[[Sequence[Room], Sequence[int]], Score]
-    weighing: Weighing | None = None
+    order: Callable[[Free, Free, int], CardOrder]
+    score: Callable[[Sequence[Free], Sequence[int]], Score]
+    per_node: PerNode | None = None
 
 
-def _tightest(_before: Room, after: Room, _at: int) -> BindingArgs:
+def _tightest(_before: Free, after: Free, _at: int) -> CardOrder:
     return after.left_milli, after.card_mib
 
 
-def _fullest(rooms: Sequence[Room], used: Sequence[int]) -> Score:
+def _fullest(free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
     """Tightest on the cards used, then on the node as a whole."""
-    tightness = -sum(rooms[at].left_milli for at in used)
-    return tightness * _FIRST - sum(room.left_milli for room in rooms)
+    tightness = -sum(free_by_card[at].left_milli for at in used)
+    return tightness * _FIRST - sum(free.left_milli for free in free_by_card)
 
 
-def _emptiest(before: Room, _after: Room, _at: int) -> BindingArgs:
+def _emptiest(before: Free, _after: Free, _at: int) -> CardOrder:
     return -before.left_milli, -before.card_mib
 
 
-def _freest(rooms: Sequence[Room], _used: Sequence[int]) -> Score:
+def _freest(free_by_card: Sequence[Free], _used: Sequence[int]) -> Score:
     """The freest single card, then the freest node."""
-    left = [room.left_milli for room in rooms]
+    left = [free.left_milli for free in free_by_card]
     return max(left, default=0) * _FIRST + sum(left)
 
 
-def _all_alike(_rooms: Sequence[Room], _used: Sequence[int]) -> Score:
+def _all_alike(_rooms: Sequence[Free], _used: Sequence[int]) -> Score:
     return 0
 
 

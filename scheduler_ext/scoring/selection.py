@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.scoring.fragmentation import fragmentation
-from scheduler_ext.scoring.fragmentation_model import Gauge
-from scheduler_ext.scoring.load import Figures, Kept, Source, load
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.load import CardLoads, LoadByCard, LoadSource, load
 from scheduler_ext.scoring.policy import BUILT, Policy
-from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, differ_milli, learn
+from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPods, differ_milli, learn
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 CHANGED_MILLI = 50  # so much of the mix must be another for all answers to be worked out anew
@@ -21,8 +21,8 @@ def for_fits(policy: Policy) -> Policy:
     """By which to ask whether a pod fits, and no more: that is the same by every policy, but for searches
     that are given up. One that is made anew with each set of figures would have every node asked again for
     it; one that weighs many nodes at once answers both at the price of one."""
-    weighing = policy.weighing
-    return policy if weighing is None or weighing.together is not None else replace(policy, weighing=None)
+    per_node = policy.per_node
+    return policy if per_node is None or per_node.batch is not None else replace(policy, per_node=None)
 
 
 class Policies:
@@ -32,13 +32,13 @@ class Policies:
     def __init__(
         self,
         default: str,
-        standings: Callable[[], Standings],
-        measured: Source,
+        standings: Callable[[], NamespaceStandings],
+        measured: LoadSource,
         say: Callable[[str], None],
     ) -> None:
         self._default, self._standings, self._measured, self._say = default, standings, measured, say
-        self._mix, self._gauge = BUILT_IN, Gauge(BUILT_IN)
-        self._figures: Kept | None = None
+        self._mix, self._fragmentation_model = BUILT_IN, FragmentationModel(BUILT_IN)
+        self._figures: CardLoads | None = None
         self._said = False
 
     def __call__(self, pod: Pod) -> Policy:
@@ -46,7 +46,7 @@ class Policies:
         own = pod.request.policy if pod.request is not None else ""
         return self._by(own or self._of(pod.namespace), pod.cpu_milli)
 
-    def beside(self, namespace: str, cpu_milli: int) -> Policy:
+    def for_cpu_only(self, namespace: str, cpu_milli: int) -> Policy:
         """The policy by which a pod that asks for so much CPU and for no GPU is kept from stranding GPUs."""
         return self._by(self._of(namespace), cpu_milli)
 
@@ -63,28 +63,28 @@ class Policies:
         if word == "load" and not self._said:
             self._said = True
             self._say(NO_FIGURES)
-        return fragmentation(self._gauge, cpu_milli)
+        return fragmentation(self._fragmentation_model, cpu_milli)
 
     @property
-    def mix(self) -> Mix:
+    def typical_pods(self) -> TypicalPods:
         """What `fragmentation` takes typical pods to be."""
         return self._mix
 
     @property
-    def gauge(self) -> Gauge:
+    def fragmentation_model(self) -> FragmentationModel:
         """By which `fragmentation` counts what is of use to these."""
-        return self._gauge
+        return self._fragmentation_model
 
     def learn(self, snapshot: Snapshot) -> bool:
         """Take the mix of the pods known now, if it is really another than so far; True where it was."""
-        mix = learn(snapshot)
-        if differ_milli(mix, self._mix) < CHANGED_MILLI:
+        typical_pods = learn(snapshot)
+        if differ_milli(typical_pods, self._mix) < CHANGED_MILLI:
             return False
-        self._mix, self._gauge = mix, Gauge(mix)
+        self._mix, self._fragmentation_model = typical_pods, FragmentationModel(typical_pods)
         return True
 
-    def _kept(self, figures: Figures) -> Kept:
-        kept = self._figures
-        if kept is None or kept.figures is not figures:
-            kept = self._figures = Kept(figures)
-        return kept
+    def _kept(self, figures: LoadByCard) -> CardLoads:
+        loads = self._figures
+        if loads is None or loads.figures is not figures:
+            loads = self._figures = CardLoads(figures)
+        return loads

@@ -21,7 +21,7 @@ ENOUGH_PODS = 4_096  # of more, so many are looked at
 WAITING_PART = 20  # a namespace's waiting pods count as at most one for so many bound ones of all
 
 
-class Want(NamedTuple):
+class TypicalPod(NamedTuple):
     """The shape of a typical pod: CPU in thousandths of a core, and on each of ``devices`` cards a share in
     thousandths and memory in MiB (0: as much of it as of the share). No devices: it asks for no GPU."""
 
@@ -34,46 +34,46 @@ class Want(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class TypicalPods:
     """Typical pods with how many of each there are; the most frequent first."""
 
-    wants: tuple[tuple[Want, int], ...]
+    counts: tuple[tuple[TypicalPod, int], ...]
 
     @property
     def pods(self) -> int:
         """How many there are in all."""
-        return sum(count for _, count in self.wants)
+        return sum(count for _, count in self.counts)
 
 
-def mix_of(counts: Mapping[Want, int]) -> Mix:
+def typical_pods_of(counts: Mapping[TypicalPod, int]) -> TypicalPods:
     """The most frequent shapes, until they cover 95 % of the pods; of equally frequent ones the greater."""
     enough = sum(counts.values()) * COVERED_PERCENT
-    chosen: list[tuple[Want, int]] = []
+    chosen: list[tuple[TypicalPod, int]] = []
     covered = 0
-    for want, count in sorted(counts.items(), key=lambda each: (each[1], each[0]), reverse=True):
+    for typical, count in sorted(counts.items(), key=lambda each: (each[1], each[0]), reverse=True):
         if 100 * covered >= enough or len(chosen) == MOST_SHAPES:
             break
-        chosen.append((want, count))
+        chosen.append((typical, count))
         covered += count
-    return Mix(tuple(chosen))
+    return TypicalPods(tuple(chosen))
 
 
 # Before anything is known: mostly shares and single cards, as in the published traces (`docs/placement.md`),
 # each with about the CPU that comes to it on a usual node.
-BUILT_IN = Mix(
+BUILT_IN = TypicalPods(
     (
-        (Want(8_000, 1, WHOLE_MILLI), 40),
-        (Want(6_000, 1, 500), 30),
-        (Want(4_000, 1, 250), 30),
-        (Want(4_000), 14),
-        (Want(64_000, 8, WHOLE_MILLI), 4),
-        (Want(16_000, 2, WHOLE_MILLI), 2),
-        (Want(32_000, 4, WHOLE_MILLI), 2),
+        (TypicalPod(8_000, 1, WHOLE_MILLI), 40),
+        (TypicalPod(6_000, 1, 500), 30),
+        (TypicalPod(4_000, 1, 250), 30),
+        (TypicalPod(4_000), 14),
+        (TypicalPod(64_000, 8, WHOLE_MILLI), 4),
+        (TypicalPod(16_000, 2, WHOLE_MILLI), 2),
+        (TypicalPod(32_000, 4, WHOLE_MILLI), 2),
     )
 )
 
 
-def learn(snapshot: Snapshot) -> Mix:
+def learn(snapshot: Snapshot) -> TypicalPods:
     """The mix of the pods known now; the built-in one while there are too few GPU pods.
 
     Who is bound has been given what it asks for. Anybody may let any number of pods wait that fit nowhere, so
@@ -85,48 +85,52 @@ def learn(snapshot: Snapshot) -> Mix:
     """
     stride = 1 + len(snapshot.pods) // ENOUGH_PODS
     asking = islice((pod for pod in snapshot.pods.values() if not pod.terminal), 0, None, stride)
-    gpu: Counter[Want] = Counter()
-    waiting: dict[str, Counter[Want]] = {}
+    gpu: Counter[TypicalPod] = Counter()
+    waiting: dict[str, Counter[TypicalPod]] = {}
     for pod in asking:
         if pod.request is not None:
             counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
-            counts[want_of(pod.request, pod.cpu_milli)] += 1
+            counts[typical_pod_of(pod.request, pod.cpu_milli)] += 1
     most = gpu.total() // WAITING_PART
     for counts in waiting.values():
         gpu.update(_at_most(counts, most))
     if gpu.total() < FEWEST_PODS:
         return BUILT_IN
     with_cards = {node.name for node in snapshot.nodes.values() if node.cards}
-    beside = sum(other.node in with_cards for other in snapshot.others.values()) // stride
-    mix = mix_of(gpu)
-    return Mix((*mix.wants, (Want(0), min(beside, mix.pods)))) if beside else mix
+    beside = sum(other.node in with_cards for other in snapshot.non_gpu_pods.values()) // stride
+    typical_pods = typical_pods_of(gpu)
+    return (
+        TypicalPods((*typical_pods.counts, (TypicalPod(0), min(beside, typical_pods.pods))))
+        if beside
+        else typical_pods
+    )
 
 
-def _at_most(counts: Counter[Want], most: int) -> dict[Want, int]:
+def _at_most(counts: Counter[TypicalPod], most: int) -> dict[TypicalPod, int]:
     """The counts, made less in proportion where they are more than so many together."""
     total = counts.total()
     if total <= most:
         return counts
-    return {want: less for want, count in counts.items() if (less := count * most // total)}
+    return {typical: less for typical, count in counts.items() if (less := count * most // total)}
 
 
-def want_of(request: GPURequest, cpu_milli: int) -> Want:
+def typical_pod_of(request: GPURequest, cpu_milli: int) -> TypicalPod:
     """The pod as a typical one. Of several containers the one that asks for most stands for all."""
     most = max(
         (each.ask for each in request.asks),
         key=lambda ask: (ask.devices * ask.share_milli, ask.devices * ask.memory_mib),
     )
-    return Want(
+    return TypicalPod(
         cpu_milli, most.devices, most.share_milli, most.memory_mib, request.models, request.exclude_models
     )
 
 
-def differ_milli(one: Mix, other: Mix) -> int:
+def differ_milli(one: TypicalPods, other: TypicalPods) -> int:
     """How far two mixes are from each other: the thousandths of the pods that would have to be others."""
     mine, theirs = _shares(one), _shares(other)
-    keys: Iterable[Want] = {**mine, **theirs}
+    keys: Iterable[TypicalPod] = {**mine, **theirs}
     return sum(max(0, mine.get(key, 0) - theirs.get(key, 0)) for key in keys)
 
 
-def _shares(mix: Mix) -> dict[Want, int]:
-    return {want: count * 1000 // mix.pods for want, count in mix.wants}
+def _shares(typical_pods: TypicalPods) -> dict[TypicalPod, int]:
+    return {typical: count * 1000 // typical_pods.pods for typical, count in typical_pods.counts}

@@ -4,146 +4,143 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from scheduler_ext.model.node import Facts
+from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.model.reservation import Reservation
-from scheduler_ext.snapshot.free import Room, Shape, room_of, shape_of
+from scheduler_ext.snapshot.free import Free, FreeShape, free_of, shape_of
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
-Held = Literal["bound", "assumed", "vanished", "reserved"]
+AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A pod on a node's cards: what it takes of each, by UUID, and how sure that is.
-
-    ``assumed`` until the Binding is seen, and to be asked after from ``until_ms`` on; ``vanished`` until
-    ``until_ms``, when the kubelet has surely ended it (0: not known yet); ``reserved``: not there yet, and
-    its cards are held for it until then. ``fault``: a word of `facts.CLOSED`, or "". ``unnamed``: whole cards
-    that only the node's plugin could name. ``amounts`` and ``cpu_milli``: what kube-scheduler counts of it
-    now. ``listed``: it vanished, and the node's agent has told since that it is there; ``boot``: the node's,
-    as it vanished.
-    """
+class Allocation:
+    """The cards of a node that one pod holds."""
 
     uid: str
     full_name: str
     request: GPURequest | None
     placement: Placement | None
-    undecodable: bool
-    amounts: Amounts
-    cpu_milli: int
+    undecodable: bool  # the placement annotation cannot be read
+    amounts: Amounts  # what kube-scheduler now counts for the pod, by resource
+    cpu_milli: int  # likewise the CPU, in thousandths of a core
     grace_ms: int
-    held: Held
+    # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
+    # containers may still run. reserved: the pod still waits, and these cards are held for it
+    state: AllocationState
+    # assumed: when to ask the API server about the pod. orphaned: when the kubelet has ended it at the
+    # latest, 0 while unknown. reserved: when the reservation ends
     until_ms: int = 0
-    uses: tuple[tuple[str, CardAmount], ...] = ()
-    fault: str = ""
-    unnamed: int = 0
-    listed: bool = False
-    boot: str = ""
+    uses: tuple[tuple[str, CardAmount], ...] = ()  # what it takes of each card, by UUID
+    fault: str = ""  # why this pod closes the node: a key of `node.CLOSED`, or ""
+    unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
+    listed: bool = False  # orphaned, and the node agent has reported it since
+    boot: str = ""  # the node's boot ID when the pod was orphaned
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A node with its seats by pod UID (never changed), and what follows from them.
-
-    ``closed``: a word of `facts.CLOSED`, or "" where it may be used. ``rooms``: what is free on each card, in
-    the inventory's order; None for one that is not to be given out; ``shape``: those of the others.
-    ``left``: what kube-scheduler thinks is left; ``others_milli``: the CPU that pods without a seat take;
-    ``cpu_left``: what all together leave of it, in thousandths of a core. ``serves``: the dialect whose
-    requests any of its cards may be given to, "" where more must be looked at; ``model``: that of its cards,
-    "" where they differ.
-    ``facts`` is None for a node that only pods speak of.
-    """
+class NodeInfo:
+    """A node, the pods on its cards, and what follows from both. It never changes."""
 
     name: str
-    facts: Facts | None
-    seats: Mapping[str, Seat]
-    closed: str
-    rooms: tuple[Room | None, ...]
-    unnamed: int
-    left: tuple[tuple[str, int], ...]
-    others_milli: int
-    cpu_left: int
-    shape: Shape = field(compare=False)
-    serves: str = ""
-    model: str = ""
+    node_object: Node | None  # None: only pods name this node
+    allocations: Mapping[str, Allocation]  # by pod UID; never changed in place
+    closed: str  # why the node is closed for sharing: a key of `node.CLOSED`, or ""
+    free_by_card: tuple[Free | None, ...]  # in the inventory's order; None: the card is not to be given out
+    unnamed: int  # cards that pods hold and that only the device plugin could name
+    left: tuple[tuple[str, int], ...]  # what kube-scheduler counts as left, by resource
+    non_gpu_cpu_milli: int  # CPU requested by pods without an allocation, in thousandths of a core
+    cpu_left: int  # allocatable CPU less the requests of all pods, in thousandths of a core
+    shape: FreeShape = field(compare=False)  # of the cards that may be given out
+    serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
+    model: str = ""  # the model of all its cards, "" where they differ
 
     @property
     def cards(self) -> tuple[Card, ...]:
         """The inventory."""
-        return self.facts.cards if self.facts else ()
+        return self.node_object.cards if self.node_object else ()
 
 
-def node_of(name: str, facts: Facts | None, seats: Mapping[str, Seat], others_milli: int = 0) -> Node:
+def node_info_of(
+    name: str, node_object: Node | None, allocations: Mapping[str, Allocation], non_gpu_cpu_milli: int = 0
+) -> NodeInfo:
     """The node that follows from its facts, its seats, and the CPU that pods without a seat take."""
-    if facts is None:
-        return Node(name, None, seats, "", (), 0, (), others_milli, 0, shape_of(()))
-    uses = uses_of(seats)
+    if node_object is None:
+        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu_cpu_milli, 0, shape_of(()))
+    uses = uses_of(allocations)
     # of several faults always the same, whichever pod came first: a restart must tell no other reason
-    closed = facts.fault or min((seat.fault for seat in seats.values() if seat.fault), default="")
-    rooms = tuple(room_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in facts.cards)
-    healthy = tuple(sorted(room for room in rooms if room is not None))
-    models = {c.model for c, room in zip(facts.cards, rooms, strict=True) if room is not None}
-    return Node(
+    closed = node_object.fault or min(
+        (allocation.fault for allocation in allocations.values() if allocation.fault), default=""
+    )
+    free_by_card = tuple(
+        free_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in node_object.cards
+    )
+    healthy = tuple(sorted(free for free in free_by_card if free is not None))
+    models = {c.model for c, free in zip(node_object.cards, free_by_card, strict=True) if free is not None}
+    return NodeInfo(
         name=name,
-        facts=facts,
-        seats=seats,
+        node_object=node_object,
+        allocations=allocations,
         closed=closed,
-        rooms=rooms,
-        unnamed=sum(seat.unnamed for seat in seats.values()),
-        left=_left(facts, seats),
-        others_milli=others_milli,
-        cpu_left=facts.cpu_milli - others_milli - sum(seat.cpu_milli for seat in seats.values()),
+        free_by_card=free_by_card,
+        unnamed=sum(allocation.unnamed for allocation in allocations.values()),
+        left=_left(node_object, allocations),
+        non_gpu_cpu_milli=non_gpu_cpu_milli,
+        cpu_left=node_object.cpu_milli
+        - non_gpu_cpu_milli
+        - sum(allocation.cpu_milli for allocation in allocations.values()),
         shape=shape_of(healthy),
-        serves="" if closed or not healthy or facts.plugin_chooses else facts.family,
+        serves="" if closed or not healthy or node_object.plugin_chooses else node_object.family,
         model=next(iter(models)) if len(models) == 1 else "",
     )
 
 
-def with_facts(node: Node, facts: Facts | None) -> Node:
+def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     """The node with what its object says now; every seat is judged anew by the inventory."""
-    if node.facts == facts:
+    if node.node_object == node_object:
         return node
-    seats = {uid: judged(seat, facts) for uid, seat in node.seats.items()}
-    return node_of(node.name, facts, seats, node.others_milli)
+    allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
+    return node_info_of(node.name, node_object, allocations, node.non_gpu_cpu_milli)
 
 
-def with_seat(node: Node, seat: Seat) -> Node:
+def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
     """The node with this pod on it, in the place of an earlier seat of the same pod."""
-    seat = judged(seat, node.facts)
-    if node.seats.get(seat.uid) == seat:
+    allocation = judged(allocation, node.node_object)
+    if node.allocations.get(allocation.uid) == allocation:
         return node
-    return node_of(node.name, node.facts, {**node.seats, seat.uid: seat}, node.others_milli)
+    return node_info_of(
+        node.name, node.node_object, {**node.allocations, allocation.uid: allocation}, node.non_gpu_cpu_milli
+    )
 
 
-def without_seat(node: Node, uid: str) -> Node:
+def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
     """The node without this pod."""
-    if uid not in node.seats:
+    if uid not in node.allocations:
         return node
-    seats = {key: seat for key, seat in node.seats.items() if key != uid}
-    return node_of(node.name, node.facts, seats, node.others_milli)
+    allocations = {key: allocation for key, allocation in node.allocations.items() if key != uid}
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
 
 
-def without_seats(node: Node, uids: Collection[str]) -> Node:
+def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
     """The node without any of these pods."""
-    if not any(uid in node.seats for uid in uids):
+    if not any(uid in node.allocations for uid in uids):
         return node
-    seats = {uid: seat for uid, seat in node.seats.items() if uid not in uids}
-    return node_of(node.name, node.facts, seats, node.others_milli)
+    allocations = {uid: allocation for uid, allocation in node.allocations.items() if uid not in uids}
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
 
 
-def with_others(node: Node, more_milli: int) -> Node:
+def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:
     """The node with so much more CPU taken by pods without a seat; nothing else of it changes."""
-    others_milli = node.others_milli + more_milli
-    if node.facts is None:
-        return replace(node, others_milli=others_milli)
-    return replace(node, others_milli=others_milli, cpu_left=node.cpu_left - more_milli)
+    non_gpu_cpu_milli = node.non_gpu_cpu_milli + more_milli
+    if node.node_object is None:
+        return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli)
+    return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli, cpu_left=node.cpu_left - more_milli)
 
 
-def seat_of(pod: Pod, placement: Placement | None, held: Held) -> Seat:
+def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
     """The seat of a pod by a placement, not yet judged by any inventory."""
-    return Seat(
+    return Allocation(
         uid=pod.uid,
         full_name=pod.full_name,
         request=pod.request,
@@ -152,113 +149,121 @@ def seat_of(pod: Pod, placement: Placement | None, held: Held) -> Seat:
         amounts=() if pod.terminal else pod.amounts,
         cpu_milli=0 if pod.terminal else pod.cpu_milli,
         grace_ms=pod.grace_ms,
-        held=held,
+        state=state,
     )
 
 
-def judged(seat: Seat, facts: Facts | None) -> Seat:
+def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     """The seat with what it takes of this inventory: believed only where spec and inventory bear it out, else
     its fault closes the node."""
-    seat = replace(seat, uses=(), fault="", unnamed=0)
-    if facts is None or not facts.cards:
-        return seat
-    if is_nameless(seat):
-        return _by_agent(seat, facts, 0)
-    if seat.placement is None:
-        return _without_placement(seat, facts)
-    if seat.request is None or mismatch(seat.request, seat.placement, facts.cards):
-        return seat if seat.held == "reserved" else replace(seat, fault="placement")
-    if facts.plugin_chooses:
-        return _by_agent(seat, facts, _cards_asked(seat.request))
-    return replace(seat, uses=tuple(amounts_by_card(seat.request, seat.placement).items()))
+    allocation = replace(allocation, uses=(), fault="", unnamed=0)
+    if node_object is None or not node_object.cards:
+        return allocation
+    if is_unknown_orphan(allocation):
+        return _by_agent(allocation, node_object, 0)
+    if allocation.placement is None:
+        return _without_placement(allocation, node_object)
+    if allocation.request is None or mismatch(allocation.request, allocation.placement, node_object.cards):
+        return allocation if allocation.state == "reserved" else replace(allocation, fault="placement")
+    if node_object.plugin_chooses:
+        return _by_agent(allocation, node_object, _cards_asked(allocation.request))
+    return replace(allocation, uses=tuple(amounts_by_card(allocation.request, allocation.placement).items()))
 
 
-def reserved(pod: Pod, reservation: Reservation) -> Seat:
+def reserved(pod: Pod, reservation: Reservation) -> Allocation:
     """The seat of a pod for which cards are held; kube-scheduler counts nothing of it there."""
-    seat = seat_of(pod, reservation.placement, "reserved")
-    return replace(seat, until_ms=reservation.until_ms, undecodable=False, amounts=(), cpu_milli=0)
+    allocation = allocation_of(pod, reservation.placement, "reserved")
+    return replace(allocation, until_ms=reservation.until_ms, undecodable=False, amounts=(), cpu_milli=0)
 
 
-def unreserved(node: Node) -> Node:
+def unreserved(node: NodeInfo) -> NodeInfo:
     """The node as it is but for what is held for pods that are not there yet; itself where nothing is."""
-    seats = {uid: seat for uid, seat in node.seats.items() if seat.held != "reserved"}
-    return node if len(seats) == len(node.seats) else node_of(node.name, node.facts, seats, node.others_milli)
+    allocations = {
+        uid: allocation for uid, allocation in node.allocations.items() if allocation.state != "reserved"
+    }
+    return (
+        node
+        if len(allocations) == len(node.allocations)
+        else node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+    )
 
 
-def vanished(seat: Seat, until_ms: int, boot: str) -> Seat:
+def orphaned(allocation: Allocation, until_ms: int, boot: str) -> Allocation:
     """The seat of a pod whose object went while it held its cards, in this boot of the node; kube-scheduler
     no longer counts it."""
-    return replace(seat, held="vanished", until_ms=until_ms, amounts=(), cpu_milli=0, boot=boot)
+    return replace(allocation, state="orphaned", until_ms=until_ms, amounts=(), cpu_milli=0, boot=boot)
 
 
-def nameless(uid: str, boot: str) -> Seat:
+def unknown_orphan(uid: str, boot: str) -> Allocation:
     """The seat of a pod that nobody has told us of but the node's agent."""
     full_name = f"?/{uid}"
-    return Seat(uid, full_name, None, None, False, (), 0, 0, "vanished", listed=True, boot=boot)
+    return Allocation(uid, full_name, None, None, False, (), 0, 0, "orphaned", listed=True, boot=boot)
 
 
-def is_nameless(seat: Seat) -> bool:
+def is_unknown_orphan(allocation: Allocation) -> bool:
     """True for the seat of a pod of which nothing is known but that it is there."""
-    return seat.held == "vanished" and seat.full_name.startswith("?/")
+    return allocation.state == "orphaned" and allocation.full_name.startswith("?/")
 
 
-def uses_of(seats: Mapping[str, Seat]) -> dict[str, CardAmount]:
+def uses_of(allocations: Mapping[str, Allocation]) -> dict[str, CardAmount]:
     """What is taken of each card, by UUID."""
     total: dict[str, CardAmount] = {}
-    for seat in seats.values():
-        for uuid, use in seat.uses:
+    for allocation in allocations.values():
+        for uuid, use in allocation.uses:
             total[uuid] = total[uuid] + use if uuid in total else use
     return total
 
 
-def is_roomier(new: Node, old: Node | None) -> bool:
+def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
     """True where a request may fit now that did not before; cards that free under a reservation are room for
     the pod that they are held for."""
     if new.closed or not new.cards:
         return False
-    if old is None or old.closed or old.facts is None or new.facts is None:
+    if old is None or old.closed or old.node_object is None or new.node_object is None:
         return True
-    if (new.facts.cards, new.facts.family) != (old.facts.cards, old.facts.family):
+    if (new.node_object.cards, new.node_object.family) != (old.node_object.cards, old.node_object.family):
         return True
     return _has_more(new, old) or _has_more(unreserved(new), unreserved(old))
 
 
-def is_short(node: Node, amounts: Amounts) -> bool:
+def is_short(node: NodeInfo, amounts: Amounts) -> bool:
     """True where kube-scheduler's own sums are short too, though not for good: a node it would not have
     offered, and where its own preemption can make room. For every other want of room it would find nobody to
     preempt, and try again at once, for ever."""
-    if node.facts is None:
+    if node.node_object is None:
         return False
-    allocatable, left = dict(node.facts.allocatable), dict(node.left)
+    allocatable, left = dict(node.node_object.allocatable), dict(node.left)
     over = [resource for resource, amount in amounts if amount > left.get(resource, 0)]
     return bool(over) and all(amount <= allocatable.get(resource, 0) for resource, amount in amounts)
 
 
-def _has_more(new: Node, old: Node) -> bool:
-    if new.facts is not None and new.facts.plugin_chooses:
+def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
+    if new.node_object is not None and new.node_object.plugin_chooses:
         return _whole_left(new) > _whole_left(old)
     return new.unnamed < old.unnamed or any(
         mine.share_milli > was.share_milli or mine.memory_mib > was.memory_mib
-        for mine, was in zip(new.rooms, old.rooms, strict=True)
+        for mine, was in zip(new.free_by_card, old.free_by_card, strict=True)
         if mine is not None and was is not None
     )
 
 
-def _whole_left(node: Node) -> int:
+def _whole_left(node: NodeInfo) -> int:
     """Cards that nobody is on, where no more is known of some pods than how many they have."""
-    return sum(room.untouched for room in node.rooms if room is not None) - node.unnamed
+    return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
 
 
-def _by_agent(seat: Seat, facts: Facts, count: int) -> Seat:
+def _by_agent(allocation: Allocation, node_object: Node, count: int) -> Allocation:
     """The seat on the cards that the node's agent knows it to have, each of them as a whole; on so many of
     which nobody knows which they are where the agent does not name them. A pod of which not even the number
     is known closes the node."""
-    told = facts.present.pods.get(seat.uid, ()) if facts.present is not None else ()
-    there = {card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in facts.cards if card.uuid in told}
+    told = node_object.present.pods.get(allocation.uid, ()) if node_object.present is not None else ()
+    there = {
+        card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in node_object.cards if card.uuid in told
+    }
     named = bool(told) and len(there) == len(set(told))
     if named:
-        return replace(seat, uses=tuple(there.items()))
-    return replace(seat, unnamed=count) if count else replace(seat, fault="lingering")
+        return replace(allocation, uses=tuple(there.items()))
+    return replace(allocation, unnamed=count) if count else replace(allocation, fault="lingering")
 
 
 def _cards_asked(request: GPURequest) -> int:
@@ -267,18 +272,22 @@ def _cards_asked(request: GPURequest) -> int:
     return max(together, max((each.ask.devices for each in request.asks if each.init), default=0))
 
 
-def _without_placement(seat: Seat, facts: Facts) -> Seat:
+def _without_placement(allocation: Allocation, node_object: Node) -> Allocation:
     """Bound by others. Where the node's plugin picks the cards, it holds as many as it asks, whichever."""
-    if seat.undecodable:
-        return replace(seat, fault="placement")
-    if seat.request is None or seat.request.dialect != facts.family or not facts.plugin_chooses:
-        return replace(seat, fault="unplaced")
-    return _by_agent(seat, facts, _cards_asked(seat.request))
+    if allocation.undecodable:
+        return replace(allocation, fault="placement")
+    if (
+        allocation.request is None
+        or allocation.request.dialect != node_object.family
+        or not node_object.plugin_chooses
+    ):
+        return replace(allocation, fault="unplaced")
+    return _by_agent(allocation, node_object, _cards_asked(allocation.request))
 
 
-def _left(facts: Facts, seats: Mapping[str, Seat]) -> tuple[tuple[str, int], ...]:
+def _left(node_object: Node, allocations: Mapping[str, Allocation]) -> tuple[tuple[str, int], ...]:
     taken: dict[str, int] = {}
-    for seat in seats.values():
-        for resource, amount in seat.amounts:
+    for allocation in allocations.values():
+        for resource, amount in allocation.amounts:
             taken[resource] = taken.get(resource, 0) + amount
-    return tuple((resource, most - taken.get(resource, 0)) for resource, most in facts.allocatable)
+    return tuple((resource, most - taken.get(resource, 0)) for resource, most in node_object.allocatable)

@@ -7,23 +7,23 @@ the old one, so a reader keeps the one it began with, and to undo is to go on wi
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduler_ext.model.node import Facts
-from scheduler_ext.model.pod import MOST_GRACE_MS, Other, Pod
+from scheduler_ext.model.node import Node
+from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import orphans as lingering
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
-    Node,
-    Seat,
-    is_nameless,
-    nameless,
-    node_of,
+    Allocation,
+    NodeInfo,
+    allocation_of,
+    is_unknown_orphan,
+    node_info_of,
+    orphaned,
     reserved,
-    seat_of,
-    vanished,
-    with_facts,
-    with_others,
-    with_seat,
-    without_seat,
+    unknown_orphan,
+    with_allocation,
+    with_node_object,
+    with_non_gpu_cpu,
+    without_pod,
 )
 from timekeeper.core.values import Placement
 
@@ -32,60 +32,60 @@ ENDED_MS = 60_000  # so long after its end a pod may come to be listed that was 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``pods``: every GPU pod whose object exists, by UID. ``others``: the pods that ask for no GPU and
-    take CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``seated``: on
-    which node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of
+    """``pods``: every GPU pod whose object exists, by UID. ``non_gpu_pods``: the pods that ask for no GPU and
+    take CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``allocated_on``:
+    on which node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of
     vanished pods. ``ended``: pods that ended and whose objects are gone, with their node and how long to
     remember that: its agent may list them a little longer, or, where it is gone itself, for ever.
     ``whole``: the pods have been listed, so that one that is listed by an agent and has no object has
     lost it."""
 
     pods: Map[Pod] = field(default_factory=Map)
-    others: Map[Other] = field(default_factory=Map)
-    nodes: Map[Node] = field(default_factory=Map)
-    seated: Map[str] = field(default_factory=Map)
+    non_gpu_pods: Map[NonGPUPod] = field(default_factory=Map)
+    nodes: Map[NodeInfo] = field(default_factory=Map)
+    allocated_on: Map[str] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
     whole: bool = field(default=False, compare=False)
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> NodeInfo:
         """The node of this name; a bare one where nothing is known of it."""
-        return self.nodes.get(name) or node_of(name, None, {})
+        return self.nodes.get(name) or node_info_of(name, None, {})
 
-    def seat(self, uid: str) -> Seat | None:
+    def allocation(self, uid: str) -> Allocation | None:
         """The pod's seat, wherever it is."""
-        name = self.seated.get(uid)
-        return self.node(name).seats.get(uid) if name is not None else None
+        name = self.allocated_on.get(uid)
+        return self.node(name).allocations.get(uid) if name is not None else None
 
 
 EMPTY = Snapshot()
 
 
-def pod_seen(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
+def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     """The pod is now as given. One that is not bound keeps the seat that was assumed for it: only a refusal,
     its binding elsewhere or its end takes that away; without such a seat it has the one that is reserved for
     it by ``now_ms``."""
     if snapshot.pods.get(pod.uid) == pod:
         return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
-    seat = snapshot.seat(pod.uid)
+    allocation = snapshot.allocation(pod.uid)
     if not pod.node:
-        if seat is not None and is_nameless(seat):
-            snapshot = unseat(snapshot, pod.uid)  # it has an object after all
+        if allocation is not None and is_unknown_orphan(allocation):
+            snapshot = release(snapshot, pod.uid)  # it has an object after all
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
-        return unseat(snapshot, pod.uid)
-    return _seated(snapshot, pod.node, seat_of(pod, pod.placement, "bound"))
+        return release(snapshot, pod.uid)
+    return _seated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
 
 
-def pod_gone(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
     """The pod's object is gone, and was last as given. Where it held cards, it goes on doing so for its grace
     period, for so long the kubelet may go on running it, or as its node's agent tells (`lingering`)."""
-    snapshot = pod_seen(snapshot, pod)
+    snapshot = pod_updated(snapshot, pod)
     snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
     if pod.holding:
-        return vanish(snapshot, pod.uid, now_ms)
-    return _ended(unseat(snapshot, pod.uid), pod, now_ms)
+        return orphan(snapshot, pod.uid, now_ms)
+    return _ended(release(snapshot, pod.uid), pod, now_ms)
 
 
 def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapshot:
@@ -93,106 +93,112 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
     there = {pod.uid: pod for pod in pods}
     for gone in [pod for pod in snapshot.pods.values() if pod.uid not in there]:
         if gone.node:
-            snapshot = pod_gone(snapshot, gone, now_ms)
+            snapshot = pod_deleted(snapshot, gone, now_ms)
         else:
             snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
     for pod in there.values():
-        snapshot = pod_seen(snapshot, pod, now_ms)
+        snapshot = pod_updated(snapshot, pod, now_ms)
     snapshot = replace(snapshot, whole=True)
     for node in snapshot.nodes.values():
         snapshot = _by_agent(snapshot, node.name)
     return snapshot
 
 
-def other_seen(snapshot: Snapshot, other: Other) -> Snapshot:
+def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     """The pod, which asks for no GPU, is now as given."""
-    known = snapshot.others.get(other.uid)
+    known = snapshot.non_gpu_pods.get(other.uid)
     if known == other:
         return snapshot
     if known is not None:
         snapshot = _less_cpu(snapshot, known)
     if other.cpu_milli == 0:
         return snapshot
-    snapshot = replace(snapshot, others=snapshot.others.set(other.uid, other))
-    return _with_node(snapshot, with_others(snapshot.node(other.node), other.cpu_milli))
+    snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.set(other.uid, other))
+    return _with_node(snapshot, with_non_gpu_cpu(snapshot.node(other.node), other.cpu_milli))
 
 
-def other_gone(snapshot: Snapshot, uid: str) -> Snapshot:
+def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
     """The pod, which asked for no GPU, takes nothing any more."""
-    known = snapshot.others.get(uid)
+    known = snapshot.non_gpu_pods.get(uid)
     return snapshot if known is None else _less_cpu(snapshot, known)
 
 
-def others_listed(snapshot: Snapshot, others: Iterable[Other]) -> Snapshot:
+def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
     """These pods without a request for GPUs exist, and no others."""
     there = {other.uid: other for other in others}
-    for uid in [uid for uid, _ in snapshot.others.items() if uid not in there]:
-        snapshot = other_gone(snapshot, uid)
+    for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
+        snapshot = non_gpu_pod_deleted(snapshot, uid)
     for other in there.values():
-        snapshot = other_seen(snapshot, other)
+        snapshot = non_gpu_pod_updated(snapshot, other)
     return snapshot
 
 
-def node_seen(snapshot: Snapshot, facts: Facts) -> Snapshot:
+def node_updated(snapshot: Snapshot, node_object: Node) -> Snapshot:
     """The node is now as given."""
-    return _by_agent(_with_node(snapshot, with_facts(snapshot.node(facts.name), facts)), facts.name)
+    return _by_agent(
+        _with_node(snapshot, with_node_object(snapshot.node(node_object.name), node_object)), node_object.name
+    )
 
 
-def node_gone(snapshot: Snapshot, name: str) -> Snapshot:
+def node_deleted(snapshot: Snapshot, name: str) -> Snapshot:
     """The node's object is gone; pods that are bound to it stay on record."""
-    return _by_agent(_with_node(snapshot, with_facts(snapshot.node(name), None)), name)
+    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), None)), name)
 
 
-def nodes_listed(snapshot: Snapshot, nodes: Iterable[Facts]) -> Snapshot:
+def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node]) -> Snapshot:
     """These nodes exist, and no others."""
-    there = {facts.name: facts for facts in nodes}
-    for gone in [node.name for node in snapshot.nodes.values() if node.facts and node.name not in there]:
-        snapshot = node_gone(snapshot, gone)
-    for facts in there.values():
-        snapshot = node_seen(snapshot, facts)
+    there = {node_object.name: node_object for node_object in nodes}
+    for gone in [
+        node.name for node in snapshot.nodes.values() if node.node_object and node.name not in there
+    ]:
+        snapshot = node_deleted(snapshot, gone)
+    for node_object in there.values():
+        snapshot = node_updated(snapshot, node_object)
     return snapshot
 
 
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
     """The pod is about to be bound there: its cards are taken from now on, and from ``ask_at_ms`` on it is to
     be asked after."""
-    return _seated(snapshot, node, replace(seat_of(pod, placement, "assumed"), until_ms=ask_at_ms))
+    return _seated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
 
 
 def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
     """The assumed pod is to be asked after from then on."""
-    seat = snapshot.seat(uid)
-    if seat is None or seat.held != "assumed":
+    allocation = snapshot.allocation(uid)
+    if allocation is None or allocation.state != "assumed":
         return snapshot
-    return _seated(snapshot, snapshot.seated.get(uid) or "", replace(seat, until_ms=at_ms))
+    return _seated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
 
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
     """The pod was definitely not bound: what was assumed for it is free, and what its object reserves for it
     by ``now_ms`` is held again. A seat that is more than assumed stays."""
-    seat, pod = snapshot.seat(uid), snapshot.pods.get(uid)
-    if seat is None or seat.held != "assumed":
+    allocation, pod = snapshot.allocation(uid), snapshot.pods.get(uid)
+    if allocation is None or allocation.state != "assumed":
         return snapshot
-    snapshot = unseat(snapshot, uid)
+    snapshot = release(snapshot, uid)
     return snapshot if pod is None or pod.node else _reserved(snapshot, pod, now_ms)
 
 
 def unreserve(snapshot: Snapshot, uid: str) -> Snapshot:
     """Nothing is held for the pod any more. A seat that is more than reserved stays."""
-    seat = snapshot.seat(uid)
-    return unseat(snapshot, uid) if seat is not None and seat.held == "reserved" else snapshot
+    allocation = snapshot.allocation(uid)
+    return release(snapshot, uid) if allocation is not None and allocation.state == "reserved" else snapshot
 
 
-def vanish(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
+def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
     """The pod's object is gone, and nothing tells that its containers have ended."""
-    seat = snapshot.seat(uid)
-    if seat is None or seat.held == "vanished":
+    allocation = snapshot.allocation(uid)
+    if allocation is None or allocation.state == "orphaned":
         return snapshot
-    if seat.held == "reserved":
-        return unseat(snapshot, uid)
-    name = snapshot.seated.get(uid) or ""
-    facts = snapshot.node(name).facts
-    gone = vanished(seat, now_ms + seat.grace_ms, facts.boot if facts is not None else "")
+    if allocation.state == "reserved":
+        return release(snapshot, uid)
+    name = snapshot.allocated_on.get(uid) or ""
+    node_object = snapshot.node(name).node_object
+    gone = orphaned(
+        allocation, now_ms + allocation.grace_ms, node_object.boot if node_object is not None else ""
+    )
     return _followed(_seated(snapshot, name, gone), name, uid)
 
 
@@ -201,15 +207,15 @@ def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) 
     lists; those that nobody but an agent tells of do so ``most_grace_ms`` after they were first seen here;
     reservations end; and what ended long ago is forgotten."""
     for uid in snapshot.unsure:
-        seat = snapshot.seat(uid)
-        if seat is None or seat.held == "assumed":
+        allocation = snapshot.allocation(uid)
+        if allocation is None or allocation.state == "assumed":
             continue
-        name, dated = snapshot.seated.get(uid) or "", lingering.dated(seat, now_ms, most_grace_ms)
+        name, dated = snapshot.allocated_on.get(uid) or "", lingering.dated(allocation, now_ms, most_grace_ms)
         if not lingering.lasts(dated, now_ms):
-            snapshot = unseat(snapshot, uid)
-            if is_nameless(seat):
+            snapshot = release(snapshot, uid)
+            if is_unknown_orphan(allocation):
                 snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
-        elif dated is not seat:
+        elif dated is not allocation:
             snapshot = _seated(snapshot, name, dated)
     for uid, (name, until_ms) in snapshot.ended.items():
         if until_ms <= now_ms and uid not in lingering.listed(snapshot.node(name)):
@@ -217,68 +223,74 @@ def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) 
     return snapshot
 
 
-def unseat(snapshot: Snapshot, uid: str) -> Snapshot:
+def release(snapshot: Snapshot, uid: str) -> Snapshot:
     """The pod holds no card any more."""
-    name = snapshot.seated.get(uid)
+    name = snapshot.allocated_on.get(uid)
     if name is None:
         return snapshot
-    snapshot = replace(snapshot, seated=snapshot.seated.without(uid), unsure=snapshot.unsure - {uid})
-    return _with_node(snapshot, without_seat(snapshot.node(name), uid))
+    snapshot = replace(
+        snapshot, allocated_on=snapshot.allocated_on.without(uid), unsure=snapshot.unsure - {uid}
+    )
+    return _with_node(snapshot, without_pod(snapshot.node(name), uid))
 
 
 def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
     """What the node's agent tells of vanished pods, and of pods that nobody else has told of."""
-    for seat in [seat for seat in snapshot.node(name).seats.values() if seat.held == "vanished"]:
-        snapshot = _followed(snapshot, name, seat.uid)
+    for allocation in [
+        allocation
+        for allocation in snapshot.node(name).allocations.values()
+        if allocation.state == "orphaned"
+    ]:
+        snapshot = _followed(snapshot, name, allocation.uid)
     if not snapshot.whole:
         return snapshot
     node = snapshot.node(name)
     for uid in lingering.listed(node):
-        if uid not in snapshot.seated and uid not in snapshot.pods and uid not in snapshot.ended:
-            boot = node.facts.boot if node.facts is not None else ""
-            snapshot = _seated(snapshot, name, nameless(uid, boot))
+        if uid not in snapshot.allocated_on and uid not in snapshot.pods and uid not in snapshot.ended:
+            boot = node.node_object.boot if node.node_object is not None else ""
+            snapshot = _seated(snapshot, name, unknown_orphan(uid, boot))
     return snapshot
 
 
 def _followed(snapshot: Snapshot, name: str, uid: str) -> Snapshot:
     node = snapshot.node(name)
-    seat = lingering.followed(node.seats[uid], node.facts)
-    return unseat(snapshot, uid) if seat is None else _seated(snapshot, name, seat)
+    allocation = lingering.followed(node.allocations[uid], node.node_object)
+    return release(snapshot, uid) if allocation is None else _seated(snapshot, name, allocation)
 
 
 def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
-    facts = snapshot.node(pod.node).facts if pod.node else None
-    if facts is None or facts.present is None:
+    node_object = snapshot.node(pod.node).node_object if pod.node else None
+    if node_object is None or node_object.present is None:
         return snapshot  # nobody lists it
     return replace(snapshot, ended=snapshot.ended.set(pod.uid, (pod.node, now_ms + ENDED_MS)))
 
 
 def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
-    seat = snapshot.seat(pod.uid)
-    if seat is not None and seat.held != "reserved":
+    allocation = snapshot.allocation(pod.uid)
+    if allocation is not None and allocation.state != "reserved":
         return snapshot
     if pod.reserved is None or not pod.reserved.lasts(now_ms):
         return unreserve(snapshot, pod.uid)
     return _seated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
 
 
-def _seated(snapshot: Snapshot, name: str, seat: Seat) -> Snapshot:
-    if snapshot.seated.get(seat.uid) not in (None, name):
-        snapshot = unseat(snapshot, seat.uid)
-    sure = seat.held == "bound"
-    unsure = snapshot.unsure - {seat.uid} if sure else snapshot.unsure | {seat.uid}
-    snapshot = replace(snapshot, seated=snapshot.seated.set(seat.uid, name), unsure=unsure)
-    return _with_node(snapshot, with_seat(snapshot.node(name), seat))
+def _seated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
+    if snapshot.allocated_on.get(allocation.uid) not in (None, name):
+        snapshot = release(snapshot, allocation.uid)
+    sure = allocation.state == "bound"
+    unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
+    snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
+    return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))
 
 
-def _less_cpu(snapshot: Snapshot, other: Other) -> Snapshot:
-    snapshot = replace(snapshot, others=snapshot.others.without(other.uid))
-    return _with_node(snapshot, with_others(snapshot.node(other.node), -other.cpu_milli))
+def _less_cpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
+    snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.without(other.uid))
+    return _with_node(snapshot, with_non_gpu_cpu(snapshot.node(other.node), -other.cpu_milli))
 
 
-def _with_node(snapshot: Snapshot, node: Node) -> Snapshot:
+def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
     if snapshot.nodes.get(node.name) is node:
         return snapshot
-    if node.facts is None and not node.seats and not node.others_milli:
+    if node.node_object is None and not node.allocations and not node.non_gpu_cpu_milli:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))

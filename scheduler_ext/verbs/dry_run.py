@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.model.node import read_node
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, node_of, without_seat
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey
 from scheduler_ext.verbs.protocol import ExtenderArgs
@@ -40,15 +40,15 @@ class DryRun:
 
 def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) -> DryRun:
     """What these nodes answer to the pod with this UID, which does not stand in its own way."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, NodeInfo] = {}
     assumed: dict[str, str] = {}
     for name in asked.names:
         known = snapshot.nodes.get(name)
-        if known is not None and known.facts is not None:
-            nodes[name] = without_seat(known, uid)
+        if known is not None and known.node_object is not None:
+            nodes[name] = without_pod(known, uid)
         elif asked.nodes is not None:
             template, sentence = _complete(asked.nodes[name])
-            nodes[name] = node_of(name, read_node(template), {})
+            nodes[name] = node_info_of(name, read_node(template), {})
             if sentence:
                 assumed[name] = sentence
     return DryRun(FitCache().sort(about, Map(nodes), asked.names), assumed)

@@ -18,7 +18,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, seat_of, with_seat
+from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 LASTS_S = 2.0  # kube-scheduler waits as long for an answer
@@ -41,7 +41,7 @@ class ExpectedBinds:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._by_uid: OrderedDict[str, _ExpectedBind] = OrderedDict()
-        self._filled: dict[str, tuple[Node, tuple[_ExpectedBind, ...], Node]] = {}
+        self._filled: dict[str, tuple[NodeInfo, tuple[_ExpectedBind, ...], NodeInfo]] = {}
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
         """The pod was told that this node is the best."""
@@ -56,7 +56,7 @@ class ExpectedBinds:
         with self._lock:
             self._by_uid.pop(uid, None)
 
-    def over(self, snapshot: Snapshot, uid: str) -> Map[Node]:
+    def over(self, snapshot: Snapshot, uid: str) -> Map[NodeInfo]:
         """The snapshot's nodes as they will be once the others than the pod of this UID are bound."""
         with self._lock:
             by_node = self._live(snapshot, uid)
@@ -80,7 +80,7 @@ class ExpectedBinds:
                 by_node.setdefault(each.node, []).append(each)
         return {name: intents[:MOST_OF_A_NODE] for name, intents in by_node.items()}
 
-    def _fill(self, node: Node, intents: tuple[_ExpectedBind, ...]) -> Node:
+    def _fill(self, node: NodeInfo, intents: tuple[_ExpectedBind, ...]) -> NodeInfo:
         known = self._filled.get(node.name)
         full, begun = node, 0
         if known is not None and known[0] is node and known[1] == intents[: len(known[1])]:
@@ -93,12 +93,12 @@ class ExpectedBinds:
 
 def _settled(uid: str, snapshot: Snapshot) -> bool:
     """It has a seat by now, or is gone."""
-    return uid in snapshot.seated or uid not in snapshot.pods
+    return uid in snapshot.allocated_on or uid not in snapshot.pods
 
 
-def _with(node: Node, intent: _ExpectedBind) -> Node:
+def _with(node: NodeInfo, intent: _ExpectedBind) -> NodeInfo:
     request = intent.pod.request
     placement = None if request is None else fit(request, node, intent.policy)
     if placement is None or isinstance(placement, Refusal):
         return node
-    return with_seat(node, seat_of(intent.pod, placement, "assumed"))
+    return with_allocation(node, allocation_of(intent.pod, placement, "assumed"))

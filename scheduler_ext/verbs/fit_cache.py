@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.card_sets import MOST_STEPS, Steps
-from scheduler_ext.fit.fit import around_for, is_picky, layout_in, score_of, shape_for, spots_of
+from scheduler_ext.fit.fit import context_for, is_picky, layout_in, score_of, shape_for, spots_of
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Amounts
-from scheduler_ext.scoring.policy import NO_FIT, Policy, Score, Together
-from scheduler_ext.snapshot.free import Shape
+from scheduler_ext.scoring.policy import NO_FIT, BatchScoring, Policy, Score
+from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, is_short
+from scheduler_ext.snapshot.node_info import NodeInfo, is_short
 from timekeeper.core.values import GPURequest
 
 MOST_QUESTIONS = 512
@@ -73,7 +73,7 @@ class FitCache:
         self._known: dict[Hashable, Score | Refusal] = {}
         self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
-    def sort(self, asked: FitKey, nodes: Map[Node], names: Sequence[str]) -> FilterResult:
+    def sort(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> FilterResult:
         """What each of these nodes answers."""
         with self._lock:
             board, rows = self._column(asked, nodes), self._rows_of(names)
@@ -81,7 +81,7 @@ class FitCache:
             self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
             return found
 
-    def scores(self, asked: FitKey, nodes: Map[Node], names: Sequence[str]) -> NDArray[np.int64]:
+    def scores(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> NDArray[np.int64]:
         """How good each of these nodes is, NO_FIT where the pod does not fit."""
         with self._lock:
             board, rows = self._column(asked, nodes), self._rows_of(names)
@@ -94,7 +94,7 @@ class FitCache:
                 return rows
         return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
 
-    def _column(self, asked: FitKey, nodes: Map[Node]) -> "_Column":
+    def _column(self, asked: FitKey, nodes: Map[NodeInfo]) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly of nodes that are gone
             self._rows = _Rows()
             self._columns.clear()
@@ -115,13 +115,13 @@ class _Rows:
     version of the map is kept for all boards, however long ago each was asked."""
 
     def __init__(self) -> None:
-        self.nodes: Map[Node] = Map()
+        self.nodes: Map[NodeInfo] = Map()
         self.by_name: dict[str, int] = {}
         self.names = [""]
         self.moment = 0
         self._changed = np.zeros(1, np.int64)
 
-    def follow(self, nodes: Map[Node]) -> None:
+    def follow(self, nodes: Map[NodeInfo]) -> None:
         """The nodes are now as given."""
         if nodes is self.nodes:
             return
@@ -187,7 +187,7 @@ class _Column:
             self.reasons = np.append(self.reasons, np.full(more, _UNKNOWN, np.int16))
             self.short = np.append(self.short, np.zeros(more, np.bool_))
 
-    def _ask(self, changed: dict[str, Node | None]) -> None:
+    def _ask(self, changed: dict[str, NodeInfo | None]) -> None:
         left = Steps(CALL_STEPS)
         together = self._together(changed) if len(changed) >= MANY else {}
         if together:
@@ -196,31 +196,36 @@ class _Column:
             if name not in together:
                 self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)
 
-    def _together(self, changed: dict[str, Node | None]) -> dict[str, Node]:
+    def _together(self, changed: dict[str, NodeInfo | None]) -> dict[str, NodeInfo]:
         """Those of the nodes that can be weighed together."""
         request = self.asked.request
-        if self._weighing_together() is None or (request is not None and not _is_plain(request)):
+        if self._batch_scoring() is None or (request is not None and not _is_plain(request)):
             return {}
         there = ((name, node) for name, node in changed.items() if node is not None)
         if request is None:
             return dict(there)
         return {name: node for name, node in there if node.serves == request.dialect and node.model}
 
-    def _weighing_together(self) -> Together | None:
-        weighing = self.asked.policy.weighing
-        return weighing.together if weighing is not None else None
+    def _batch_scoring(self) -> BatchScoring | None:
+        per_node = self.asked.policy.per_node
+        return per_node.batch if per_node is not None else None
 
-    def _note_many(self, nodes: dict[str, Node]) -> None:
-        request, weighing = self.asked.request, self._weighing_together()
-        if weighing is None:
+    def _note_many(self, nodes: dict[str, NodeInfo]) -> None:
+        request, per_node = self.asked.request, self._batch_scoring()
+        if per_node is None:
             raise AssertionError("this policy does not weigh many nodes at once")
         cpus = [node.cpu_left for node in nodes.values()]
         rows = np.fromiter(map(self.rows.by_name.__getitem__, nodes), np.int64, len(nodes))
         if request is None:
-            scores = np.array(weighing.beside([spots_of(node) for node in nodes.values()], cpus), np.int64)
+            scores = np.array(
+                per_node.score_cpu_only([spots_of(node) for node in nodes.values()], cpus), np.int64
+            )
         else:
-            rooms, models = [n.shape.rooms for n in nodes.values()], [n.model for n in nodes.values()]
-            scores = np.array(weighing.many(request.asks[0].ask, rooms, models, cpus), np.int64)
+            free_by_card, models = (
+                [n.shape.free_by_card for n in nodes.values()],
+                [n.model for n in nodes.values()],
+            )
+            scores = np.array(per_node.score_batch(request.asks[0].ask, free_by_card, models, cpus), np.int64)
         self.scores[rows] = scores
         self.reasons[rows] = _FITS
         self.short[rows] = False
@@ -230,36 +235,44 @@ class _Column:
                 if score < 0:
                     self._note(name, no_room, node)
 
-    def _note(self, name: str, answer: Score | Refusal, node: Node | None) -> None:
+    def _note(self, name: str, answer: Score | Refusal, node: NodeInfo | None) -> None:
         row = self.rows.by_name[name]
         if not isinstance(answer, Refusal):
             self.scores[row], self.reasons[row], self.short[row] = answer, _FITS, False
             return
         self.scores[row] = NO_FIT
         self.reasons[row] = self.sentences.setdefault(answer.sentence, len(self.sentences))
-        self.short[row] = node is not None and answer.room and is_short(node, self.asked.amounts)
+        self.short[row] = node is not None and answer.shortage and is_short(node, self.asked.amounts)
         if answer is refusal.NOT_TRIED:
             self.untried.add(name)
 
-    def _answer(self, node: Node, left: Steps) -> Score | Refusal:
-        request, weighing = self.asked.request, self.asked.policy.weighing
+    def _answer(self, node: NodeInfo, left: Steps) -> Score | Refusal:
+        request, per_node = self.asked.request, self.asked.policy.per_node
         if request is None:
-            together = self._weighing_together()
-            return together.beside([spots_of(node)], [node.cpu_left])[0] if together is not None else 0
+            together = self._batch_scoring()
+            return (
+                together.score_cpu_only([spots_of(node)], [node.cpu_left])[0] if together is not None else 0
+            )
         shape = shape_for(request, node)
         if isinstance(shape, Refusal):
             return shape
-        seen = None if weighing is None else weighing.seen(around_for(request, node), shape.rooms)
+        seen = (
+            None if per_node is None else per_node.context_key(context_for(request, node), shape.free_by_card)
+        )
         key = (self.mine, shape, seen)
         known = self.known.get(key)
         if known is None:
             if left.left < MOST_STEPS:
                 return refusal.NOT_TRIED
-            here = weighing.here(seen, shape.rooms) if weighing is not None and seen is not None else None
+            here = (
+                per_node.for_node(seen, shape.free_by_card)
+                if per_node is not None and seen is not None
+                else None
+            )
             known = self.known[key] = self._look(request, shape, here or self.asked.policy, left)
         return known
 
-    def _look(self, request: GPURequest, shape: Shape, policy: Policy, left: Steps) -> Score | Refusal:
+    def _look(self, request: GPURequest, shape: FreeShape, policy: Policy, left: Steps) -> Score | Refusal:
         steps = Steps()
         layout = layout_in(request, shape, policy, steps)
         left.left -= MOST_STEPS - steps.left

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.victims import Choice, Moment, choose
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class NodeVictims:
     """Who would leave a node, by UID, and how many of them against a PodDisruptionBudget."""
 
     uids: tuple[str, ...]
@@ -24,8 +24,12 @@ class Leaving:
 
 
 def with_cards(
-    waiting: Pod, offered: Mapping[str, Leaving], snapshot: Snapshot, moment: Moment, policy: Policy
-) -> Iterator[tuple[str, Leaving | None]]:
+    waiting: Pod,
+    offered: Mapping[str, NodeVictims],
+    snapshot: Snapshot,
+    context: PreemptionContext,
+    policy: Policy,
+) -> Iterator[tuple[str, NodeVictims | None]]:
     """For each node offered, all who must leave it so that the waiting pod has its cards there; None where
     nobody's leaving would do, where kube-scheduler has chosen a pod that may not be asked, and where nobody
     need leave: kube-scheduler takes that answer for an error.
@@ -33,26 +37,26 @@ def with_cards(
     A victim that we do not know asks for no GPU, and is kube-scheduler's to choose.
     """
     for name, leaving in offered.items():
-        given = [pod for uid in leaving.uids if (pod := moment.pods.get(uid)) is not None]
-        yield name, _on(waiting, name, leaving, given, snapshot, moment, policy)
+        given = [pod for uid in leaving.uids if (pod := context.pods.get(uid)) is not None]
+        yield name, _on(waiting, name, leaving, given, snapshot, context, policy)
 
 
 def _on(
     waiting: Pod,
     name: str,
-    leaving: Leaving,
+    leaving: NodeVictims,
     given: list[Pod],
     snapshot: Snapshot,
-    moment: Moment,
+    context: PreemptionContext,
     policy: Policy,
-) -> Leaving | None:
-    if not all(_may_be_asked(waiting, pod, name, snapshot, moment) for pod in given):
+) -> NodeVictims | None:
+    if not all(_may_be_asked(waiting, pod, name, snapshot, context) for pod in given):
         return None
-    choice = choose(waiting, snapshot.node(name), moment, policy, given)
+    choice = choose(waiting, snapshot.node(name), context, policy, given)
     if choice is None or _breaks_a_promise(waiting, choice):
         return None
     uids = (*leaving.uids, *(pod.uid for pod in choice.victims))
-    return Leaving(uids, leaving.violations + choice.violations) if uids else None
+    return NodeVictims(uids, leaving.violations + choice.violations) if uids else None
 
 
 def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
@@ -63,9 +67,9 @@ def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
     return by_standing and choice.violations > 0
 
 
-def _may_be_asked(waiting: Pod, pod: Pod, name: str, snapshot: Snapshot, moment: Moment) -> bool:
-    if name not in (pod.node, snapshot.seated.get(pod.uid)):
+def _may_be_asked(waiting: Pod, pod: Pod, name: str, snapshot: Snapshot, context: PreemptionContext) -> bool:
+    if name not in (pod.node, snapshot.allocated_on.get(pod.uid)):
         return False
-    if moment.cooling.spares(waiting, pod, moment.standings, moment.now_ms):
+    if context.cooldown.spares(waiting, pod, context.standings, context.now_ms):
         return False
-    return outranks(waiting, pod, moment.standings)
+    return outranks(waiting, pod, context.standings)

@@ -14,7 +14,7 @@ import orjson
 from scheduler_ext.binding.binder import BindingArgs
 from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult
-from scheduler_ext.verbs.preempt_verb import Leaving
+from scheduler_ext.verbs.preempt_verb import NodeVictims
 from timekeeper.core.request.request import Json, mapping
 
 MOST_BODY_BYTES = 32 * 1024 * 1024
@@ -44,7 +44,7 @@ class PreemptionArgs:
     """A pod, and for each node that it could have who would leave it."""
 
     pod: Json
-    nodes: Mapping[str, Leaving]
+    nodes: Mapping[str, NodeVictims]
 
 
 def read_extender_args(body: bytes) -> ExtenderArgs:
@@ -87,7 +87,7 @@ def read_preemption_args(body: bytes) -> PreemptionArgs:
     return PreemptionArgs(pod, {name: _leaving(each, _uid_of_pod) for name, each in (whole or {}).items()})
 
 
-def preempt_answer(leaving: Mapping[str, Leaving]) -> bytes:
+def preempt_answer(leaving: Mapping[str, NodeVictims]) -> bytes:
     """The nodes that the pod may have, and who must leave each."""
     nodes = {
         name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
@@ -156,7 +156,7 @@ def _by_name(nodes: object) -> dict[str, Json]:
     return found
 
 
-def _leaving(raw: object, uid_of: Callable[[Json], object]) -> Leaving:
+def _leaving(raw: object, uid_of: Callable[[Json], object]) -> NodeVictims:
     """Null is nobody, as everywhere in Go."""
     if not isinstance(raw, dict | None):
         raise MalformedArgsError("victims must be an object with Pods and NumPDBViolations")
@@ -168,7 +168,7 @@ def _leaving(raw: object, uid_of: Callable[[Json], object]) -> Leaving:
     uids = tuple(uid_of(mapping(each)) for each in pods)
     if not all(isinstance(uid, str) and uid for uid in uids):
         raise MalformedArgsError("each of Pods must have a UID")
-    return Leaving(tuple(map(str, uids)), violations)
+    return NodeVictims(tuple(map(str, uids)), violations)
 
 
 def _uid_of_meta(raw: Json) -> object:

@@ -13,18 +13,18 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.pod import Pod, read_pod
-from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import without_seat
+from scheduler_ext.snapshot.node_info import without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
-from scheduler_ext.verbs.preempt_verb import Leaving, with_cards
+from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
-from scheduler_ext.waiting.order import waiter
+from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.values import GPURequest
 
@@ -43,12 +43,12 @@ class Verbs:
         policies: Policies,
         requeuer: Requeuer,
         binder: Binder,
-        moment: Callable[[Snapshot], Moment],
+        context: Callable[[Snapshot], PreemptionContext],
         patience: Callable[[], object],
         most_offered: int = 0,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
-        self._moment, self._patience, self._most_offered = moment, patience, most_offered
+        self._context, self._patience, self._most_offered = context, patience, most_offered
         self._fit_cache = FitCache()
         self._expected_binds = ExpectedBinds()
 
@@ -74,18 +74,18 @@ class Verbs:
         about = fit_key(pod.request, for_fits(policy), pod.amounts)
         found = self._fit_cache.sort(about, snapshot.nodes, asked.names)
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
-        kept = self._requeuer.kept(lambda: waiter(pod, policy, asked.names), found.fits)
+        kept = self._requeuer.kept(lambda: waiting_pod(pod, policy, asked.names), found.fits)
         if kept:
             found = _without(found, kept, refusal.no_room(pod.request).sentence)
         if not found.fits and asked.names:
-            self._requeuer.refused(waiter(pod, policy, asked.names), snapshot)
+            self._requeuer.refused(waiting_pod(pod, policy, asked.names), snapshot)
         return self._offered(found, pod, policy, snapshot)
 
     def _offered(self, found: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
         """The best of the nodes that fit, where they are more than are to be told. A pod for which a certain
         node was made free is told all of them."""
         fits = found.fits
-        is_expected = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.seated
+        is_expected = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.allocated_on
         if pod.request is None or is_expected or not 0 < self._most_offered < len(fits):
             return found
         about = fit_key(pod.request, policy, pod.amounts)
@@ -133,7 +133,7 @@ class Verbs:
             self._expected_binds.note(pod, about.policy, asked.names[ranks.index(MOST)])
         return ranks
 
-    def preempt(self, offer: PreemptionArgs) -> Mapping[str, Leaving]:
+    def preempt(self, offer: PreemptionArgs) -> Mapping[str, NodeVictims]:
         """Of the nodes where kube-scheduler would make room for the pod those where it then has its cards,
         with all who must leave (`preempt`). Of very many nodes only as many as can be looked at in time: it
         needs one."""
@@ -145,10 +145,10 @@ class Verbs:
             return offer.nodes
         if pod.request is None or pod.reserved is not None:
             return {}  # others leave already for a pod that cards are held for
-        found: dict[str, Leaving] = {}
+        found: dict[str, NodeVictims] = {}
         until = time.monotonic() + LOOK_FOR_S
         policy = self._policies(pod)
-        for name, leaving in with_cards(pod, offer.nodes, snapshot, self._moment(snapshot), policy):
+        for name, leaving in with_cards(pod, offer.nodes, snapshot, self._context(snapshot), policy):
             if leaving is not None:
                 found[name] = leaving
             if found and time.monotonic() > until:
@@ -166,8 +166,8 @@ class Verbs:
 
 def _without_gpu(raw: Json, policies: Policies) -> FitKey | None:
     namespace = str(mapping(raw.get("metadata")).get("namespace", ""))
-    policy = policies.beside(namespace, requested_milli(raw))
-    return FitKey(None, policy, ()) if policy.weighing is not None and policy.weighing.together else None
+    policy = policies.for_cpu_only(namespace, requested_milli(raw))
+    return FitKey(None, policy, ()) if policy.per_node is not None and policy.per_node.batch else None
 
 
 def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None:
@@ -193,10 +193,10 @@ def _beside_itself(
 ) -> FilterResult:
     """A pod for which cards are assumed already does not stand in its own way on that node: a bind that was
     not answered in time is asked again."""
-    name = snapshot.seated.get(pod.uid)
+    name = snapshot.allocated_on.get(pod.uid)
     if name is None or name not in {**found.short, **found.refused}:
         return found
-    if isinstance(fit(request, without_seat(snapshot.node(name), pod.uid), policy), Refusal):
+    if isinstance(fit(request, without_pod(snapshot.node(name), pod.uid), policy), Refusal):
         return found
     return FilterResult(
         [*found.fits, name],

@@ -418,7 +418,7 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     for number in range(-WARM_UP, calls):
         changed = next(more)
         changed["metadata"]["uid"] = f"uid-more-{number}"
-        running.cache.pod_seen(read_any(changed))
+        running.cache.pod_updated(read_any(changed))
         body = json.dumps({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names}).encode()
         for verb, each in times.items():
             took = _wsgi(running.app.wsgi_app, f"/{verb}", body)

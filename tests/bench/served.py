@@ -9,15 +9,21 @@ from dataclasses import replace
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.node import OURS, Facts, read_node
+from scheduler_ext.model.node import OURS, Node, read_node
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.fragmentation import FRAGMENTATION, fragmentation
-from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import Policy, policy_named
 from scheduler_ext.scoring.rank import ranked
-from scheduler_ext.scoring.typical_pods import Mix, Want, mix_of
+from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods, typical_pods_of
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, node_of, seat_of, with_others, with_seat
+from scheduler_ext.snapshot.node_info import (
+    NodeInfo,
+    allocation_of,
+    node_info_of,
+    with_allocation,
+    with_non_gpu_cpu,
+)
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
@@ -28,7 +34,7 @@ CARD_MIB = 16 * WHOLE_MILLI  # so that a thousandth of a card is a whole number 
 CONTAINER = "main"
 
 
-def facts_of(name: str, row: NodeRow) -> Facts:
+def facts_of(name: str, row: NodeRow) -> Node:
     """What the extender would have read of this node."""
     cards = tuple(Card(f"GPU-{name}-{at}", at, row.model, CARD_MIB) for at in range(row.gpus))
     bare = read_node({"metadata": {"name": name}, "status": {"allocatable": {"cpu": f"{row.cpu_milli}m"}}})
@@ -53,20 +59,27 @@ def pod_of(row: PodRow, request: GPURequest) -> Pod:
     return replace(bare, request=request, amounts=())
 
 
-def mix_of_list(experiment: Experiment) -> Mix:
+def mix_of_list(experiment: Experiment) -> TypicalPods:
     """The typical pods of the pod list."""
-    wants = (Want(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models) for row in experiment.listed)
-    return mix_of(Counter(wants))
+    counts = (
+        TypicalPod(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models) for row in experiment.listed
+    )
+    return typical_pods_of(Counter(counts))
 
 
 class Served:
     """The cluster under one of Bursar's policies."""
 
     def __init__(self, experiment: Experiment, word: str) -> None:
-        self._word, self._gauge = ACTS_AS.get(word, word), Gauge(mix_of_list(experiment))
+        self._word, self._fragmentation_model = (
+            ACTS_AS.get(word, word),
+            FragmentationModel(mix_of_list(experiment)),
+        )
         self._names = [f"n{at:06}" for at in range(len(experiment.nodes))]
-        facts = map(facts_of, self._names, experiment.nodes)
-        self._nodes: Map[Node] = Map({each.name: node_of(each.name, each, {}) for each in facts})
+        node_object = map(facts_of, self._names, experiment.nodes)
+        self._nodes: Map[NodeInfo] = Map(
+            {each.name: node_info_of(each.name, each, {}) for each in node_object}
+        )
         self._at = {name: at for at, name in enumerate(self._names)}
         self._cpu_milli = [row.cpu_milli for row in experiment.nodes]
         self._memory_mib = [row.memory_mib for row in experiment.nodes]
@@ -97,7 +110,7 @@ class Served:
         found = []
         for name in self._names:
             node = self._nodes.get(name)
-            rooms = node.rooms if node is not None else ()
+            rooms = node.free_by_card if node is not None else ()
             cards = sorted(room.share_milli for room in rooms if room is not None)
             found.append((node.cpu_left if node is not None else 0, tuple(cards)))
         return found
@@ -112,7 +125,7 @@ class Served:
 
     def _policy(self, row: PodRow) -> Policy:
         if self._word == FRAGMENTATION.name:
-            return fragmentation(self._gauge, row.cpu_milli)
+            return fragmentation(self._fragmentation_model, row.cpu_milli)
         return policy_named(self._word)
 
     def _best(self, asked: FitKey, names: list[str]) -> str:
@@ -127,10 +140,10 @@ class Served:
         self._cpu_milli[self._at[name]] -= row.cpu_milli
         self._memory_mib[self._at[name]] -= row.memory_mib
         if pod is None or pod.request is None:
-            self._nodes = self._nodes.set(name, with_others(node, row.cpu_milli))
+            self._nodes = self._nodes.set(name, with_non_gpu_cpu(node, row.cpu_milli))
             return
         placement = fit(pod.request, node, policy)
         if isinstance(placement, Refusal):
             raise AssertionError("the pod does not fit where prioritize sent it")
-        seat = seat_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
-        self._nodes = self._nodes.set(name, with_seat(node, seat))
+        allocation = allocation_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
+        self._nodes = self._nodes.set(name, with_allocation(node, allocation))

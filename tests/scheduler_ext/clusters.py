@@ -112,7 +112,7 @@ class World:
         query = "" if grace_s is None else f"?gracePeriodSeconds={grace_s}"
         self.plane.api.call("DELETE", f"{PODS}/{name}{query}")
 
-    def node_of(self, name: str) -> str:
+    def node_info_of(self, name: str) -> str:
         """Where the pod is bound, "" where it is not."""
         where: str = self.get(name)["spec"].get("nodeName", "")
         return where
@@ -147,12 +147,12 @@ class World:
 
 def placed(world: "World", *names: str) -> None:
     """Wait until each of these is bound."""
-    eventually(lambda: all(world.node_of(name) for name in names))
+    eventually(lambda: all(world.node_info_of(name) for name in names))
 
 
 def decided(world: "World", *names: str) -> None:
     """Wait until each of these is bound or has been refused."""
-    eventually(lambda: all(world.node_of(name) or world.refusals(name) for name in names))
+    eventually(lambda: all(world.node_info_of(name) or world.refusals(name) for name in names))
 
 
 def eventually(

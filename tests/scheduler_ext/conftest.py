@@ -63,7 +63,7 @@ class Running:
 
     def free(self, node: str) -> list[int]:
         """What is free of each card, in thousandths."""
-        rooms = self.extender.cache.snapshot.node(node).rooms
+        rooms = self.extender.cache.snapshot.node(node).free_by_card
         return [room.share_milli for room in rooms if room is not None]
 
     def put_pod(self, raw: Json) -> Json:
@@ -87,8 +87,8 @@ class Running:
         from scheduler_ext.model.node import read_node
 
         self.api.put("nodes", raw)
-        facts = read_node(raw)
-        eventually(lambda: self.extender.cache.snapshot.node(facts.name).facts == facts)
+        node_object = read_node(raw)
+        eventually(lambda: self.extender.cache.snapshot.node(node_object.name).node_object == node_object)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class Cluster(Store):
         self.bindings: dict[str, str] = {}
         self.bound_at: dict[str, int] = {}
         self.told: set[tuple[str, str]] = set()
-        self.vanished: list[Vanished] = []
+        self.orphaned: list[Vanished] = []
         self.obeyed: Callable[[str, str], None] = lambda _replica, _uid: None
 
     def ask(self, replica: str, method: str, path: str, body: Json | None) -> Reply:
@@ -107,7 +107,7 @@ class Cluster(Store):
 
     def skipped(self, replica: str, since: int) -> None:
         """A replica lists anew: of pods that were bound and forced away since then it can know nothing."""
-        for each in self.vanished:
+        for each in self.orphaned:
             if self.bound_at.get(each.raw["metadata"]["uid"], 0) > since:
                 each.unknown.add(replica)
 
@@ -117,7 +117,7 @@ class Cluster(Store):
         self.delete("pods", name, "team-a")
         if readback.holds(raw):
             grace_ms = 1000 * int(raw["spec"].get("terminationGracePeriodSeconds", 30))
-            self.vanished.append(Vanished(raw, self.version, self.now_ms + grace_ms))
+            self.orphaned.append(Vanished(raw, self.version, self.now_ms + grace_ms))
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from scheduler_ext.model.pdb import NONE, Disruptions, read_budget
+from scheduler_ext.model.pdb import NONE, PDBs, read_pdb
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import UNHEARD, Standing, Standings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooling
-from scheduler_ext.preemption.victims import Choice, Moment, choose
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.worlds import node, rebuilt
 from tests.worlds import card
@@ -14,15 +14,15 @@ from tests.worlds import card
 Json = dict[str, Any]
 
 NOW_MS = 1_800_000_000_000
-IN = Standing("IN_BUDGET", "reclaim")
-OVER = Standing("OVER_BUDGET", "reclaim")
-DEMOTED = Standing("OVER_BUDGET", "deprioritize")
-UNLIMITED = Standing("UNLIMITED", "reclaim")
+IN = NamespaceStanding("IN_BUDGET", "reclaim")
+OVER = NamespaceStanding("OVER_BUDGET", "reclaim")
+DEMOTED = NamespaceStanding("OVER_BUDGET", "deprioritize")
+UNLIMITED = NamespaceStanding("UNLIMITED", "reclaim")
 
 
-def standing(**namespaces: Standing) -> Standings:
+def standing(**namespaces: NamespaceStanding) -> NamespaceStandings:
     """Who stands how, with ``_`` for the dash; everybody else is UNKNOWN."""
-    return Standings({name.replace("_", "-"): each for name, each in namespaces.items()})
+    return NamespaceStandings({name.replace("_", "-"): each for name, each in namespaces.items()})
 
 
 def of(raw: Json, namespace: str, owner: str = "", labels: Json | None = None, started: str = "") -> Json:
@@ -45,13 +45,13 @@ def budget(namespace: str, allowed: int, selector: Json | None, name: str = "pdb
     }
 
 
-def disruptions(*budgets: Json) -> Disruptions:
+def pdbs(*budgets: Json) -> PDBs:
     """The value of these PodDisruptionBudgets."""
     grouped: dict[str, tuple[Any, ...]] = {}
     for raw in budgets:
-        each = read_budget(raw)
+        each = read_pdb(raw)
         grouped[each.namespace] = (*grouped.get(each.namespace, ()), each)
-    return Disruptions(grouped)
+    return PDBs(grouped)
 
 
 def cards(count: int, *pods: Json) -> Snapshot:
@@ -61,18 +61,20 @@ def cards(count: int, *pods: Json) -> Snapshot:
 
 def at(
     snapshot: Snapshot,
-    standings: Standings = UNHEARD,
-    promised: Disruptions = NONE,
-    cooling: Cooling = NOTHING_DONE,
+    standings: NamespaceStandings = UNHEARD,
+    promised: PDBs = NONE,
+    cooldown: Cooldown = NOTHING_DONE,
     now_ms: int = NOW_MS,
-) -> Moment:
+) -> PreemptionContext:
     """The moment of this snapshot."""
-    return Moment(snapshot.pods, standings, now_ms, promised, cooling)
+    return PreemptionContext(snapshot.pods, standings, now_ms, promised, cooldown)
 
 
-def chosen(waiting: Pod, snapshot: Snapshot, moment: Moment | None = None, where: str = "n") -> Choice | None:
+def chosen(
+    waiting: Pod, snapshot: Snapshot, context: PreemptionContext | None = None, where: str = "n"
+) -> Choice | None:
     """The choice on that node."""
-    return choose(waiting, snapshot.node(where), moment or at(snapshot))
+    return choose(waiting, snapshot.node(where), context or at(snapshot))
 
 
 def names_of(choice: Choice | None) -> list[str] | None:

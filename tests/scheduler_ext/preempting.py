@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.controllers.preemptor import Preemptor, World
+from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pdb import NONE, Disruptions, read_budget
+from scheduler_ext.model.pdb import NONE, PDBs, read_pdb
 from scheduler_ext.model.pod import Pod, read_pod
-from scheduler_ext.model.standing import Standing, Standings
-from scheduler_ext.preemption.plan import Terms
+from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
+from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.policy import BINPACK, Policy
-from scheduler_ext.waiting.order import Waiter, waiter
+from scheduler_ext.waiting.order import WaitingPod, waiting_pod
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
@@ -22,8 +22,8 @@ from timekeeper.runtime.api_server import Api
 
 Json = dict[str, Any]
 
-DEBTOR = Standing("OVER_BUDGET", "reclaim")
-IN_BUDGET = Standing("IN_BUDGET", "reclaim")
+DEBTOR = NamespaceStanding("OVER_BUDGET", "reclaim")
+IN_BUDGET = NamespaceStanding("IN_BUDGET", "reclaim")
 SCHEDULER = "bursar-scheduler"
 
 
@@ -40,14 +40,14 @@ def in_namespace(raw: Json, namespace: str, **labels: str) -> Json:
     return {**raw, "metadata": {**raw["metadata"], "namespace": namespace, "labels": labels}}
 
 
-def budget_over(namespace: str, allowed: int = 0) -> Disruptions:
+def budget_over(namespace: str, allowed: int = 0) -> PDBs:
     """One PodDisruptionBudget over all pods of a namespace."""
     raw = {
         "metadata": {"namespace": namespace, "name": "keep"},
         "spec": {"selector": {}},
         "status": {"disruptionsAllowed": allowed},
     }
-    return Disruptions({namespace: (read_budget(raw),)})
+    return PDBs({namespace: (read_pdb(raw),)})
 
 
 class Stage:
@@ -55,21 +55,21 @@ class Stage:
     pod; one that is not in it has never been sent to us, and of those in ``unasked`` the watch has told.
     ``look_s``: what it takes to look for one waiting pod."""
 
-    def __init__(self, api: ApiServer, config: Path, most: int = 8, heeds: bool = False) -> None:
+    def __init__(self, api: ApiServer, config: Path, most: int = 8, needs_standings: bool = False) -> None:
         self.api = api
         self.now_ms = NOW_MS
-        self.standings = Standings()
-        self.disruptions = NONE
+        self.standings = NamespaceStandings()
+        self.pdbs = NONE
         self.leads = True
         self.offered: dict[str, list[str]] = {}
         self.unasked: set[str] = set()
         self.look_s = 0.0
-        self._turned: Standings | None = None
+        self._turned: NamespaceStandings | None = None
         self.told: list[tuple[str, str]] = []
         self.lines: list[str] = []
         self.freed: list[str] = []
         self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
-        self._client, self._most, self._heeds = Api(config), most, heeds
+        self._client, self._most, self._heeds = Api(config), most, needs_standings
         self.preemptor = self._new()
         self.sees()
 
@@ -124,12 +124,12 @@ class Stage:
         )
 
     def _new(self) -> Preemptor:
-        world = World(
+        world = PreemptorWiring(
             cache=self.cache,
-            waiters=self._waiters,
+            waiting_pods=self._waiting_pods,
             policy=self._policy,
             standings=self._standings,
-            disruptions=lambda: self.disruptions,
+            pdbs=lambda: self.pdbs,
             leads=lambda: self.leads,
             freed=self.freed.extend,
             tell=lambda pod, reason, _: self.told.append((pod.name, reason)),
@@ -138,24 +138,28 @@ class Stage:
             seconds=lambda: self.now_ms / 1000,
             breathe=lambda _: None,
         )
-        return Preemptor(self._client, world, Terms(180_000, 600_000, self._most, SCHEDULER, self._heeds))
+        return Preemptor(
+            self._client, world, PreemptionLimits(180_000, 600_000, self._most, SCHEDULER, self._heeds)
+        )
 
-    def turns_after_evictions(self, standings: Standings) -> None:
+    def turns_after_evictions(self, standings: NamespaceStandings) -> None:
         """So the standings are as soon as anybody has been asked to leave."""
         self._turned = standings
 
-    def _standings(self) -> Standings:
+    def _standings(self) -> NamespaceStandings:
         return self._turned if self._turned is not None and self.api.made("evict") else self.standings
 
     def _policy(self, _: Pod) -> Policy:
         self.now_ms += int(self.look_s * 1000)
         return BINPACK
 
-    def _waiters(self) -> list[Waiter]:
+    def _waiting_pods(self) -> list[WaitingPod]:
         known = ((self.cache.snapshot.pods.get(f"uid-{name}"), nodes) for name, nodes in self.offered.items())
         unasked = (self.cache.snapshot.pods.get(f"uid-{name}") for name in self.unasked)
-        told = [Waiter(pod, BINPACK, None, asked=False) for pod in unasked if pod is not None]
-        offered = [waiter(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node]
+        told = [WaitingPod(pod, BINPACK, None, asked=False) for pod in unasked if pod is not None]
+        offered = [
+            waiting_pod(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node
+        ]
         return [*told, *offered]
 
 

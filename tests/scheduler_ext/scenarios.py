@@ -152,12 +152,12 @@ def nano_gpu() -> Iterator[Scenario]:
 
 def _core_and_memory() -> Iterator[Scenario]:
     seven_nine = cores_and_memories((50, 7 * GIB), (50, 9 * GIB))
-    want = "no room for 50% and 7168 MiB + 50% and 9216 MiB"
-    yield Scenario("S8", "one card of 15", seven_nine, {}, (equal(1, 15 * GIB),), reason=want)
+    typical = "no room for 50% and 7168 MiB + 50% and 9216 MiB"
+    yield Scenario("S8", "one card of 15", seven_nine, {}, (equal(1, 15 * GIB),), reason=typical)
     seven_eight = cores_and_memories((50, 7 * GIB), (50, 8 * GIB))
     yield Scenario("S8", "just fits", seven_eight, {"a": [0], "b": [0]}, (equal(1, 15 * GIB),))
     yield Scenario("S8", "two cards of 15", seven_nine, {"a": [0], "b": [1]}, (equal(2, 15 * GIB),))
-    yield Scenario("S8", "two cards of 7", seven_nine, {}, (equal(2, 7 * GIB),), reason=want)
+    yield Scenario("S8", "two cards of 7", seven_nine, {}, (equal(2, 7 * GIB),), reason=typical)
     size = 15 * GIB + 64
     user = on(cores_and_memories((90, 64)), "n", "GPU-0")
     user["metadata"] |= {"name": "user", "uid": "uid-user"}

@@ -9,9 +9,9 @@ from hypothesis import settings
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod, read_other, read_pod
+from scheduler_ext.model.pod import Pod, read_non_gpu_pod, read_pod
 from scheduler_ext.scoring.policy import policy_named
-from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, nodes_listed, others_listed, pods_listed
+from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, nodes_listed, non_gpu_pods_listed, pods_listed
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import GPURequest, Placement
@@ -114,8 +114,10 @@ def request_of(raw: Json) -> GPURequest:
 def rebuilt(nodes: list[Json], pods: list[Json], now_ms: int = 0) -> Snapshot:
     """The snapshot made from objects alone, as at a start."""
     values = [value for value in map(read_pod, pods) if value is not None]
-    others = [read_other(raw) for raw in pods if read_pod(raw) is None]
-    return nodes_listed(others_listed(pods_listed(EMPTY, values, now_ms), others), map(read_node, nodes))
+    others = [read_non_gpu_pod(raw) for raw in pods if read_pod(raw) is None]
+    return nodes_listed(
+        non_gpu_pods_listed(pods_listed(EMPTY, values, now_ms), others), map(read_node, nodes)
+    )
 
 
 def place(snapshot: Snapshot, raw: Json, where: str, policy: str = "binpack") -> Json | None:

@@ -41,7 +41,7 @@ def test_a_half_card_pod_is_bound_with_its_annotations(world: World) -> None:
     world.node("n", cards=2)
     world.pod("p", HALF, annotations={"bursar.dev/devices": "forged"})
 
-    eventually(lambda: world.node_of("p") == "n")
+    eventually(lambda: world.node_info_of("p") == "n")
 
     annotations = world.get("p")["metadata"]["annotations"]
     (card,) = world.cards_of("p")
@@ -64,13 +64,13 @@ def test_binpack_fills_the_node_that_is_in_use(world: World) -> None:
     for name in ("n1", "n2", "n3"):
         world.node(name, cards=2)
     world.pod("first", {"bursar.dev/gpu-percent": "10"})
-    eventually(lambda: world.node_of("first"))
+    eventually(lambda: world.node_info_of("first"))
 
     for at in range(4):
         world.pod(f"p{at}", {"bursar.dev/gpu-percent": "40"})
         placed(world, f"p{at}")
 
-    assert {world.node_of(f"p{at}") for at in range(4)} == {world.node_of("first")}
+    assert {world.node_info_of(f"p{at}") for at in range(4)} == {world.node_info_of("first")}
 
 
 def test_a_tencent_pod_is_placed_on_a_tencent_node(world: World) -> None:
@@ -78,7 +78,7 @@ def test_a_tencent_pod_is_placed_on_a_tencent_node(world: World) -> None:
     world.node("theirs", cards=2, memory_mib=8192, capacity=tencent_capacity(2, 8192))
     world.pod("p", {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "16"})
 
-    eventually(lambda: world.node_of("p") == "theirs")
+    eventually(lambda: world.node_info_of("p") == "theirs")
 
     assert world.get("p")["metadata"]["annotations"]["tencent.com/predicate-gpu-idx-0"] == "0"
 
@@ -91,7 +91,7 @@ def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_within_a_second_of_a
     for name in ("a", "b", "c"):
         world.pod(name, {"bursar.dev/gpu-memory": "5000"}, nodeSelector={"pool": "small"})
         decided(world, name)
-    assert world.node_of("c") == ""
+    assert world.node_info_of("c") == ""
     assert "no card has 5000 MiB free" in world.refusals("c")
     events = world.plane.api.call("GET", "/api/v1/namespaces/default/events")["items"]
     assert any("no card has 5000 MiB free" in each["message"] for each in events)
@@ -99,7 +99,7 @@ def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_within_a_second_of_a
     world.delete("a")
     eventually(lambda: gone(world, "a"))
 
-    assert eventually(lambda: world.node_of("c")) < 1.0
+    assert eventually(lambda: world.node_info_of("c")) < 1.0
     assert world.cards_of("c") != world.cards_of("b")
 
 
@@ -118,14 +118,14 @@ def test_cards_that_a_force_deleted_pod_may_still_use_are_given_out_when_its_gra
     """kube-scheduler sees the pod gone at once and nothing later: only being woken gets the next one on."""
     world.node("n", cards=1)
     world.pod("a", {"bursar.dev/gpu-percent": "80"}, terminationGracePeriodSeconds=2)
-    eventually(lambda: world.node_of("a"))
+    eventually(lambda: world.node_info_of("a"))
     world.pod("low", {"bursar.dev/gpu-percent": "60"})
     eventually(lambda: world.refusals("low"))
 
     before = world.extender.said().count("event=woken")
 
     world.delete("a", grace_s=0)
-    waited = eventually(lambda: world.node_of("low"))
+    waited = eventually(lambda: world.node_info_of("low"))
 
     assert 1.5 < waited < 4.0
     assert world.extender.said().count("event=woken") == before + 1
@@ -145,10 +145,10 @@ def test_of_two_that_wait_the_one_of_higher_priority_goes_first(world: World) ->
 
     world.delete("a", grace_s=0)
 
-    eventually(lambda: world.node_of("high"))
-    assert world.node_of("low") == ""
+    eventually(lambda: world.node_info_of("high"))
+    assert world.node_info_of("low") == ""
     world.delete("b", grace_s=0)
-    eventually(lambda: world.node_of("low"))
+    eventually(lambda: world.node_info_of("low"))
 
 
 def test_where_totals_are_short_kube_schedulers_own_preemption_makes_room(world: World) -> None:
@@ -203,7 +203,7 @@ def test_where_no_victims_would_free_the_cards_kube_scheduler_has_nobody_leave(w
 
     eventually(lambda: "event=preempt result=none" in world.extender.said())
     eventually(lambda: world.refusals("b"))
-    assert world.node_of("b") == ""
+    assert world.node_info_of("b") == ""
     assert world.get("a")["metadata"].get("deletionTimestamp") is None
 
 
@@ -214,7 +214,7 @@ def test_of_thirty_two_half_cards_at_once_exactly_eight_fit_on_four_cards(world:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda at: world.pod(f"p{at}", HALF), range(32)))
     eventually(lambda: len(world.bound()) == 8)
-    eventually(lambda: all(world.refusals(f"p{at}") or world.node_of(f"p{at}") for at in range(32)))
+    eventually(lambda: all(world.refusals(f"p{at}") or world.node_info_of(f"p{at}") for at in range(32)))
 
     assert len(world.bound()) == 8
     assert sorted(used(world.pods()).values()) == [(1000, 16_000)] * 4

@@ -172,7 +172,7 @@ def test_a_card_that_kube_scheduler_sees_free_too_goes_to_the_one_whose_turn_it_
     world.node("n", cards=1)
     for name in ("holder", "p1", "p2"):
         world.pod(name, SIXTY)
-        eventually(lambda name=name: world.node_of(name) or world.refusals(name))  # type: ignore[misc]
+        eventually(lambda name=name: world.node_info_of(name) or world.refusals(name))  # type: ignore[misc]
     indebted(world, "over-too")
     refused(world, "debtor/over-too")
     took = []

@@ -262,9 +262,9 @@ def test_the_watch_settles_it_too(world: Running) -> None:
     assert "did not answer" in world.bind(raw, "a")
 
     world.hears(world.api.pod("p"))
-    seat = world.extender.cache.snapshot.seat("uid-p")
-    assert seat is not None
-    assert seat.held == "bound"
+    allocation = world.extender.cache.snapshot.allocation("uid-p")
+    assert allocation is not None
+    assert allocation.state == "bound"
 
 
 def test_a_late_binding_cannot_succeed_once_it_was_settled_as_not_done(world: Running) -> None:
@@ -378,9 +378,9 @@ def test_a_settling_that_is_refused_while_the_pod_is_there_frees_nothing(world: 
     assert "did not answer" in world.bind(raw, "a")
     eventually(lambda: any("settled" in line for line in world.lines))
 
-    seat = world.extender.cache.snapshot.seat("uid-p")
-    assert seat is not None
-    assert seat.held == "assumed"
+    allocation = world.extender.cache.snapshot.allocation("uid-p")
+    assert allocation is not None
+    assert allocation.state == "assumed"
     world.extender.cache.mark_uncertain("uid-p")
     eventually(lambda: any(line.startswith("settled") for line in world.lines))
     assert world.free("a") == [0, 1000]
@@ -492,9 +492,9 @@ def test_a_pod_that_went_after_a_lost_answer_is_found_gone(world: Running) -> No
     world.api.faults += [Fault("bind", status=500), Fault("get", status=404)]
 
     assert world.bind(raw, "a") == "the pod is gone"
-    seat = world.extender.cache.snapshot.seat("uid-p")
-    assert seat is not None
-    assert seat.held == "vanished"
+    allocation = world.extender.cache.snapshot.allocation("uid-p")
+    assert allocation is not None
+    assert allocation.state == "orphaned"
 
 
 LIMITS: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {

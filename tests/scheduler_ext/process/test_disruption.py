@@ -10,6 +10,6 @@ def test_the_running_extender_follows_the_api_servers_budgets(running: Running) 
 
     running.api.put("poddisruptionbudgets", budget("other", 0, {}))
 
-    eventually(lambda: running.extender.disruptions.now().violations([pod]) == 1)
+    eventually(lambda: running.extender.pdbs.now().violations([pod]) == 1)
     running.api.delete("poddisruptionbudgets", "pdb", "other")
-    eventually(lambda: not running.extender.disruptions.now().over(pod))
+    eventually(lambda: not running.extender.pdbs.now().over(pod))

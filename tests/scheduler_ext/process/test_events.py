@@ -36,5 +36,5 @@ def test_a_bind_that_was_lost_and_is_found_done_is_not_told(running: Running) ->
 
 def heard(running: Running, uid: str) -> bool:
     """Whether the watch has shown the pod bound."""
-    seat = running.extender.cache.snapshot.seat(uid)
-    return seat is not None and seat.held == "bound"
+    allocation = running.extender.cache.snapshot.allocation(uid)
+    return allocation is not None and allocation.state == "bound"

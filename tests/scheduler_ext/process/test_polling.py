@@ -11,7 +11,7 @@ import pytest
 
 from scheduler_ext import settings
 from scheduler_ext.clients.standings_poller import Poller
-from scheduler_ext.model.standing import UNHEARD, UNKNOWN, Standing
+from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding
 from scheduler_ext.model.standing_table import UndecodableTableError, decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running, eventually
@@ -101,8 +101,8 @@ def test_what_a_budget_says_of_an_exhausted_one_and_its_policy_are_told(
     world.poll()
 
     told = world.poller.standings()
-    assert told.of("team-a") == Standing("OVER_BUDGET", "reclaim", "spread")
-    assert told.of("team-b") == Standing("IN_BUDGET", "deprioritize", "")
+    assert told.of("team-a") == NamespaceStanding("OVER_BUDGET", "reclaim", "spread")
+    assert told.of("team-b") == NamespaceStanding("IN_BUDGET", "deprioritize", "")
     assert told.of("elsewhere").word == "UNLIMITED"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.model.standing import Standings
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.moments import IN, OVER, budget, of, standing
@@ -50,7 +50,7 @@ def whole(world: Running, pod: Json, **nodes: Json | None) -> Json:
     return found
 
 
-def stands(world: Running, standings: Standings) -> None:
+def stands(world: Running, standings: NamespaceStandings) -> None:
     """From now on the timekeeper says so."""
     world.extender.standings = lambda: standings  # type: ignore[method-assign]
 
@@ -115,7 +115,7 @@ def test_disruption_budgets_are_counted_for_the_added_ones_after_the_chosen_ones
     world.api.put("poddisruptionbudgets", budget("other", 1, {"matchLabels": labels}))
     pod = world.extender.cache.snapshot.pods.get("uid-a")
     assert pod is not None
-    eventually(lambda: world.extender.disruptions.now().over(pod))
+    eventually(lambda: world.extender.pdbs.now().over(pod))
 
     answer = whole(world, percent(80, "waiting", **WAITING), n=meta("a"))
 
@@ -147,7 +147,7 @@ def test_who_leaves_for_his_standing_alone_is_not_made_to_against_a_disruption_b
     world.put_pod(protected)
     world.api.put("poddisruptionbudgets", budget("debtor", 0, {}))
     stands(world, standing(team_a=IN, debtor=OVER, other=IN))
-    eventually(lambda: world.extender.disruptions.now().over(read(protected)))
+    eventually(lambda: world.extender.pdbs.now().over(read(protected)))
 
     assert ask(world, percent(80, "waiting", priority=0), n=NOBODY) == {}
     assert ask(world, percent(80, "waiting", priority=1001), n=NOBODY) == {"n": ["c"]}
@@ -155,15 +155,15 @@ def test_who_leaves_for_his_standing_alone_is_not_made_to_against_a_disruption_b
 
 def test_what_the_cool_down_spares_is_neither_added_nor_let_go(world: Running) -> None:
     victim, waiting = of(on(percent(80, "gone"), "n", "GPU-1"), "other", "set"), percent(80, "first")
-    cooling = NOTHING_DONE.after(read(victim), read(waiting), 0)
-    world.extender.cooling = lambda: cooling
+    cooldown = NOTHING_DONE.after(read(victim), read(waiting), 0)
+    world.extender.cooldown = lambda: cooldown
     of_set = of(on(percent(80, "c"), "n", "GPU-1"), "other", "set")
     of_set["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
     world.put_pod(of_set)
 
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("c")) == {"n": ["c"]}
     recent = NOTHING_DONE.after(read(victim), read(waiting), 4_000_000_000_000)
-    world.extender.cooling = lambda: recent
+    world.extender.cooldown = lambda: recent
     of_set["metadata"]["creationTimestamp"] = "2127-01-01T00:00:00Z"
     world.put_pod(of_set)
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("c")) == {}

@@ -8,9 +8,9 @@ import pytest
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.reservation import MOST_MS
-from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.plan import OUTRANKED
-from scheduler_ext.snapshot.node_info import without_seat
+from scheduler_ext.snapshot.node_info import without_pod
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.preempting import (
     DEBTOR,
@@ -41,7 +41,7 @@ def debtors(name: str, share: int, uuid: str) -> Json:
     return in_namespace(low(name, share, uuid), "team-b")
 
 
-OWES = Standings({"team-a": IN_BUDGET, "team-b": DEBTOR})
+OWES = NamespaceStandings({"team-a": IN_BUDGET, "team-b": DEBTOR})
 FRAGMENTED = (TWO, low("a", 60, "GPU-0"), low("b", 70, "GPU-1"), unscheduled("high", 50, priority=9))
 OWED = (TWO, debtors("a", 60, "GPU-0"), debtors("b", 70, "GPU-1"), unscheduled("p", 50))
 
@@ -95,8 +95,8 @@ def test_when_the_cards_are_free_and_it_is_bound_it_is_over(tmp_path: Path) -> N
         world.step(times=30)
 
         assert world.asked() == ["a"]
-        assert world.preemptor.tally.results["fragmentation", "bound"] == 1
-        assert world.preemptor.tally.victims["fragmentation", "evicted"] == 1
+        assert world.preemptor.counts.results["fragmentation", "bound"] == 1
+        assert world.preemptor.counts.victims["fragmentation", "evicted"] == 1
 
 
 def test_a_pod_that_is_not_tried_though_its_cards_are_free_is_woken_again(tmp_path: Path) -> None:
@@ -117,21 +117,21 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path:
 
         assert world.asked() == ["a"]
         assert ("a", "Reclaimed") in world.told
-        assert world.preemptor.tally.victims["reclaim", "evicted"] == 1
+        assert world.preemptor.counts.victims["reclaim", "evicted"] == 1
 
 
 @pytest.mark.parametrize(
     "word",
     [
-        Standing("IN_BUDGET", "reclaim"),
-        Standing("OVER_BUDGET", "deprioritize"),
-        Standing("UNKNOWN", "reclaim"),
-        Standing("UNLIMITED", "reclaim"),
+        NamespaceStanding("IN_BUDGET", "reclaim"),
+        NamespaceStanding("OVER_BUDGET", "deprioritize"),
+        NamespaceStanding("UNKNOWN", "reclaim"),
+        NamespaceStanding("UNLIMITED", "reclaim"),
     ],
 )
-def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: Standing) -> None:
+def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: NamespaceStanding) -> None:
     with stage(tmp_path, *OWED) as world:
-        world.standings = Standings({"team-a": IN_BUDGET, "team-b": word})
+        world.standings = NamespaceStandings({"team-a": IN_BUDGET, "team-b": word})
         begins(world, "p")
 
         assert world.api.made("patch") == []
@@ -145,7 +145,7 @@ def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_pa
         begins(world, "p")
         assert reservation(world, "p") == "n"
 
-        world.standings = Standings({"team-a": IN_BUDGET, "team-b": IN_BUDGET})
+        world.standings = NamespaceStandings({"team-a": IN_BUDGET, "team-b": IN_BUDGET})
         world.api.protected = set()
         world.step(times=50)
 
@@ -160,7 +160,7 @@ def test_a_namespace_that_goes_over_budget_has_nobody_else_leave_for_it(tmp_path
         begins(world, "high")
         assert reservation(world, "high") == "n"
 
-        world.standings = Standings({"team-a": DEBTOR})
+        world.standings = NamespaceStandings({"team-a": DEBTOR})
         world.api.protected = set()
         world.step(times=50)
 
@@ -198,7 +198,7 @@ def test_for_these_nobody_leaves(tmp_path: Path, waiting: Json) -> None:
 
 def test_nobody_leaves_for_a_namespace_that_is_over_its_budget(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
-        world.standings = Standings({"team-a": Standing("OVER_BUDGET", "deprioritize")})
+        world.standings = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET", "deprioritize")})
         begins(world, "high")
 
         assert world.asked() == []
@@ -301,11 +301,11 @@ def test_several_leave_where_it_needs_several_and_all_at_once(tmp_path: Path) ->
 
 def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
-        world.disruptions = budget_over("team-a")
+        world.pdbs = budget_over("team-a")
         begins(world, "high")
         assert world.api.made("patch") == []
 
-        world.disruptions = budget_over("team-a", allowed=1)  # so it was when we last heard
+        world.pdbs = budget_over("team-a", allowed=1)  # so it was when we last heard
         world.api.protected = {"a", "b"}
         world.step(times=40)
         assert reservation(world, "high") == "n"
@@ -318,7 +318,7 @@ def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Pa
 
 def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -> None:
     with stage(tmp_path, *SHARED) as world:
-        world.disruptions = budget_over("team-a", allowed=2)
+        world.pdbs = budget_over("team-a", allowed=2)
         world.api.protected = {"b"}
         begins(world, "high")
         world.step(after_s=1, times=20)
@@ -335,7 +335,7 @@ def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -
 def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(tmp_path: Path) -> None:
     with stage(tmp_path, *OWED) as world:
         world.standings = OWES
-        world.disruptions = budget_over("team-b")
+        world.pdbs = budget_over("team-b")
         world.api.protected = {"a", "b"}
         begins(world, "p")
         world.step(after_s=10, times=59)
@@ -346,14 +346,14 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
 
         assert world.going() == ["a"]
         assert world.api.made("delete") == ["a"]
-        assert world.preemptor.tally.victims["reclaim", "deleted"] == 1
-        assert world.preemptor.tally.protected >= 59
+        assert world.preemptor.counts.victims["reclaim", "deleted"] == 1
+        assert world.preemptor.counts.protected >= 59
 
 
 def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> None:
     with stage(tmp_path, *OWED) as world:
         world.standings = OWES
-        world.disruptions = budget_over("team-b")
+        world.pdbs = budget_over("team-b")
         world.api.protected = {"a", "b"}
         begins(world, "p")
         world.step(after_s=10, times=10)
@@ -368,7 +368,7 @@ def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> N
 def test_a_busy_api_server_is_no_pod_disruption_budget(tmp_path: Path) -> None:
     with stage(tmp_path, *OWED) as world:
         world.standings = OWES
-        world.disruptions = budget_over("team-b")
+        world.pdbs = budget_over("team-b")
         world.api.protected = {"a", "b"}
         begins(world, "p")
         world.step(after_s=10, times=59)
@@ -494,7 +494,7 @@ def test_what_does_not_come_true_in_time_is_taken_back(tmp_path: Path) -> None:
         assert reservation(world, "high") == ""
         assert world.pod("high").nominated == ""
         assert ("high", "CardsLetGo") in world.told
-        assert world.preemptor.tally.results["fragmentation", "withdrawn"] == 1
+        assert world.preemptor.counts.results["fragmentation", "withdrawn"] == 1
         assert world.asked() == ["a"]
 
 
@@ -505,8 +505,8 @@ def test_a_reservation_that_cannot_be_taken_back_at_once_ends_all_the_same(tmp_p
         world.api.faults.append(Fault("patch", status=409))
         world.step(after_s=1, times=211)
 
-        seat = world.cache.snapshot.seat("uid-high")
-        assert seat is None
+        allocation = world.cache.snapshot.allocation("uid-high")
+        assert allocation is None
         world.step(after_s=1, times=10)
         assert reservation(world, "high") == ""
 
@@ -652,28 +652,28 @@ def test_those_of_higher_priority_go_first(tmp_path: Path) -> None:
 def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
     tmp_path: Path, priority: int
 ) -> None:
-    watched = Standing("UNLIMITED", "reclaim", watched="OVER_BUDGET")
-    us = Standing("IN_BUDGET", "reclaim")
+    watched = NamespaceStanding("UNLIMITED", "reclaim", watched="OVER_BUDGET")
+    us = NamespaceStanding("IN_BUDGET", "reclaim")
     pods = (*OWED[:3], unscheduled("p", 50, priority=priority))
     with stage(tmp_path, *pods) as world:
-        world.standings = Standings({"team-a": us, "team-b": watched})
+        world.standings = NamespaceStandings({"team-a": us, "team-b": watched})
         begins(world, "p")
         world.step(times=60)
 
         assert world.api.made("patch") == []
         assert world.asked() == []
         assert sum(line.startswith("would-preempt") for line in world.lines) == 1
-        results = world.preemptor.tally.results
+        results = world.preemptor.counts.results
         assert results["reclaim", "observed"] + results["fragmentation", "observed"] == 1
 
 
 def test_until_the_timekeeper_has_been_heard_nobody_leaves(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED, heeds=True) as world:
+    with stage(tmp_path, *FRAGMENTED, needs_standings=True) as world:
         world.standings = UNHEARD
         begins(world, "high")
         assert world.api.made("patch") == []
 
-        world.standings = Standings({"team-a": IN_BUDGET})
+        world.standings = NamespaceStandings({"team-a": IN_BUDGET})
         world.settles()
         assert world.asked() == ["a"]
 
@@ -765,7 +765,7 @@ def test_standings_that_turn_between_two_evictions_spare_the_second(tmp_path: Pa
     pods = [in_namespace(raw, "team-b") for raw in SHARED[1:3]]
     with stage(tmp_path, SHARED[0], *pods, *SHARED[3:5], unscheduled("p", 90)) as world:
         world.standings = OWES
-        world.turns_after_evictions(Standings({"team-a": IN_BUDGET, "team-b": IN_BUDGET}))
+        world.turns_after_evictions(NamespaceStandings({"team-a": IN_BUDGET, "team-b": IN_BUDGET}))
         begins(world, "p")
 
         assert len(world.asked()) == 1
@@ -779,7 +779,7 @@ def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: P
     late = unscheduled("c", 100, namespace="team-c")
     late["metadata"]["creationTimestamp"] = stamp(NOW_MS)
     with stage(tmp_path, *owed_cards(8, NOW_MS - 20_000_000, waiting=0), *many, late, most=4) as world:
-        world.standings = Standings({**OWES.listed, "team-c": IN_BUDGET})
+        world.standings = NamespaceStandings({**OWES.listed, "team-c": IN_BUDGET})
         world.settles()
         world.step(times=60)
 
@@ -842,7 +842,7 @@ def lives(world: Stage, made: list[int]) -> None:
     world.sees()
     for raw in sorted(world.api.pods(), key=lambda each: "CardsHeld" not in str(each["status"])):
         if not raw["spec"].get("nodeName"):
-            there = without_seat(world.cache.snapshot.node("n"), raw["metadata"]["uid"])
+            there = without_pod(world.cache.snapshot.node("n"), raw["metadata"]["uid"])
             answer = fit(request_of(raw), there)
             if not isinstance(answer, Refusal):
                 placed = bound(raw, "n", encode_placement(answer))
@@ -864,7 +864,7 @@ def test_namespaces_that_change_places_all_the_time_drive_each_other_out_a_few_t
         world.offered = {"p": ["n"]}
         for at in range(120):  # ten minutes, in which the standings change each 30 s
             over, within = ("team-b", "team-a") if at // 6 % 2 == 0 else ("team-a", "team-b")
-            world.standings = Standings({over: DEBTOR, within: IN_BUDGET})
+            world.standings = NamespaceStandings({over: DEBTOR, within: IN_BUDGET})
             world.step(after_s=5)
             lives(world, made)
 

@@ -192,10 +192,10 @@ def test_with_mutual_tls_only_callers_of_the_ca_are_heard(
     tls: tuple[Process, ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     process, known, stranger = tls
-    nameless = ssl.create_default_context(cafile=str(process.log.parent / "ca.crt"))
+    unknown_orphan = ssl.create_default_context(cafile=str(process.log.parent / "ca.crt"))
 
     assert call(process.port, known) == 200
-    for context in (stranger, nameless):
+    for context in (stranger, unknown_orphan):
         with pytest.raises((ssl.SSLError, OSError)):
             call(process.port, context)
     assert not process.answers("/readyz")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.waiting.order import MOST_NODES, Waiter, next_to_wake, waiter
+from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import NOW_MS, held
@@ -186,7 +186,7 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     eventually(lambda: not rounds)
     assert woken(full) == []
 
-    full.extender.requeuer.refused(waiter(read(full.api.pod("p")), BINPACK, ["a"]), before)
+    full.extender.requeuer.refused(waiting_pod(read(full.api.pod("p")), BINPACK, ["a"]), before)
 
     eventually(lambda: woken(full))
     assert woken(full) == ["uid-p"]
@@ -233,11 +233,11 @@ def test_a_wake_that_fails_harms_nobody(full: Running) -> None:
 def test_turns_go_by_priority_and_then_by_age() -> None:
     old, new = "2026-11-20T04:32:53Z", "2026-11-20T04:32:54Z"
     raws = [waits("new", created=new), waits("old", created=old), waits("high", priority=1, created=new)]
-    waiters = [waiter(read(raw), BINPACK, ["n"]) for raw in raws]
+    waiting_pods = [waiting_pod(read(raw), BINPACK, ["n"]) for raw in raws]
     free = rebuilt([node("n")], []).node("n")
     order = []
-    while (chosen := next_to_wake(free, waiters)) is not None:
-        waiters.remove(chosen)
+    while (chosen := next_to_wake(free, waiting_pods)) is not None:
+        waiting_pods.remove(chosen)
         order.append(chosen.pod.name)
 
     assert order == ["high", "old", "new"]
@@ -246,13 +246,13 @@ def test_turns_go_by_priority_and_then_by_age() -> None:
 def test_of_very_many_offered_nodes_any_may_be_the_one() -> None:
     names = [f"n{at}" for at in range(MOST_NODES + 1)]
 
-    assert waiter(read(waits("p")), BINPACK, names).offered is None
-    assert waiter(read(waits("p")), BINPACK, names[:-1]).offered == frozenset(names[:-1])
+    assert waiting_pod(read(waits("p")), BINPACK, names).offered is None
+    assert waiting_pod(read(waits("p")), BINPACK, names[:-1]).offered == frozenset(names[:-1])
 
 
-def order(waiters: list[Waiter], known: Standings = UNHEARD) -> list[str]:
+def order(waiting_pods: list[WaitingPod], known: NamespaceStandings = UNHEARD) -> list[str]:
     """The names in the order in which they are woken for a free node ``n``."""
-    left, found = [*waiters], []
+    left, found = [*waiting_pods], []
     free = rebuilt([node("n")], []).node("n")
     while (chosen := next_to_wake(free, left, known)) is not None:
         left.remove(chosen)
@@ -266,21 +266,23 @@ def test_who_is_over_budget_now_goes_behind_whatever_his_priority_is() -> None:
         of("payer", waits("payer")),
         waits("unknown", priority=1),
     ]
-    waiters = [waiter(read(raw), BINPACK, ["n"]) for raw in raws]
-    known = Standings({"debtor": Standing("OVER_BUDGET"), "payer": Standing("IN_BUDGET")})
+    waiting_pods = [waiting_pod(read(raw), BINPACK, ["n"]) for raw in raws]
+    known = NamespaceStandings(
+        {"debtor": NamespaceStanding("OVER_BUDGET"), "payer": NamespaceStanding("IN_BUDGET")}
+    )
 
-    assert order(waiters, known) == ["unknown", "payer", "debtor"]
-    assert order(waiters) == ["debtor", "unknown", "payer"]
+    assert order(waiting_pods, known) == ["unknown", "payer", "debtor"]
+    assert order(waiting_pods) == ["debtor", "unknown", "payer"]
 
 
 def test_the_one_that_cards_are_held_for_goes_first_of_all_for_its_node_alone() -> None:
-    over = Standings({"team-a": Standing("OVER_BUDGET")})
+    over = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET")})
     raws = [of("payer", waits("other", priority=9)), held(waits("held"), "n", "GPU-0", until_ms=NOW_MS + 1)]
-    waiters = [waiter(read(raw), BINPACK, ["n", "elsewhere"]) for raw in raws]
+    waiting_pods = [waiting_pod(read(raw), BINPACK, ["n", "elsewhere"]) for raw in raws]
     elsewhere = rebuilt([node("elsewhere")], []).node("elsewhere")
 
-    assert order(waiters, over) == ["held", "other"]
-    first = next_to_wake(elsewhere, waiters, over)
+    assert order(waiting_pods, over) == ["held", "other"]
+    first = next_to_wake(elsewhere, waiting_pods, over)
     assert first is not None
     assert first.pod.name == "other"
 

@@ -11,8 +11,8 @@ from scheduler_ext.fit.refusal import Refusal, malformed
 from scheduler_ext.model.node import read_node
 from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy, policy_named
 from scheduler_ext.scoring.rank import ranked
-from scheduler_ext.snapshot.free import Room
-from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_seen, pod_gone, pod_seen
+from scheduler_ext.snapshot.free import Free
+from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_updated, pod_deleted, pod_updated
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import scenarios
 from tests.scheduler_ext.apiserver import ApiServer, Fault
@@ -169,10 +169,10 @@ def test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight() -> None
     for name in ("first", "second"):
         taken = place(snapshot, mib(5000, name), "n")
         assert taken is not None
-        snapshot = pod_seen(snapshot, read(taken))
+        snapshot = pod_updated(snapshot, read(taken))
 
     assert fit(request_of(mib(5000, "third")), snapshot.node("n")) == Refusal(
-        "no card has 5000 MiB free", room=True
+        "no card has 5000 MiB free", shortage=True
     )
 
 
@@ -189,7 +189,7 @@ def test_small_pods_pack_on_one_card_and_leave_the_other_whole() -> None:
     for name in "abc":
         taken = place(snapshot, mib(2 * GIB, name), "n")
         assert taken is not None
-        snapshot = pod_seen(snapshot, read(taken))
+        snapshot = pod_updated(snapshot, read(taken))
 
     assert cards_of(fit(request_of(mib(16276)), snapshot.node("n"))) == {"main": [1]}
     assert isinstance(
@@ -226,7 +226,7 @@ def test_a_cordoned_card_keeps_who_is_on_it_and_takes_nobody_until_the_cordon_is
     waiting = running.put_pod(percent(30, "waiting"))
     every = "every healthy GPU card here is cordoned"
     assert running.filter(waiting, "n")["FailedAndUnresolvableNodes"] == {"n": every}
-    assert running.extender.cache.snapshot.seat("uid-holder") is not None
+    assert running.extender.cache.snapshot.allocation("uid-holder") is not None
     assert running.client.get("/v1/cluster").get_json()["nodes"][0]["cards"][0]["cordoned"] is True
     running.put_node(equal(2, annotations={"bursar.dev/cordoned-cards": "GPU-1"}))
     assert running.bind(waiting, "n") == ""
@@ -243,7 +243,10 @@ def test_a_plain_sidecar_changes_no_cards_free_amounts() -> None:
         "spec": {**alone["spec"], "containers": [*alone["spec"]["containers"], container("proxy")]},
     }
 
-    assert rebuilt([node("n")], [alone]).node("n").rooms == rebuilt([node("n")], [beside]).node("n").rooms
+    assert (
+        rebuilt([node("n")], [alone]).node("n").free_by_card
+        == rebuilt([node("n")], [beside]).node("n").free_by_card
+    )
 
 
 def test_and_none_over_http(running: Running) -> None:
@@ -316,7 +319,7 @@ def test_a_force_deleted_pod_keeps_its_cards_for_its_grace_period_and_no_longer(
     holder = on(percent(100, "p", terminationGracePeriodSeconds=45), "n", "GPU-0")
     snapshot = rebuilt([node("n")], [holder])
 
-    snapshot = pod_gone(snapshot, read(holder), now_ms=1_000_000)
+    snapshot = pod_deleted(snapshot, read(holder), now_ms=1_000_000)
     assert isinstance(fit(request_of(percent(1)), expire(snapshot, 1_044_999).node("n")), Refusal)
     assert expire(snapshot, 1_045_000) == rebuilt([node("n")], [])
 
@@ -328,10 +331,10 @@ def test_and_so_does_one_that_the_watch_reports(running: Running) -> None:
     running.api.delete("pods", "p", "team-a")
 
     def held() -> str:
-        seat = running.extender.cache.snapshot.seat("uid-p")
-        return seat.held if seat else ""
+        allocation = running.extender.cache.snapshot.allocation("uid-p")
+        return allocation.state if allocation else ""
 
-    eventually(lambda: held() == "vanished")
+    eventually(lambda: held() == "orphaned")
     assert running.free("n") == [0]
     eventually(lambda: running.free("n") == [1000])
 
@@ -343,12 +346,12 @@ def test_a_restart_counts_those_that_hold_cards_and_no_others() -> None:
     elsewhere = on(percent(50, "elsewhere"), "gone", "GPU-0")
     snapshot = rebuilt([node("n", card(0), card(1))], [done, leaving, elsewhere])
 
-    rooms = snapshot.node("n").rooms
+    rooms = snapshot.node("n").free_by_card
     assert [room and room.share_milli for room in rooms] == [1000, 500]
-    assert snapshot.seat("uid-elsewhere") is not None
+    assert snapshot.allocation("uid-elsewhere") is not None
     assert isinstance(fit(request_of(percent(1)), snapshot.node("gone")), Refusal)
-    back = node_seen(snapshot, read_node(node("gone")))
-    assert back.node("gone").seats.keys() == {"uid-elsewhere"}
+    back = node_updated(snapshot, read_node(node("gone")))
+    assert back.node("gone").allocations.keys() == {"uid-elsewhere"}
 
 
 def test_and_so_does_one_with_an_api_server(start: Start, api: ApiServer) -> None:
@@ -373,7 +376,7 @@ def test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name() -> N
     new["metadata"]["uid"] = "uid-successor"
     snapshot = rebuilt([node("n")], [new])
 
-    late = pod_gone(snapshot, read({**old, "status": {"phase": "Succeeded"}}), 0)
+    late = pod_deleted(snapshot, read({**old, "status": {"phase": "Succeeded"}}), 0)
 
     assert late == snapshot
 
@@ -394,10 +397,10 @@ def test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less() -> None
     holder = on(mib(12_000, "p"), "n", "GPU-0")
     snapshot = rebuilt([node("n", card(0, 16_000))], [holder])
 
-    snapshot = node_seen(snapshot, read_node(node("n", card(0, 10_000))))
+    snapshot = node_updated(snapshot, read_node(node("n", card(0, 10_000))))
 
     assert snapshot.node("n").closed == ""
-    assert snapshot.node("n").rooms == (Room(1000, 0, 10_000),)
+    assert snapshot.node("n").free_by_card == (Free(1000, 0, 10_000),)
     assert isinstance(fit(request_of(mib(64)), snapshot.node("n")), Refusal)
 
 
@@ -423,5 +426,7 @@ def test_a_tencent_share_needs_its_memory_on_one_card() -> None:
     raw = asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="33"))
     fitting = asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32"))
 
-    assert fit(request_of(raw), snapshot.node("n")) == Refusal("no card has 50% and 8448 MiB free", room=True)
+    assert fit(request_of(raw), snapshot.node("n")) == Refusal(
+        "no card has 50% and 8448 MiB free", shortage=True
+    )
     assert cards_of(fit(request_of(fitting), snapshot.node("n"))) == {"main": [0]}

@@ -357,9 +357,9 @@ def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_
 
     eventually(lambda: world.free("b") == [700])
     assert world.free("a") == [500]
-    seat = world.extender.cache.snapshot.seat("uid-user")
-    assert seat is not None
-    assert seat.held == "vanished"
+    allocation = world.extender.cache.snapshot.allocation("uid-user")
+    assert allocation is not None
+    assert allocation.state == "orphaned"
 
 
 def test_a_thread_that_dies_takes_the_process_with_it(api: ApiServer, tmp_path: Path) -> None:

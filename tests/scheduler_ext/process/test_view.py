@@ -15,11 +15,11 @@ from scheduler_ext.model.pod import read_pod
 from scheduler_ext.reports.headroom import MOST_ON_A_NODE, Counting, Headroom
 from scheduler_ext.reports.query import cluster_query, size, typical_sizes, waiting_query
 from scheduler_ext.reports.totals import Totals
-from scheduler_ext.scoring.fragmentation_model import Gauge
-from scheduler_ext.scoring.policy import BINPACK, BindingArgs, policy_named
-from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
-from scheduler_ext.snapshot.free import Room
-from scheduler_ext.snapshot.snapshot import Snapshot, node_gone, node_seen, pod_gone, pod_seen
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.policy import BINPACK, CardOrder, policy_named
+from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
+from scheduler_ext.snapshot.free import Free
+from scheduler_ext.snapshot.snapshot import Snapshot, node_deleted, node_updated, pod_deleted, pod_updated
 from scheduler_ext.verbs.protocol import MalformedArgsError
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import held, stamp
@@ -254,7 +254,7 @@ def test_as_many_fit_as_can_then_be_placed_and_not_one_more(
             break
         value = read_pod(there)
         assert value is not None
-        snapshot = pod_seen(snapshot, value)
+        snapshot = pod_updated(snapshot, value)
         placed += 1
     assert found == Headroom(placed, int(placed > 0), 0)
 
@@ -283,7 +283,7 @@ def test_of_tiny_pods_no_more_are_counted_than_a_kubelet_could_take() -> None:
     (only,) = rebuilt([node("n", card(0, 81_920))], []).nodes.values()
     looks: list[int] = []
 
-    def order(before: Room, after: Room, at: int) -> BindingArgs:
+    def order(before: Free, after: Free, at: int) -> CardOrder:
         looks.append(at)
         return BINPACK.order(before, after, at)
 
@@ -300,18 +300,18 @@ def test_without_a_request_typical_sizes_are_counted(world: Running) -> None:
 
 
 def test_typical_sizes_are_written_as_they_are_asked_for() -> None:
-    mix = Mix(
+    typical_pods = TypicalPods(
         (
-            (Want(4_000), 50),
-            (Want(6_500, 1, 500), 40),
-            (Want(0, 1, 0, 8_000), 30),
-            (Want(8_000, 2, 1_000, 0, ("H100", "A100")), 20),
-            (Want(8_000, 2, 250, 1_000), 10),
-            (Want(8_000, 1, 1_000, 0, (), ("T4",)), 5),
+            (TypicalPod(4_000), 50),
+            (TypicalPod(6_500, 1, 500), 40),
+            (TypicalPod(0, 1, 0, 8_000), 30),
+            (TypicalPod(8_000, 2, 1_000, 0, ("H100", "A100")), 20),
+            (TypicalPod(8_000, 2, 250, 1_000), 10),
+            (TypicalPod(8_000, 1, 1_000, 0, (), ("T4",)), 5),
         )
     )
 
-    sizes = typical_sizes(mix)
+    sizes = typical_sizes(typical_pods)
 
     assert [each.text for each in sizes] == [
         "gpu-percent:50,cpu:6500m",
@@ -347,25 +347,28 @@ def after(snapshot: Snapshot, at: int, what: str, share: int) -> Snapshot:
     pod = read_pod(on(percent(share, f"p{at}"), name, f"{name}-GPU-{share % 2}"))
     assert pod is not None
     if what == "node":
-        return node_seen(snapshot, read_node(raw))
+        return node_updated(snapshot, read_node(raw))
     if what == "small":
-        return node_seen(snapshot, read_node(node(name, card(0))))
+        return node_updated(snapshot, read_node(node(name, card(0))))
     if what == "gone":
-        return node_gone(snapshot, name)
-    return pod_seen(snapshot, pod) if what == "pod" else pod_gone(snapshot, pod, 0)
+        return node_deleted(snapshot, name)
+    return pod_updated(snapshot, pod) if what == "pod" else pod_deleted(snapshot, pod, 0)
 
 
 @given(EVENTS, st.sets(st.integers(0, 30)))
 def test_figures_kept_up_to_date_are_those_counted_anew(
     events: list[tuple[int, str, int]], looks: set[int]
 ) -> None:
-    gauges = [Gauge(BUILT_IN), Gauge(Mix(((Want(2_000, 1, 700), 3), (Want(1_000, 2, 1_000), 1))))]
-    used = [gauges[0]]
+    models = [
+        FragmentationModel(BUILT_IN),
+        FragmentationModel(TypicalPods(((TypicalPod(2_000, 1, 700), 3), (TypicalPod(1_000, 2, 1_000), 1)))),
+    ]
+    used = [models[0]]
     kept, snapshot = Totals(lambda: used[-1]), Snapshot()
     for at, (where, what, share) in enumerate(events):
         snapshot = after(snapshot, where, what, share)
         if at in looks:
-            used.append(gauges[share % 2])
+            used.append(models[share % 2])
             assert kept.now(snapshot.nodes) == Totals(lambda: used[-1]).now(snapshot.nodes)
 
 

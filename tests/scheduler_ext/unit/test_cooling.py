@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_ext.model.standing import Standing, Standings
+from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.cooldown import (
     AGAIN_MS,
     BACK_MS,
@@ -10,7 +10,7 @@ from scheduler_ext.preemption.cooldown import (
     NOTHING_DONE,
     REPLACEMENT_MS,
     SEEN_LEAVING_MS,
-    Cooling,
+    Cooldown,
 )
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.moments import IN, NOW_MS, OVER, at, cards, chosen, names_of, of, standing
@@ -25,17 +25,21 @@ def made(raw: Json, when: str) -> Json:
     return {**raw, "metadata": raw["metadata"] | {"creationTimestamp": MADE[when]}}
 
 
-def evicted(victim: Json, beneficiary: Json) -> Cooling:
+def evicted(victim: Json, beneficiary: Json) -> Cooldown:
     """One eviction, now."""
     return NOTHING_DONE.after(read(victim), read(beneficiary), NOW_MS)
 
 
 def asked(
-    waiting: Json, snapshot: Snapshot, cooling: Cooling, after_ms: int, standings: Standings | None = None
+    waiting: Json,
+    snapshot: Snapshot,
+    cooldown: Cooldown,
+    after_ms: int,
+    standings: NamespaceStandings | None = None,
 ) -> list[str] | None:
     """Who is chosen so long after the eviction."""
-    moment = at(snapshot, standings or standing(), cooling=cooling, now_ms=NOW_MS + after_ms)
-    return names_of(chosen(read(waiting), snapshot, moment))
+    context = at(snapshot, standings or standing(), cooldown=cooldown, now_ms=NOW_MS + after_ms)
+    return names_of(chosen(read(waiting), snapshot, context))
 
 
 def user(name: str = "user", owner: str = "", when: str = "before", **fields: object) -> Json:
@@ -45,12 +49,12 @@ def user(name: str = "user", owner: str = "", when: str = "before", **fields: ob
 
 def test_a_pod_for_which_others_have_left_costs_nobody_else_his_place_for_a_while() -> None:
     waiting = percent(60, "waiting", priority=5)
-    cooling = evicted(user("gone"), waiting)
+    cooldown = evicted(user("gone"), waiting)
     snapshot = cards(1, user())
 
-    assert asked(waiting, snapshot, cooling, AGAIN_MS - 1) is None
-    assert asked(waiting, snapshot, cooling, AGAIN_MS) == ["user"]
-    assert asked(percent(60, "another", priority=5), snapshot, cooling, LATER_MS) == ["user"]
+    assert asked(waiting, snapshot, cooldown, AGAIN_MS - 1) is None
+    assert asked(waiting, snapshot, cooldown, AGAIN_MS) == ["user"]
+    assert asked(percent(60, "another", priority=5), snapshot, cooldown, LATER_MS) == ["user"]
 
 
 def test_what_has_been_asked_to_leave_is_waited_for_before_its_object_says_so() -> None:
@@ -67,32 +71,32 @@ def test_what_was_asked_to_leave_and_does_not_is_not_waited_for_for_ever() -> No
 
 
 def test_a_replacement_is_left_alone_for_a_while_and_its_older_siblings_are_not() -> None:
-    cooling = evicted(user("gone", "replicas"), percent(60, "first", priority=5))
+    cooldown = evicted(user("gone", "replicas"), percent(60, "first", priority=5))
     waiting = percent(60, "waiting", priority=5)
     replacement, sibling = user("new", "replicas", "after"), user("old", "replicas", "before")
 
-    assert asked(waiting, cards(1, replacement), cooling, REPLACEMENT_MS - 1) is None
-    assert asked(waiting, cards(1, replacement), cooling, REPLACEMENT_MS) == ["new"]
-    assert asked(waiting, cards(1, sibling), cooling, LATER_MS) == ["old"]
-    assert asked(waiting, cards(1, user("other", "others", "after")), cooling, LATER_MS) == ["other"]
+    assert asked(waiting, cards(1, replacement), cooldown, REPLACEMENT_MS - 1) is None
+    assert asked(waiting, cards(1, replacement), cooldown, REPLACEMENT_MS) == ["new"]
+    assert asked(waiting, cards(1, sibling), cooldown, LATER_MS) == ["old"]
+    assert asked(waiting, cards(1, user("other", "others", "after")), cooldown, LATER_MS) == ["other"]
 
 
 def test_of_pods_that_no_controller_made_the_namespaces_new_ones_are_left_alone() -> None:
-    cooling = evicted(user("gone"), percent(60, "first", priority=5))
+    cooldown = evicted(user("gone"), percent(60, "first", priority=5))
     waiting = percent(60, "waiting", priority=5)
     elsewhere = of(made(on(percent(60, "new"), "n", "GPU-0"), "after"), "team-c")
 
-    assert asked(waiting, cards(1, user("new", when="after")), cooling, LATER_MS) is None
-    assert asked(waiting, cards(1, elsewhere), cooling, LATER_MS) == ["new"]
+    assert asked(waiting, cards(1, user("new", when="after")), cooldown, LATER_MS) is None
+    assert asked(waiting, cards(1, elsewhere), cooldown, LATER_MS) == ["new"]
 
 
 def test_a_node_that_somebody_has_just_been_asked_to_leave_rests() -> None:
     victim = user("gone")
-    cooling = evicted(victim, percent(60, "first", priority=5))
+    cooldown = evicted(victim, percent(60, "first", priority=5))
     waiting = percent(60, "waiting", priority=5)
 
-    assert asked(waiting, cards(1, user()), cooling, NODE_MS - 1) is None
-    assert asked(waiting, cards(1, user()), cooling, NODE_MS) == ["user"]
+    assert asked(waiting, cards(1, user()), cooldown, NODE_MS - 1) is None
+    assert asked(waiting, cards(1, user()), cooldown, NODE_MS) == ["user"]
 
 
 TURNED = standing(team_a=OVER, team_b=IN)  # team-b had to leave for team-a; now it is the other way round
@@ -101,30 +105,30 @@ TURNED = standing(team_a=OVER, team_b=IN)  # team-b had to leave for team-a; now
 @pytest.mark.parametrize("owner", ["replicas", ""])
 def test_who_had_to_leave_does_not_drive_the_other_out_when_the_standings_turn(owner: str) -> None:
     beneficiary = made(on(percent(60, "winner"), "n", "GPU-0"), "before")
-    cooling = evicted(user("gone", owner), beneficiary)
+    cooldown = evicted(user("gone", owner), beneficiary)
     back = of(made(percent(60, "back"), "after"), "team-b", owner)
 
-    assert asked(back, cards(1, beneficiary), cooling, BACK_MS - 1, TURNED) is None
-    assert asked(back, cards(1, beneficiary), cooling, BACK_MS, TURNED) == ["winner"]
+    assert asked(back, cards(1, beneficiary), cooldown, BACK_MS - 1, TURNED) is None
+    assert asked(back, cards(1, beneficiary), cooldown, BACK_MS, TURNED) == ["winner"]
 
 
 def test_a_replacement_does_not_preempt_back_by_priority_either() -> None:
     beneficiary = made(on(percent(60, "winner"), "n", "GPU-0"), "before")
-    cooling = evicted(user("gone", "replicas"), beneficiary)
+    cooldown = evicted(user("gone", "replicas"), beneficiary)
     raised = of(made(percent(60, "raised", priority=9), "after"), "team-b", "replicas")
     another = of(made(percent(60, "another", priority=9), "after"), "team-b", "others")
 
-    assert asked(raised, cards(1, beneficiary), cooling, BACK_MS - 1) is None
-    assert asked(another, cards(1, beneficiary), cooling, BACK_MS - 1) == ["winner"]
+    assert asked(raised, cards(1, beneficiary), cooldown, BACK_MS - 1) is None
+    assert asked(another, cards(1, beneficiary), cooldown, BACK_MS - 1) == ["winner"]
 
 
 def test_third_parties_may_drive_the_winner_out() -> None:
     beneficiary = made(on(percent(60, "winner"), "n", "GPU-0"), "before")
-    cooling = evicted(user("gone"), beneficiary)
+    cooldown = evicted(user("gone"), beneficiary)
     third = of(percent(60, "third"), "team-c")
     standings = standing(team_a=OVER, team_c=IN)
 
-    assert asked(third, cards(1, beneficiary), cooling, LATER_MS, standings) == ["winner"]
+    assert asked(third, cards(1, beneficiary), cooldown, LATER_MS, standings) == ["winner"]
 
 
 def test_old_evictions_are_forgotten() -> None:
@@ -138,18 +142,18 @@ def test_old_evictions_are_forgotten() -> None:
 def test_two_namespaces_whose_standings_flip_each_minute_evict_once_in_five() -> None:
     """The loop that a scheduler falls into which looks at the standings alone."""
     teams = ("team-a", "team-b")
-    cooling, evictions, holder = NOTHING_DONE, 0, 1
+    cooldown, evictions, holder = NOTHING_DONE, 0, 1
     for minute in range(10):
         over, paying = teams[holder], teams[1 - holder]
         now_ms = NOW_MS + minute * 60_000
         running = of(on(percent(60, f"runs-{minute}"), "n", "GPU-0"), over)
         waiting = of(percent(60, f"waits-{minute}"), paying)
         snapshot = cards(1, running)
-        standings = Standings({over: Standing("OVER_BUDGET", "reclaim"), paying: IN})
-        choice = chosen(read(waiting), snapshot, at(snapshot, standings, cooling=cooling, now_ms=now_ms))
+        standings = NamespaceStandings({over: NamespaceStanding("OVER_BUDGET", "reclaim"), paying: IN})
+        choice = chosen(read(waiting), snapshot, at(snapshot, standings, cooldown=cooldown, now_ms=now_ms))
         if choice is not None:
             for victim in choice.victims:
-                cooling = cooling.after(victim, read(waiting), now_ms)
+                cooldown = cooldown.after(victim, read(waiting), now_ms)
             evictions += 1
             holder = 1 - holder
 

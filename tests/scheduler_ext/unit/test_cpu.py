@@ -13,14 +13,14 @@ from kubernetes.utils.quantity import parse_quantity
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.cpu import MOST_MILLI, requested_milli
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Other, Pod, read_any, read_other
+from scheduler_ext.model.pod import NonGPUPod, Pod, read_any, read_non_gpu_pod
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
     nodes_listed,
-    other_gone,
-    other_seen,
-    others_listed,
+    non_gpu_pod_deleted,
+    non_gpu_pod_updated,
+    non_gpu_pods_listed,
     pods_listed,
 )
 from tests.scheduler_ext.worlds import Json, node, on, percent
@@ -55,8 +55,8 @@ def of_cpu(name: str, cores: str) -> Json:
 def snapshot_of(nodes: list[Json], pods: list[Json]) -> Snapshot:
     """From objects alone."""
     values = [read_any(raw) for raw in pods]
-    others = [each for each in values if isinstance(each, Other)]
-    snapshot = pods_listed(others_listed(EMPTY, others), [p for p in values if isinstance(p, Pod)], 0)
+    others = [each for each in values if isinstance(each, NonGPUPod)]
+    snapshot = pods_listed(non_gpu_pods_listed(EMPTY, others), [p for p in values if isinstance(p, Pod)], 0)
     return nodes_listed(snapshot, map(read_node, nodes))
 
 
@@ -167,14 +167,14 @@ def test_a_nodes_cpu_is_what_pods_with_and_without_cards_leave_of_it() -> None:
     snapshot = snapshot_of([of_cpu("n", "16")], pods)
 
     assert snapshot.node("n").cpu_left == 16_000 - 3_000 - 1_500
-    assert dict(snapshot.others.items()) == {"uid-web": Other("uid-web", "n", 1500)}
+    assert dict(snapshot.non_gpu_pods.items()) == {"uid-web": NonGPUPod("uid-web", "n", 1500)}
 
 
 def test_a_pod_that_ends_or_goes_gives_its_cpu_back() -> None:
     snapshot = snapshot_of([of_cpu("n", "4")], [plain("a", "1"), plain("b", "2")])
 
-    ended = other_seen(snapshot, read_other(plain("a", "1", phase="Failed")))
-    gone = other_gone(ended, "uid-b")
+    ended = non_gpu_pod_updated(snapshot, read_non_gpu_pod(plain("a", "1", phase="Failed")))
+    gone = non_gpu_pod_deleted(ended, "uid-b")
 
     assert [s.node("n").cpu_left for s in (snapshot, ended, gone)] == [1_000, 2_000, 4_000]
     assert gone == snapshot_of([of_cpu("n", "4")], [])
@@ -188,7 +188,7 @@ def test_pods_on_a_node_that_is_not_known_yet_count_once_it_is() -> None:
 
     assert known.node("n").cpu_left == 3_000
     assert away == early
-    assert other_gone(away, "uid-a") == EMPTY
+    assert non_gpu_pod_deleted(away, "uid-a") == EMPTY
 
 
 def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
@@ -199,11 +199,11 @@ def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
     freed.clear()
     before = cache.snapshot.node("n")
 
-    cache.pod_gone(read_any(plain("web", "2")))
+    cache.pod_deleted(read_any(plain("web", "2")))
 
     after = cache.snapshot.node("n")
     assert (before.cpu_left, after.cpu_left) == (2_000, 4_000)
-    assert after.rooms is before.rooms
+    assert after.free_by_card is before.free_by_card
     assert after.shape is before.shape
     assert freed == []
 
@@ -220,7 +220,7 @@ def test_the_running_sum_is_that_of_a_rebuild_from_objects(seed: int) -> None:
         name = f"p{rng.randrange(12)}"
         match rng.randrange(4):
             case 0 if name in objects:
-                cache.pod_gone(read_any(objects.pop(name)))
+                cache.pod_deleted(read_any(objects.pop(name)))
             case 1:
                 cache.pods_listed(map(read_any, objects.values()))
             case _:
@@ -228,5 +228,5 @@ def test_the_running_sum_is_that_of_a_rebuild_from_objects(seed: int) -> None:
                 where = where or rng.choice(["", "n", "m"])
                 phase = rng.choice(["Pending", "Running", "Succeeded"])
                 objects[name] = plain(name, f"{rng.randrange(3000)}m", where, phase)
-                cache.pod_seen(read_any(objects[name]))
+                cache.pod_updated(read_any(objects[name]))
     assert cache.snapshot == snapshot_of(nodes, list(objects.values()))

@@ -4,8 +4,8 @@ import pytest
 
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.model.labels import by_key, labels_of, read_selector
-from scheduler_ext.model.pdb import read_budget
-from tests.scheduler_ext.moments import budget, disruptions, of
+from scheduler_ext.model.pdb import read_pdb
+from tests.scheduler_ext.moments import budget, of, pdbs
 from tests.scheduler_ext.worlds import Json, percent, read
 
 WEB = {"app": "web", "tier": "front"}
@@ -40,7 +40,7 @@ def test_a_selector_matches_as_the_eviction_api_has_it(case: str) -> None:
 
 
 def test_a_budget_covers_its_own_namespace_alone_and_not_who_is_granted_already() -> None:
-    promised = disruptions(budget("other", 1, {}, granted="2027-01-01T00:00:00Z"))
+    promised = pdbs(budget("other", 1, {}, granted="2027-01-01T00:00:00Z"))
 
     assert promised.over(read(of(percent(50, "p"), "other")))
     assert not promised.over(read(of(percent(50, "p"), "another")))
@@ -48,7 +48,7 @@ def test_a_budget_covers_its_own_namespace_alone_and_not_who_is_granted_already(
 
 
 def test_a_pod_whose_labels_have_changed_is_looked_at_anew() -> None:
-    promised = disruptions(budget("other", 1, {"matchLabels": {"app": "web"}}))
+    promised = pdbs(budget("other", 1, {"matchLabels": {"app": "web"}}))
 
     assert promised.over(read(of(percent(50, "p"), "other", labels=WEB)))
     assert not promised.over(read(of(percent(50, "p"), "other", labels={"app": "api"})))
@@ -56,16 +56,14 @@ def test_a_pod_whose_labels_have_changed_is_looked_at_anew() -> None:
 
 def test_which_budgets_cover_a_pod_is_worked_out_once() -> None:
     pod = read(of(percent(50, "p"), "other", labels=WEB))
-    promised = disruptions(*(budget("other", 1, {}, f"b{at}") for at in range(3)))
+    promised = pdbs(*(budget("other", 1, {}, f"b{at}") for at in range(3)))
 
     assert promised.over(pod) is promised.over(pod)
 
 
 def test_a_pod_under_two_budgets_uses_up_both() -> None:
     pods = [read(of(percent(50, f"p{at}"), "other", labels=WEB)) for at in range(3)]
-    promised = disruptions(
-        budget("other", 2, {"matchLabels": {"app": "web"}}, "one"), budget("other", 1, {}, "two")
-    )
+    promised = pdbs(budget("other", 2, {"matchLabels": {"app": "web"}}, "one"), budget("other", 1, {}, "two"))
 
     assert promised.violations(pods) == 2
     assert promised.violations(pods[1:], before=pods[:1]) == 2
@@ -83,11 +81,11 @@ def test_labels_of_replicas_are_kept_once() -> None:
 def test_the_books_follow_lists_changes_and_ends() -> None:
     cache = PDBCache()
     pod = read(of(percent(50, "p"), "other"))
-    first = read_budget(budget("other", 0, {}))
+    first = read_pdb(budget("other", 0, {}))
 
     cache.listed([first])
     assert cache.now().violations([pod]) == 1
-    cache.seen(read_budget(budget("other", 1, {})))
+    cache.seen(read_pdb(budget("other", 1, {})))
     assert cache.now().violations([pod]) == 0
     cache.gone(first)
     assert cache.now().over(pod) == ()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.model.node_constraints import read_face, read_wishes
+from scheduler_ext.model.node_constraints import read_node_constraints, read_node_labels
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ def expression(key: str, operator: str, *values: str) -> Json:
 
 def admits(there: Json, **spec: Any) -> bool:
     """Whether a pod of this spec may run there."""
-    return read_wishes({"spec": spec}).admit("n", read_face(there))
+    return read_node_constraints({"spec": spec}).admit("n", read_node_labels(there))
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ ANYTHING = st.recursive(
 def test_reading_never_raises(value: Any, field: str) -> None:
     raw = {"spec": {field: value}, "metadata": {"labels": value}}
 
-    assert read_wishes(raw).admit("n", read_face(raw)) in (True, False)
+    assert read_node_constraints(raw).admit("n", read_node_labels(raw)) in (True, False)

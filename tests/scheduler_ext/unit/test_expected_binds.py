@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from scheduler_ext.model.node import read_node
-from scheduler_ext.scoring.policy import BINPACK, BindingArgs
-from scheduler_ext.snapshot.free import Room
+from scheduler_ext.scoring.policy import BINPACK, CardOrder
+from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_seen, pod_seen
+from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_updated, pod_updated
 from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
 from tests.scheduler_ext.worlds import node, percent, read
 from tests.worlds import card
@@ -32,9 +32,9 @@ class World:
         self.clock = Clock()
         self.intents = ExpectedBinds(self.clock)
         self.pods = {name: read(percent(share, name)) for name in names}
-        snapshot = node_seen(EMPTY, read_node(node("a", card(0))))
+        snapshot = node_updated(EMPTY, read_node(node("a", card(0))))
         for pod in self.pods.values():
-            snapshot = pod_seen(snapshot, pod)
+            snapshot = pod_updated(snapshot, pod)
         self.snapshot: Snapshot = snapshot
 
     def note(self, name: str) -> None:
@@ -47,8 +47,8 @@ class World:
         assert isinstance(nodes, Map)
         there = nodes.get("a")
         assert there is not None
-        assert there.rooms[0] is not None
-        return there.rooms[0].share_milli
+        assert there.free_by_card[0] is not None
+        return there.free_by_card[0].share_milli
 
 
 def test_others_see_the_card_as_it_will_be_and_the_pod_itself_as_it_is() -> None:
@@ -83,7 +83,7 @@ def test_a_pod_is_forgotten_when_it_has_a_seat_or_never_comes(how: str) -> None:
         world.snapshot = assume(world.snapshot, world.pods["p"], "elsewhere", placement)
     elif how == "gone":
         pods = world.snapshot.pods.without(world.pods["p"].uid)
-        world.snapshot = Snapshot(pods, world.snapshot.others, world.snapshot.nodes)
+        world.snapshot = Snapshot(pods, world.snapshot.non_gpu_pods, world.snapshot.nodes)
     else:
         for at in range(MOST):
             world.intents.note(read(percent(60, f"other-{at}")), BINPACK, "nowhere")
@@ -95,7 +95,7 @@ def test_a_further_pod_is_fitted_upon_those_that_are_known_and_these_are_not_fit
     world = World("p", "q", "r", "s", share=10)
     fitted: list[int] = []
 
-    def order(before: Room, after: Room, at: int) -> BindingArgs:
+    def order(before: Free, after: Free, at: int) -> CardOrder:
         fitted.append(at)
         return BINPACK.order(before, after, at)
 

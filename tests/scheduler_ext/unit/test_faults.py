@@ -128,7 +128,7 @@ class Faults(RuleBasedStateMachine):
         know."""
         still = [
             each.raw
-            for each in self.cluster.vanished
+            for each in self.cluster.orphaned
             if each.until_ms > self.cluster.now_ms and replica not in each.unknown
         ]
         pods = [pod for pod in self.cluster.pods() if readback.holds(pod)]
@@ -292,7 +292,9 @@ class Faults(RuleBasedStateMachine):
                 assert snapshot.node(name).closed
                 continue
             free = [
-                (room.share_milli, room.memory_mib) for room in snapshot.node(name).rooms if room is not None
+                (room.share_milli, room.memory_mib)
+                for room in snapshot.node(name).free_by_card
+                if room is not None
             ]
             left = [(1000 - s, 16_000 - m) for s, m in (total.get(uuid, (0, 0)) for uuid in cards)]
             assert (snapshot.node(name).closed, free) == ("", left)
@@ -313,9 +315,9 @@ class Faults(RuleBasedStateMachine):
         said = replica.bind(raw, name) if name else None
         snapshot = replica.cache.snapshot.node(name)
         if (
-            snapshot.facts is not None
+            snapshot.node_object is not None
             and not snapshot.closed
-            and any(r and r.share_milli for r in snapshot.rooms)
+            and any(r and r.share_milli for r in snapshot.free_by_card)
         ):
             assert said == ""
 

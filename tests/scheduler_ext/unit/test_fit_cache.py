@@ -12,22 +12,22 @@ from scheduler_ext.fit.card_sets import MOST_STEPS
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Other
+from scheduler_ext.model.pod import NonGPUPod
 from scheduler_ext.scoring.fragmentation import fragmentation
-from scheduler_ext.scoring.fragmentation_model import Gauge
-from scheduler_ext.scoring.load import Kept, load
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.load import CardLoads, load
 from scheduler_ext.scoring.policy import BINPACK, RANDOM, SPREAD, Policy
 from scheduler_ext.scoring.rank import ranks
-from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
-from scheduler_ext.snapshot.node_info import Node, is_short
+from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
+from scheduler_ext.snapshot.node_info import NodeInfo, is_short
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
-    node_gone,
-    node_seen,
-    other_seen,
-    pod_seen,
-    unseat,
+    node_deleted,
+    node_updated,
+    non_gpu_pod_updated,
+    pod_updated,
+    release,
 )
 from scheduler_ext.verbs.fit_cache import CALL_STEPS, FitCache, fit_key
 from tests.scheduler_ext.worlds import (
@@ -79,14 +79,20 @@ def scores_of(
     return found
 
 
-CHOOSY = Gauge(Mix((*BUILT_IN.wants, (Want(1_000, 1, 300, 0, ("T4",)), 20), (Want(3_000, 1, 0, 6_000), 9))))
+CHOOSY = FragmentationModel(
+    TypicalPods(
+        (*BUILT_IN.counts, (TypicalPod(1_000, 1, 300, 0, ("T4",)), 20), (TypicalPod(3_000, 1, 0, 6_000), 9))
+    )
+)
 POLICIES = {
     "binpack": BINPACK,
     "spread": SPREAD,
     "random": RANDOM,
-    "fragmentation": fragmentation(Gauge(BUILT_IN), 2_000),
+    "fragmentation": fragmentation(FragmentationModel(BUILT_IN), 2_000),
     "fragmentation that minds models": fragmentation(CHOOSY, 2_000),
-    "load": load(Kept({f"n{at}-GPU-{index}": 100 * at + 7 * index for at in range(4) for index in range(3)})),
+    "load": load(
+        CardLoads({f"n{at}-GPU-{index}": 100 * at + 7 * index for at in range(4) for index in range(3)})
+    ),
 }
 
 
@@ -99,24 +105,24 @@ def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, wor
         name = rng.choice(names)
         match rng.randrange(6):
             case 5:
-                other = Other(f"other-{rng.randrange(3)}", name, rng.choice([0, 500, 9_000]))
-                snapshot = other_seen(snapshot, other)
+                other = NonGPUPod(f"other-{rng.randrange(3)}", name, rng.choice([0, 500, 9_000]))
+                snapshot = non_gpu_pod_updated(snapshot, other)
             case 0:
                 cards = [
                     card(at, rng.choice([8000, 16000]), rng.choice(["A100", "T4"]))
                     for at in range(rng.randint(1, 3))
                 ]
-                snapshot = node_seen(snapshot, read_node(node(name, *cards)))
+                snapshot = node_updated(snapshot, read_node(node(name, *cards)))
             case 1:
-                snapshot = node_gone(snapshot, name)
-            case 2 if len(snapshot.seated):
-                snapshot = unseat(snapshot, rng.choice([uid for uid, _ in snapshot.seated.items()]))
+                snapshot = node_deleted(snapshot, name)
+            case 2 if len(snapshot.allocated_on):
+                snapshot = release(snapshot, rng.choice([uid for uid, _ in snapshot.allocated_on.items()]))
             case _:
                 raw = {**rng.choice(SHAPES)}
                 raw["metadata"] = {**raw["metadata"], "uid": f"uid-{step}", "name": f"p{step}"}
                 taken = place(snapshot, raw, name)
                 if taken is not None:
-                    snapshot = pod_seen(snapshot, read(taken))
+                    snapshot = pod_updated(snapshot, read(taken))
         raw = rng.choice(SHAPES)
         said = asked_of(answers, raw, snapshot, policy, names)
         alone = [scores_of(FitCache(), raw, snapshot, policy, [each]) for each in names]
@@ -168,11 +174,11 @@ def test_of_the_nodes_only_the_last_version_is_kept_however_long_ago_a_question_
         pod = read(percent(share))
         assert pod.request is not None
         answers.sort(fit_key(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
-        snapshot = other_seen(snapshot, Other("other", "kept-once", share))
+        snapshot = non_gpu_pod_updated(snapshot, NonGPUPod("other", "kept-once", share))
     gc.collect()
 
-    kept = [each for each in gc.get_objects() if isinstance(each, Node) and each.name == "kept-once"]
-    assert sorted(each.others_milli for each in kept) == [20, 30]
+    kept = [each for each in gc.get_objects() if isinstance(each, NodeInfo) and each.name == "kept-once"]
+    assert sorted(each.non_gpu_cpu_milli for each in kept) == [20, 30]
 
 
 def test_a_search_over_many_hard_nodes_is_bounded_and_goes_on_in_the_next_call() -> None:
@@ -234,10 +240,10 @@ def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
 
 
 def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
-    from scheduler_ext.snapshot.snapshot import pod_gone
+    from scheduler_ext.snapshot.snapshot import pod_deleted
 
     raw = on(percent(60, "a"), "n", "GPU-0")
-    snapshot = pod_gone(rebuilt([node("n")], [raw]), read(raw), 0)
+    snapshot = pod_deleted(rebuilt([node("n")], [raw]), read(raw), 0)
 
     assert dict(snapshot.node("n").left)["bursar.dev/gpu-percent"] == 100
     assert not is_short(snapshot.node("n"), read(percent(50)).amounts)

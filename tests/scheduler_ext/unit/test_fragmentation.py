@@ -17,12 +17,12 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.scoring.fragmentation import fragmentation
-from scheduler_ext.scoring.fragmentation_model import Gauge, idle_milli
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel, idle_milli
 from scheduler_ext.scoring.policy import NO_FIT
-from scheduler_ext.scoring.typical_pods import BUILT_IN, Mix, Want
-from scheduler_ext.snapshot.free import Room
+from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
+from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Node, node_of, with_others
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_non_gpu_cpu
 from scheduler_ext.verbs.fit_cache import MANY, FitCache, FitKey, fit_key
 from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt
 from tests.worlds import card, container
@@ -43,34 +43,42 @@ class Wants(NamedTuple):
     pods: int
 
 
-def fragment(free: list[int], model: str, cpu: int, mix: list[Wants]) -> Fraction:
+def fragment(free: list[int], model: str, cpu: int, typical_pods: list[Wants]) -> Fraction:
     """F: what a pod drawn from the mix could not use, expected."""
     lost = 0
-    for want in mix:
-        enough = [left for left in free if left >= want.milli]
-        wrong_model = want.models and model not in want.models
-        if want.cards == 0 or wrong_model or cpu < want.cpu or len(enough) < want.cards:
-            lost += want.pods * sum(free)
+    for typical in typical_pods:
+        enough = [left for left in free if left >= typical.milli]
+        wrong_model = typical.models and model not in typical.models
+        if typical.cards == 0 or wrong_model or cpu < typical.cpu or len(enough) < typical.cards:
+            lost += typical.pods * sum(free)
         else:
-            lost += want.pods * sum(left for left in free if left < want.milli)
-    return Fraction(lost, sum(want.pods for want in mix))
+            lost += typical.pods * sum(left for left in free if left < typical.milli)
+    return Fraction(lost, sum(typical.pods for typical in typical_pods))
 
 
-def stranded(free: list[int], cpu: int, mix: list[Wants]) -> int:
+def stranded(free: list[int], cpu: int, typical_pods: list[Wants]) -> int:
     """S: free GPU beyond what the CPU left would serve, at 7/8 of the mix's CPU per GPU."""
-    gpu = sum(want.pods * want.cards * want.milli for want in mix)
-    per_card = sum(want.pods * want.cpu for want in mix if want.cards) * 1000 * 7 // (8 * gpu) if gpu else 0
+    gpu = sum(typical.pods * typical.cards * typical.milli for typical in typical_pods)
+    per_card = (
+        sum(typical.pods * typical.cpu for typical in typical_pods if typical.cards) * 1000 * 7 // (8 * gpu)
+        if gpu
+        else 0
+    )
     return max(0, sum(free) - cpu * 1000 // per_card) if per_card else 0
 
 
-def worth(free: list[int], then: list[int], model: str, cpu: int, takes: int, mix: list[Wants]) -> int:
+def worth(
+    free: list[int], then: list[int], model: str, cpu: int, takes: int, typical_pods: list[Wants]
+) -> int:
     """The score of a placement that leaves the cards as ``then``."""
-    gained = fragment(free, model, cpu, mix) - fragment(then, model, cpu - takes, mix)
-    strands = max(0, stranded(then, cpu - takes, mix) - stranded(free, cpu, mix))
+    gained = fragment(free, model, cpu, typical_pods) - fragment(then, model, cpu - takes, typical_pods)
+    strands = max(0, stranded(then, cpu - takes, typical_pods) - stranded(free, cpu, typical_pods))
     return int(100 / (1 + math.exp(-float(gained - 2 * strands) / 1800)))
 
 
-def best(free: list[int], model: str, cpu: int, ask: Wants, mix: list[Wants]) -> tuple[int, int] | None:
+def best(
+    free: list[int], model: str, cpu: int, ask: Wants, typical_pods: list[Wants]
+) -> tuple[int, int] | None:
     """The greatest score, and what is free on the card that is chosen; None where the pod does not fit.
 
     Of a share, the card of the greatest score, of equal ones the fullest; whole cards are all alike.
@@ -80,25 +88,25 @@ def best(free: list[int], model: str, cpu: int, ask: Wants, mix: list[Wants]) ->
     if ask.milli == 1000:
         then = sorted(free)
         then[-ask.cards :] = [0] * ask.cards
-        return worth(sorted(free), then, model, cpu, ask.cpu, mix), 1000
+        return worth(sorted(free), then, model, cpu, ask.cpu, typical_pods), 1000
     found = []
     for left in sorted(set(free)):
         if left >= ask.milli:
             then = [*free]
             then[then.index(left)] -= ask.milli
-            found.append((-worth(free, then, model, cpu, ask.cpu, mix), left))
+            found.append((-worth(free, then, model, cpu, ask.cpu, typical_pods), left))
     return -min(found)[0], min(found)[1]
 
 
 # by hand
 
 
-def rooms(*shares: int) -> list[tuple[Room, str]]:
+def rooms(*shares: int) -> list[tuple[Free, str]]:
     """Cards of 16,000 MiB with these thousandths free."""
-    return [(Room(share, MIB * share // 1000, MIB), "") for share in shares]
+    return [(Free(share, MIB * share // 1000, MIB), "") for share in shares]
 
 
-HALVES_AND_PAIRS = Mix(((Want(2_000, 1, 500), 3), (Want(16_000, 2, 1000), 1)))
+HALVES_AND_PAIRS = TypicalPods(((TypicalPod(2_000, 1, 500), 3), (TypicalPod(16_000, 2, 1000), 1)))
 
 
 @pytest.mark.parametrize(
@@ -113,70 +121,83 @@ HALVES_AND_PAIRS = Mix(((Want(2_000, 1, 500), 3), (Want(16_000, 2, 1000), 1)))
     ],
 )
 def test_a_fragment_is_what_typical_pods_cannot_use(free: list[int], cpu: int, lost: int) -> None:
-    gauge = Gauge(HALVES_AND_PAIRS)
+    fragmentation_model = FragmentationModel(HALVES_AND_PAIRS)
 
-    assert gauge.fragment(gauge.sum_of(rooms(*free)), cpu) == lost
+    assert fragmentation_model.fragment(fragmentation_model.sum_of(rooms(*free)), cpu) == lost
 
 
 def test_to_a_pod_without_a_gpu_every_free_gpu_is_a_fragment() -> None:
-    gauge = Gauge(Mix(((Want(100, 1, 500), 1), (Want(100), 2))))
+    fragmentation_model = FragmentationModel(
+        TypicalPods(((TypicalPod(100, 1, 500), 1), (TypicalPod(100), 2)))
+    )
 
-    assert gauge.fragment(gauge.sum_of(rooms(500, 1000)), 64_000) == 2 * 1500
+    assert fragmentation_model.fragment(fragmentation_model.sum_of(rooms(500, 1000)), 64_000) == 2 * 1500
 
 
 def test_a_card_of_another_model_is_a_fragment_to_those_who_mind() -> None:
-    gauge = Gauge(Mix(((Want(100, 1, 500, 0, ("T4",)), 2), (Want(100, 1, 500, 0, (), ("T4",)), 1))))
-    spots = [(Room(500, 8000, MIB), "Tesla T4"), (Room(700, 11200, MIB), "A100")]
+    fragmentation_model = FragmentationModel(
+        TypicalPods(((TypicalPod(100, 1, 500, 0, ("T4",)), 2), (TypicalPod(100, 1, 500, 0, (), ("T4",)), 1)))
+    )
+    spots = [(Free(500, 8000, MIB), "Tesla T4"), (Free(700, 11200, MIB), "A100")]
 
-    assert gauge.fragment(gauge.sum_of(spots), 64_000) == 2 * 700 + 1 * 500
+    assert fragmentation_model.fragment(fragmentation_model.sum_of(spots), 64_000) == 2 * 700 + 1 * 500
 
 
 def test_memory_alone_and_cards_of_other_sizes_count_by_what_can_still_be_given_out() -> None:
-    gauge = Gauge(Mix(((Want(100, 1, 0, 10_000), 1), (Want(100, 1, 500), 1))))
-    large, small, no_memory = Room(1000, 40_000, 80_000), Room(1000, 8_000, 8_000), Room(900, 0, 8_000)
+    fragmentation_model = FragmentationModel(
+        TypicalPods(((TypicalPod(100, 1, 0, 10_000), 1), (TypicalPod(100, 1, 500), 1)))
+    )
+    large, small, no_memory = Free(1000, 40_000, 80_000), Free(1000, 8_000, 8_000), Free(900, 0, 8_000)
 
     assert [idle_milli(room) for room in (large, small, no_memory)] == [500, 1000, 0]
     spots = [(large, ""), (small, ""), (no_memory, "")]
-    assert gauge.fragment(gauge.sum_of(spots), 64_000) == 1000
+    assert fragmentation_model.fragment(fragmentation_model.sum_of(spots), 64_000) == 1000
 
 
 @pytest.mark.parametrize(("cpu", "lost"), [(64_000, 0), (14_000, 0), (7_000, 1000), (0, 2000), (-7, 2001)])
 def test_gpus_without_cpu_are_stranded(cpu: int, lost: int) -> None:
-    gauge = Gauge(Mix(((Want(8_000, 1, 1000), 1),)))
+    fragmentation_model = FragmentationModel(TypicalPods(((TypicalPod(8_000, 1, 1000), 1),)))
 
-    assert gauge.cpu_per_card == 7_000
-    assert gauge.stranded(gauge.sum_of(rooms(1000, 1000)), cpu) == lost
+    assert fragmentation_model.cpu_per_card == 7_000
+    assert fragmentation_model.stranded(fragmentation_model.sum_of(rooms(1000, 1000)), cpu) == lost
 
 
 @pytest.mark.parametrize(
     ("gained", "score"), [(0, 50), (-1, 49), (73, 51), (71, 50), (-1000, 36), (-4000, 9), (20_000, 99)]
 )
 def test_the_score_is_a_percentage_cut_off(gained: int, score: int) -> None:
-    gauge = Gauge(Mix(((Want(0, 1, 1000), 1),)))
-    whole, none = gauge.sum_of(rooms()), gauge.sum_of(rooms())
+    fragmentation_model = FragmentationModel(TypicalPods(((TypicalPod(0, 1, 1000), 1),)))
+    whole, none = fragmentation_model.sum_of(rooms()), fragmentation_model.sum_of(rooms())
 
     assert score == int(100 / (1 + math.exp(-gained / 1800)))
-    assert gauge.score(whole._replace(idle=gained), none, 0, 0) == score
+    assert fragmentation_model.score(whole._replace(idle=gained), none, 0, 0) == score
 
 
 def test_without_any_typical_pod_no_node_is_better_than_another() -> None:
-    gauge = Gauge(Mix(()))
+    fragmentation_model = FragmentationModel(TypicalPods(()))
 
-    assert gauge.score(gauge.sum_of(rooms(1000)), gauge.sum_of(rooms(500)), 0, -5) in (0, 99)
-    assert scores(Gauge(Mix(())), percent(50), 0, [cluster_node("a", [1000], 0), cluster_node("b", [500], 9)])
+    assert fragmentation_model.score(
+        fragmentation_model.sum_of(rooms(1000)), fragmentation_model.sum_of(rooms(500)), 0, -5
+    ) in (0, 99)
+    assert scores(
+        FragmentationModel(TypicalPods(())),
+        percent(50),
+        0,
+        [cluster_node("a", [1000], 0), cluster_node("b", [500], 9)],
+    )
 
 
 # against the oracle
 
 
-def cluster_node(name: str, free: list[int], cpu_left: int, model: str = "A100") -> Node:
+def cluster_node(name: str, free: list[int], cpu_left: int, model: str = "A100") -> NodeInfo:
     """A node whose cards have these thousandths free."""
     there = _without_cpu(name, tuple(free), model)
-    return with_others(there, there.cpu_left - cpu_left)
+    return with_non_gpu_cpu(there, there.cpu_left - cpu_left)
 
 
 @cache
-def _without_cpu(name: str, free: tuple[int, ...], model: str) -> Node:
+def _without_cpu(name: str, free: tuple[int, ...], model: str) -> NodeInfo:
     raw = node(name, *(card(at, MIB, model) for at in range(len(free))))
     raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": "1000"}
     pods = [
@@ -187,11 +208,13 @@ def _without_cpu(name: str, free: tuple[int, ...], model: str) -> Node:
     return rebuilt([raw], pods).node(name)
 
 
-def scores(gauge: Gauge, raw: dict[str, object], cpu_milli: int, nodes: list[Node]) -> list[int]:
+def scores(
+    fragmentation_model: FragmentationModel, raw: dict[str, object], cpu_milli: int, nodes: list[NodeInfo]
+) -> list[int]:
     """What prioritize would rank by."""
     pod = read(raw)
     assert pod.request is not None
-    asked = fit_key(pod.request, fragmentation(gauge, cpu_milli), pod.amounts)
+    asked = fit_key(pod.request, fragmentation(fragmentation_model, cpu_milli), pod.amounts)
     listed: list[int] = (
         FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes]).tolist()
     )
@@ -218,34 +241,37 @@ def some_cluster(rng: random.Random) -> list[tuple[list[int], int, str]]:
     ]
 
 
-def as_mix(mix: list[Wants]) -> Mix:
+def as_mix(typical_pods: list[Wants]) -> TypicalPods:
     """The oracle's mix as ours."""
-    return Mix(
-        tuple((Want(w.cpu, w.cards, w.milli, 0, w.models) if w.cards else Want(w.cpu), w.pods) for w in mix)
+    return TypicalPods(
+        tuple(
+            (TypicalPod(w.cpu, w.cards, w.milli, 0, w.models) if w.cards else TypicalPod(w.cpu), w.pods)
+            for w in typical_pods
+        )
     )
 
 
 @pytest.mark.parametrize("seed", range(120))
 def test_scores_and_cards_are_those_of_the_definition(seed: int) -> None:
     rng = random.Random(seed)
-    mix, cluster = [some_wants(rng) for _ in range(rng.randint(1, 6))], some_cluster(rng)
+    typical_pods, cluster = [some_wants(rng) for _ in range(rng.randint(1, 6))], some_cluster(rng)
     ask = some_wants(rng)
     ask = ask._replace(cards=max(1, ask.cards) if ask.milli == 1000 else 1)
     nodes = [cluster_node(f"n{at}", *each) for at, each in enumerate(cluster)]
-    gauge = Gauge(as_mix(mix))
+    fragmentation_model = FragmentationModel(as_mix(typical_pods))
     amount: Json = (
         {"gpu_count": str(ask.cards)} if ask.milli == 1000 else {"gpu_percent": str(ask.milli // 10)}
     )
     raw = asking(container(**amount))
-    expected = [best(free, model, cpu, ask, mix) for free, cpu, model in cluster]
+    expected = [best(free, model, cpu, ask, typical_pods) for free, cpu, model in cluster]
 
-    found = scores(gauge, raw, ask.cpu, nodes)
+    found = scores(fragmentation_model, raw, ask.cpu, nodes)
 
     assert found == [NO_FIT if each is None else each[0] for each in expected]
     request = read(raw).request
     assert request is not None
     for there, (free, _, _), each in zip(nodes, cluster, expected, strict=True):
-        placed = fit(request, there, fragmentation(gauge, ask.cpu))
+        placed = fit(request, there, fragmentation(fragmentation_model, ask.cpu))
         if each is None:
             assert isinstance(placed, Refusal)
             continue
@@ -256,14 +282,14 @@ def test_scores_and_cards_are_those_of_the_definition(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
     rng = random.Random(seed)
-    mix, cluster = [some_wants(rng) for _ in range(rng.randint(1, 6))], some_cluster(rng)
+    typical_pods, cluster = [some_wants(rng) for _ in range(rng.randint(1, 6))], some_cluster(rng)
     cpu = rng.randint(0, 9_000)
     nodes = {f"n{at}": cluster_node(f"n{at}", *each) for at, each in enumerate(cluster)}
-    asked = FitKey(None, fragmentation(Gauge(as_mix(mix)), cpu), ())
+    asked = FitKey(None, fragmentation(FragmentationModel(as_mix(typical_pods)), cpu), ())
 
     found = FitCache().scores(asked, Map(nodes), list(nodes)).tolist()
 
-    assert found == [worth(free, free, model, left, cpu, mix) for free, left, model in cluster]
+    assert found == [worth(free, free, model, left, cpu, typical_pods) for free, left, model in cluster]
 
 
 # what only ours knows
@@ -272,7 +298,9 @@ def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> None:
-    gauge = Gauge(Mix((*BUILT_IN.wants, (Want(500, 1, 0, 6_000), 7), (Want(500, 2, 300), 3))))
+    fragmentation_model = FragmentationModel(
+        TypicalPods((*BUILT_IN.counts, (TypicalPod(500, 1, 0, 6_000), 7), (TypicalPod(500, 2, 300), 3)))
+    )
     raw = data.draw(
         st.sampled_from([percent(20), mib(7000), asking(container(gpu_count="2", gpu_percent="60"))])
     )
@@ -280,16 +308,18 @@ def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> Non
     nodes = []
     for at in range(MANY):
         cards = [card(i, size) for i, size in enumerate(data.draw(sizes))]
-        facts = read_node(node(f"n{at}", *cards))
-        nodes.append(with_others(node_of(f"n{at}", facts, {}), -data.draw(st.integers(0, 40_000))))
+        node_object = read_node(node(f"n{at}", *cards))
+        nodes.append(
+            with_non_gpu_cpu(node_info_of(f"n{at}", node_object, {}), -data.draw(st.integers(0, 40_000)))
+        )
 
-    together = scores(gauge, raw, 2_000, nodes)
+    together = scores(fragmentation_model, raw, 2_000, nodes)
 
-    assert together == [scores(gauge, raw, 2_000, [each])[0] for each in nodes]
+    assert together == [scores(fragmentation_model, raw, 2_000, [each])[0] for each in nodes]
 
 
 def test_more_cpu_than_matters_is_no_other_question() -> None:
-    by = fragmentation(Gauge(BUILT_IN), 4_000)
+    by = fragmentation(FragmentationModel(BUILT_IN), 4_000)
     answers, raw = FitCache(), read(percent(50))
     assert raw.request is not None
     asked = fit_key(raw.request, by, raw.amounts)
@@ -297,7 +327,7 @@ def test_more_cpu_than_matters_is_no_other_question() -> None:
 
     answers.scores(asked, Map({"a": roomy}), ["a"])
     known = dict(answers._known)
-    answers.scores(asked, Map({"a": with_others(roomy, 5_000)}), ["a"])
+    answers.scores(asked, Map({"a": with_non_gpu_cpu(roomy, 5_000)}), ["a"])
 
     assert len(known) == 1
     assert answers._known == known
@@ -314,16 +344,21 @@ HUGE = st.sampled_from([0, 1, 10**9 - 1, 10**9, 10**9 + 1, 2**53, 2**63 - 1, 2**
     st.booleans(),
 )
 def test_no_amount_of_cpu_is_too_much_and_both_ways_of_counting_agree_on_it(
-    mix: list[tuple[int, int]], others: list[int], cpu: int, roomy: bool
+    typical_pods: list[tuple[int, int]], others: list[int], cpu: int, roomy: bool
 ) -> None:
-    gauge = Gauge(Mix(tuple((Want(each, 1, 10 * (1 + at)), pods) for at, (each, pods) in enumerate(mix))))
+    fragmentation_model = FragmentationModel(
+        TypicalPods(
+            tuple((TypicalPod(each, 1, 10 * (1 + at)), pods) for at, (each, pods) in enumerate(typical_pods))
+        )
+    )
     sign = -1 if roomy else 1
     nodes = [
-        with_others(cluster_node(f"n{at}", [1000, 500], 4_000), sign * each) for at, each in enumerate(others)
+        with_non_gpu_cpu(cluster_node(f"n{at}", [1000, 500], 4_000), sign * each)
+        for at, each in enumerate(others)
     ]
 
-    together = scores(gauge, percent(20), cpu, nodes)
+    together = scores(fragmentation_model, percent(20), cpu, nodes)
 
-    assert together == [scores(gauge, percent(20), cpu, [each])[0] for each in nodes]
-    asked = FitKey(None, fragmentation(gauge, cpu), ())
+    assert together == [scores(fragmentation_model, percent(20), cpu, [each])[0] for each in nodes]
+    asked = FitKey(None, fragmentation(fragmentation_model, cpu), ())
     assert len(FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])) == MANY

@@ -14,12 +14,12 @@ from scheduler_ext.snapshot.node_info import is_roomier
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     expire,
-    node_gone,
-    node_seen,
-    pod_gone,
-    pod_seen,
+    node_deleted,
+    node_updated,
+    orphan,
+    pod_deleted,
+    pod_updated,
     pods_listed,
-    vanish,
 )
 from tests.scheduler_ext.worlds import (
     Json,
@@ -51,18 +51,18 @@ def told(text: str | None = None, *cards: Json, boot: str = "", **fields: Any) -
 
 def tell(snapshot: Snapshot, text: str | None, boot: str = "") -> Snapshot:
     """The agent writes."""
-    return node_seen(snapshot, read_node(told(text, boot=boot)))
+    return node_updated(snapshot, read_node(told(text, boot=boot)))
 
 
 def forced(text: str | None, boot: str = "") -> Snapshot:
     """Pod p was deleted by force at 0, while the agent had written that."""
-    return pod_gone(rebuilt([told(text, boot=boot)], [P]), read(P), 0)
+    return pod_deleted(rebuilt([told(text, boot=boot)], [P]), read(P), 0)
 
 
 def free(snapshot: Snapshot) -> list[int | None]:
     """Thousandths free on each card of n; None for a card of a closed node."""
     there = snapshot.node("n")
-    return [None if there.closed or room is None else room.share_milli for room in there.rooms]
+    return [None if there.closed or room is None else room.share_milli for room in there.free_by_card]
 
 
 THERE, NOT_THERE = holders({"uid-p": []}), holders()
@@ -115,11 +115,11 @@ def test_words_that_cannot_be_read_let_nobody_go() -> None:
 @pytest.mark.parametrize("gone", ["annotation", "node"])
 def test_where_nobody_tells_any_more_the_grace_period_counts(gone: str) -> None:
     snapshot = forced(THERE)
-    snapshot = tell(snapshot, None) if gone == "annotation" else node_gone(snapshot, "n")
+    snapshot = tell(snapshot, None) if gone == "annotation" else node_deleted(snapshot, "n")
 
-    assert snapshot.seat("uid-p") is not None
-    assert expire(snapshot, GRACE_MS - 1).seat("uid-p") is not None
-    assert expire(snapshot, GRACE_MS).seat("uid-p") is None
+    assert snapshot.allocation("uid-p") is not None
+    assert expire(snapshot, GRACE_MS - 1).allocation("uid-p") is not None
+    assert expire(snapshot, GRACE_MS).allocation("uid-p") is None
 
 
 def test_a_reboot_ends_what_the_agent_said_before() -> None:
@@ -154,10 +154,10 @@ def test_what_the_agent_says_of_a_pod_with_an_object_changes_nothing() -> None:
 
 def test_a_pod_that_ended_is_gone_though_its_node_lists_it_a_little_longer() -> None:
     ended = {**P, "status": {"phase": "Succeeded"}}
-    snapshot = pod_seen(rebuilt([told(THERE)], [P]), read(ended))
+    snapshot = pod_updated(rebuilt([told(THERE)], [P]), read(ended))
     assert free(snapshot) == [1000]
 
-    gone = pod_gone(snapshot, read(ended), 0)
+    gone = pod_deleted(snapshot, read(ended), 0)
     late = tell(tell(gone, NOT_THERE), THERE)
 
     assert free(gone) == free(late) == free(expire(late, 10**9)) == [1000]
@@ -207,7 +207,7 @@ def test_it_holds_the_cards_that_its_node_names_and_no_others() -> None:
 
 
 def test_nobody_is_without_an_object_before_the_pods_are_listed() -> None:
-    early = node_seen(Snapshot(), read_node(told(THERE)))
+    early = node_updated(Snapshot(), read_node(told(THERE)))
     assert early.unsure == frozenset()
 
     assert pods_listed(early, [read(P)], 0) == rebuilt([told(THERE)], [P])
@@ -219,8 +219,8 @@ def test_a_pod_whose_object_comes_after_all_is_by_its_object() -> None:
     snapshot = rebuilt([told(THERE)], [])
     waiting = percent(40)
 
-    assert pod_seen(snapshot, read(waiting)) == rebuilt([told(THERE)], [waiting])
-    assert pod_seen(snapshot, read(P)) == rebuilt([told(THERE)], [P])
+    assert pod_updated(snapshot, read(waiting)) == rebuilt([told(THERE)], [waiting])
+    assert pod_updated(snapshot, read(P)) == rebuilt([told(THERE)], [P])
 
 
 def test_a_seat_that_was_let_go_is_taken_again_if_the_node_lists_the_pod_again() -> None:
@@ -232,7 +232,7 @@ def test_a_seat_that_was_let_go_is_taken_again_if_the_node_lists_the_pod_again()
 
 def test_an_assumed_pod_that_vanishes_is_listed_or_not_as_any_other() -> None:
     snapshot = rebuilt([told(THERE)], [])
-    snapshot = vanish(pod_seen(snapshot, read(P)), "uid-p", 0)
+    snapshot = orphan(pod_updated(snapshot, read(P)), "uid-p", 0)
 
     assert free(tell(snapshot, NOT_THERE)) == [1000]
 

@@ -11,7 +11,7 @@ from scheduler_ext.fit.card_sets import Steps, TooManyStepsError
 from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy
-from scheduler_ext.snapshot.free import Room, Shape
+from scheduler_ext.snapshot.free import Free, FreeShape
 from tests.scheduler_ext.worlds import examples
 from timekeeper.core.values import Ask, ContainerAsk
 
@@ -105,8 +105,8 @@ def lay(world: World, policy: Policy = BINPACK, most_steps: int = 100_000) -> La
         ContainerAsk(str(at), init, Ask(n, share, mem)) for at, (init, n, share, mem) in enumerate(world.asks)
     ]
     near = () if world.links is None else tuple(near_to(at, world) for at in range(len(world.cards)))
-    rooms = tuple(Room(*card[:3]) for card in world.cards)
-    return lay_out(asks, Shape(rooms, near), policy, Steps(most_steps), world.same)
+    rooms = tuple(Free(*card[:3]) for card in world.cards)
+    return lay_out(asks, FreeShape(rooms, near), policy, Steps(most_steps), world.same)
 
 
 def near_to(at: int, world: World) -> int:
@@ -156,7 +156,7 @@ def test_an_init_container_reuses_the_pods_own_cards() -> None:
 
     assert layout is not None
     assert layout.chosen == ((0,), (0,))
-    assert layout.rooms == (Room(500, 8, 16), Room(1000, 16, 16))
+    assert layout.free_by_card == (Free(500, 8, 16), Free(1000, 16, 16))
 
 
 def test_an_init_container_goes_where_it_costs_the_pod_nothing_more() -> None:

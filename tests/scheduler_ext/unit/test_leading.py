@@ -9,10 +9,10 @@ import pytest
 
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.fencing import marker, toucher
-from scheduler_ext.model.leader_mark import Mark, Marks, claimed, heard, listed
-from scheduler_ext.model.pod import Other
+from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, heard, listed
+from scheduler_ext.model.pod import NonGPUPod
 from scheduler_ext.model.standing import UNHEARD
-from scheduler_ext.preemption.victims import Moment
+from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy, policy_named
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -207,7 +207,7 @@ def test_what_was_assumed_in_an_earlier_term_is_free_in_the_next(pair: Pair) -> 
     pair.cluster.put("pods", {**pair.cluster.pod("q"), "status": {"phase": "Succeeded"}})
     pair.first.take_over()
 
-    assert pair.first.cache.snapshot.seat("uid-p") is None
+    assert pair.first.cache.snapshot.allocation("uid-p") is None
     assert pair.first.bind(pair.pod("r"), "a") == ""
 
 
@@ -343,24 +343,24 @@ def test_a_placement_found_for_a_pod_that_is_shown_bound_meanwhile_displaces_not
 
     assert pair.first.bind(pair.p, "a") == "the pod is already bound to node b"
 
-    seat = pair.first.cache.snapshot.seat("uid-p")
-    assert seat is not None
-    assert (seat.held, pair.first.cache.snapshot.seated.get("uid-p")) == ("bound", "b")
+    allocation = pair.first.cache.snapshot.allocation("uid-p")
+    assert allocation is not None
+    assert (allocation.state, pair.first.cache.snapshot.allocated_on.get("uid-p")) == ("bound", "b")
     assert pair.first.bind(pair.q, "b") == "no card has 60% free"
 
 
 # marks alone
 
-ME = Marks("me")
-MINE = Mark("uid-x", "me.1", Other("uid-x", "", 0))
-THEIRS = Mark("uid-y", "you.1", Other("uid-y", "", 0))
+ME = LeaderMarks("me")
+MINE = LeaderMark("uid-x", "me.1", NonGPUPod("uid-x", "", 0))
+THEIRS = LeaderMark("uid-y", "you.1", NonGPUPod("uid-y", "", 0))
 
 
 def test_only_a_new_mark_after_our_own_beats_us() -> None:
     early = heard(heard(claimed(ME, "me.1"), THEIRS), MINE)
     assert (early.seen, early.beaten) == (True, False)
     assert not heard(early, THEIRS).beaten  # the same again, with another change of its pod
-    assert heard(early, Mark("uid-y", "you.2", THEIRS.pod)).beaten
+    assert heard(early, LeaderMark("uid-y", "you.2", THEIRS.pod)).beaten
 
 
 def test_a_list_that_shows_ours_beside_an_unknown_one_beats_us() -> None:
@@ -435,7 +435,7 @@ def verbs_of(
     return Verbs(replica.cache, policies, requeuer, replica.binder, nobody_leaves, patience)
 
 
-def nobody_leaves(_snapshot: Snapshot) -> Moment:
+def nobody_leaves(_snapshot: Snapshot) -> PreemptionContext:
     """Who would leave for a pod: filter asks for none."""
     raise AssertionError
 

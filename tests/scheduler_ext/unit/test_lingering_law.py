@@ -19,9 +19,9 @@ from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
     expire,
-    node_seen,
-    pod_gone,
-    pod_seen,
+    node_updated,
+    pod_deleted,
+    pod_updated,
     pods_listed,
 )
 from tests.scheduler_ext.worlds import Json, examples, holders, node, on, percent, read, rebuilt
@@ -119,7 +119,7 @@ class Story(RuleBasedStateMachine):
         number, at = len(self.pods), self.free().index(1000)
         raw = on(percent(100, f"p{number}", terminationGracePeriodSeconds=30), "n", f"GPU-{at}")
         self.pods[f"uid-p{number}"] = Truth(raw, at)
-        self.snapshot = pod_seen(self.snapshot, read(raw))
+        self.snapshot = pod_updated(self.snapshot, read(raw))
         if starts:
             self.start(self.pods[f"uid-p{number}"])
 
@@ -205,7 +205,7 @@ class Story(RuleBasedStateMachine):
         before = self.heard.listed
         raw, self.heard = self.unheard_nodes.pop(0)
         self.tells(self.heard.listed - before)
-        self.snapshot = node_seen(self.snapshot, read_node(raw))
+        self.snapshot = node_updated(self.snapshot, read_node(raw))
         for uid in self.heard.listed:
             self.keep(self.pods[uid])
 
@@ -238,7 +238,9 @@ class Story(RuleBasedStateMachine):
             if uid in self.heard.listed:
                 self.keep(self.pods[uid])
         self.snapshot = (
-            pod_gone(self.snapshot, read(raw), self.now_ms) if gone else pod_seen(self.snapshot, read(raw))
+            pod_deleted(self.snapshot, read(raw), self.now_ms)
+            if gone
+            else pod_updated(self.snapshot, read(raw))
         )
 
     @rule(nodes_first=st.booleans())
@@ -255,7 +257,7 @@ class Story(RuleBasedStateMachine):
                 pod.gone_ms, pod.kept = -GRACE_MS, False  # it never knew of this one
         self.snapshot = rebuilt([self.node()], objects)
         if nodes_first:
-            early: Snapshot = node_seen(EMPTY, read_node(self.node()))
+            early: Snapshot = node_updated(EMPTY, read_node(self.node()))
             assert pods_listed(early, map(read, objects), 0) == self.snapshot
 
     @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS, MOST_GRACE_MS]))
@@ -277,14 +279,14 @@ class Story(RuleBasedStateMachine):
 
         there = {uid for uid, pod in self.pods.items() if pod.there or (pod.object and not pod.ended)}
         known = {uid for uid in there if self.could_be_known(uid, self.pods[uid])}
-        assert known <= {uid for uid, _ in self.snapshot.seated.items()} <= there
-        nameless = [uid for uid in self.snapshot.unsure if not self.snapshot.seat(uid).request]  # type: ignore[union-attr]
-        assert self.snapshot.node("n").closed == ("lingering" if nameless else "")
+        assert known <= {uid for uid, _ in self.snapshot.allocated_on.items()} <= there
+        unknown_orphan = [uid for uid in self.snapshot.unsure if not self.snapshot.allocation(uid).request]  # type: ignore[union-attr]
+        assert self.snapshot.node("n").closed == ("lingering" if unknown_orphan else "")
 
     def free(self) -> list[int]:
         """What may be given out of each card."""
         there = self.snapshot.node("n")
-        return [0 if there.closed or room is None else room.share_milli for room in there.rooms]
+        return [0 if there.closed or room is None else room.share_milli for room in there.free_by_card]
 
     def could_be_known(self, uid: str, pod: Truth) -> bool:
         """By its object; by what the node said of it since it started, for ever where it was said in time,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_any
-from scheduler_ext.model.standing import Standing, Standings
-from scheduler_ext.scoring.fragmentation import Gradient
-from scheduler_ext.scoring.load import Figures, Kept, load
+from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
+from scheduler_ext.scoring.fragmentation import FragmentationPerNode
+from scheduler_ext.scoring.load import CardLoads, LoadByCard, load
 from scheduler_ext.scoring.policy import BINPACK, NO_FIT, RANDOM, Policy
 from scheduler_ext.scoring.rank import foremost, ranked
 from scheduler_ext.scoring.selection import Policies
@@ -21,14 +21,14 @@ from scheduler_ext.scoring.typical_pods import (
     ENOUGH_PODS,
     FEWEST_PODS,
     MOST_SHAPES,
-    Mix,
-    Want,
+    TypicalPod,
+    TypicalPods,
     differ_milli,
     learn,
-    mix_of,
-    want_of,
+    typical_pod_of,
+    typical_pods_of,
 )
-from scheduler_ext.snapshot.snapshot import Snapshot, other_seen
+from scheduler_ext.snapshot.snapshot import Snapshot, non_gpu_pod_updated
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, fit_key
 from scheduler_ext.verbs.protocol import ExtenderArgs
 from tests.scheduler_ext.machine import Cluster, Replica
@@ -40,7 +40,9 @@ from tests.worlds import card, container
 
 def policies(default: str = "fragmentation", **namespaces: str) -> Policies:
     """With these namespaces' policies, and no measured figures."""
-    standings = Standings({name: Standing("IN_BUDGET", policy=word) for name, word in namespaces.items()})
+    standings = NamespaceStandings(
+        {name: NamespaceStanding("IN_BUDGET", policy=word) for name, word in namespaces.items()}
+    )
     return Policies(default, lambda: standings, lambda: None, lambda why: None)
 
 
@@ -73,8 +75,8 @@ def test_the_pods_word_comes_before_its_namespaces_and_that_before_the_clusters(
 
 def test_load_goes_by_what_is_measured_once_there_is_something() -> None:
     said: list[str] = []
-    measured: list[Figures | None] = [None]
-    chosen = Policies("load", Standings, lambda: measured[0], said.append)
+    measured: list[LoadByCard | None] = [None]
+    chosen = Policies("load", NamespaceStandings, lambda: measured[0], said.append)
     pod = read(saying(""))
 
     before = [chosen(pod).name, chosen(pod).name]
@@ -91,8 +93,8 @@ def test_load_goes_by_what_is_measured_once_there_is_something() -> None:
 
 def test_each_time_that_load_has_nothing_to_go_by_that_is_told_once() -> None:
     said: list[str] = []
-    measured: list[Figures | None] = [None]
-    chosen = Policies("load", Standings, lambda: measured[0], said.append)
+    measured: list[LoadByCard | None] = [None]
+    chosen = Policies("load", NamespaceStandings, lambda: measured[0], said.append)
 
     for figures in (None, None, {"GPU-0": 10}, {"GPU-0": 10}, None, None):
         measured[0] = figures
@@ -114,7 +116,7 @@ def scored(policy: Policy, raw: Json, snapshot: Snapshot, names: list[str]) -> l
 def test_load_takes_the_least_busy_card_of_the_least_busy_node() -> None:
     snapshot = with_used(a=[100, 100], b=[100, 80], c=[30, 100])
     busy = {"a-GPU-0": 700, "a-GPU-1": 300, "b-GPU-0": 250, "b-GPU-1": 100, "c-GPU-0": 0, "c-GPU-1": 90}
-    policy = load(Kept(busy))
+    policy = load(CardLoads(busy))
 
     assert scored(policy, percent(50), snapshot, ["a", "b", "c"]) == [-300, -100, -90]
     request = read(percent(50)).request
@@ -143,7 +145,9 @@ def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is
     pod = cluster.put("pods", percent(50))
     replica = Replica(cluster, "x", "x")
     replica.deliver()
-    verbs = verbs_of(replica, waits=list, policies=Policies("load", Standings, lambda: figures, pytest.fail))
+    verbs = verbs_of(
+        replica, waits=list, policies=Policies("load", NamespaceStandings, lambda: figures, pytest.fail)
+    )
     asked = ExtenderArgs(pod, ["a", "b"], None)
 
     assert (verbs.filter(asked), figures.read) == (FilterResult(["a", "b"], {}, {}), [])
@@ -151,7 +155,7 @@ def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is
 
 
 def test_a_card_that_nobody_has_measured_is_taken_last() -> None:
-    policy = load(Kept({"a-GPU-0": 999}))
+    policy = load(CardLoads({"a-GPU-0": 999}))
 
     assert scored(policy, percent(50), with_used(a=[100], b=[100]), ["a", "b"]) == [-999, -1000]
 
@@ -172,12 +176,19 @@ def test_random_draws_a_node_by_the_pods_uid_and_the_same_one_when_asked_again()
 
 
 def test_a_mix_is_the_most_frequent_shapes_that_cover_95_percent_of_the_pods() -> None:
-    rare, often, some, most = Want(1, 1, 100), Want(2, 1, 200), Want(3, 1, 300), Want(4, 1, 400)
+    rare, often, some, most = (
+        TypicalPod(1, 1, 100),
+        TypicalPod(2, 1, 200),
+        TypicalPod(3, 1, 300),
+        TypicalPod(4, 1, 400),
+    )
 
-    assert mix_of({rare: 5, often: 45, some: 25, most: 25}) == Mix(((often, 45), (most, 25), (some, 25)))
-    assert mix_of({rare: 6, often: 44, some: 25, most: 25}).pods == 100
-    assert len(mix_of({Want(at, 1, 100): 1 for at in range(300)}).wants) == MOST_SHAPES
-    assert mix_of({}) == Mix(())
+    assert typical_pods_of({rare: 5, often: 45, some: 25, most: 25}) == TypicalPods(
+        ((often, 45), (most, 25), (some, 25))
+    )
+    assert typical_pods_of({rare: 6, often: 44, some: 25, most: 25}).pods == 100
+    assert len(typical_pods_of({TypicalPod(at, 1, 100): 1 for at in range(300)}).counts) == MOST_SHAPES
+    assert typical_pods_of({}) == TypicalPods(())
 
 
 def world(sizes: Mapping[int, int], plain_pods: int = 0, cards: bool = True) -> Snapshot:
@@ -190,30 +201,35 @@ def world(sizes: Mapping[int, int], plain_pods: int = 0, cards: bool = True) -> 
     snapshot = rebuilt([node("n", card(0))] if cards else [], pods)
     for at in range(plain_pods):
         other = read_any(plain(f"o{at}", "1"))
-        snapshot = other_seen(snapshot, other)  # type: ignore[arg-type]
+        snapshot = non_gpu_pod_updated(snapshot, other)  # type: ignore[arg-type]
     return snapshot
 
 
 def test_nothing_is_learned_of_a_few_pods() -> None:
     assert learn(world({50: FEWEST_PODS - 1})) == BUILT_IN
-    assert learn(world({50: FEWEST_PODS})) == Mix(((Want(2_000, 1, 500), FEWEST_PODS),))
+    assert learn(world({50: FEWEST_PODS})) == TypicalPods(((TypicalPod(2_000, 1, 500), FEWEST_PODS),))
 
 
 def test_pods_without_a_gpu_count_where_there_are_cards_and_never_more_than_the_others() -> None:
-    half = (Want(2_000, 1, 500), 30)
+    half = (TypicalPod(2_000, 1, 500), 30)
 
-    assert learn(world({50: 30}, 7)) == Mix((half, (Want(0), 7)))
-    assert learn(world({50: 30}, 99)) == Mix((half, (Want(0), 30)))
-    assert learn(world({50: 30}, 99, cards=False)) == Mix((half,))
+    assert learn(world({50: 30}, 7)) == TypicalPods((half, (TypicalPod(0), 7)))
+    assert learn(world({50: 30}, 99)) == TypicalPods((half, (TypicalPod(0), 30)))
+    assert learn(world({50: 30}, 99, cards=False)) == TypicalPods((half,))
 
 
 def test_of_very_many_pods_a_part_is_looked_at() -> None:
     snapshot = world({50: ENOUGH_PODS // 2, 20: ENOUGH_PODS // 2 + 10})
 
-    mix = learn(snapshot)
+    typical_pods = learn(snapshot)
 
-    assert ENOUGH_PODS // 3 < mix.pods <= ENOUGH_PODS
-    assert differ_milli(mix, Mix(((Want(2_000, 1, 500), 1), (Want(2_000, 1, 200), 1)))) < 60
+    assert ENOUGH_PODS // 3 < typical_pods.pods <= ENOUGH_PODS
+    assert (
+        differ_milli(
+            typical_pods, TypicalPods(((TypicalPod(2_000, 1, 500), 1), (TypicalPod(2_000, 1, 200), 1)))
+        )
+        < 60
+    )
 
 
 def test_waiting_pods_of_one_namespace_cannot_make_themselves_the_typical_ones() -> None:
@@ -223,9 +239,11 @@ def test_waiting_pods_of_one_namespace_cannot_make_themselves_the_typical_ones()
     for each in others:
         each["metadata"]["namespace"] = "another"
 
-    mix = learn(rebuilt([node("n", card(0))], [*running, *waiting, *others]))
+    typical_pods = learn(rebuilt([node("n", card(0))], [*running, *waiting, *others]))
 
-    assert mix == mix_of({Want(2_000, 1, 500): 100, Want(10**9, 1, 200): 5, Want(2_000, 1, 300): 3})
+    assert typical_pods == typical_pods_of(
+        {TypicalPod(2_000, 1, 500): 100, TypicalPod(10**9, 1, 200): 5, TypicalPod(2_000, 1, 300): 3}
+    )
     assert learn(rebuilt([node("n", card(0))], waiting)) == BUILT_IN
 
 
@@ -237,7 +255,7 @@ def test_of_several_containers_the_one_that_asks_for_most_stands_for_the_pod() -
     ).request
     assert request is not None
 
-    assert want_of(request, 500) == Want(500, 2, 1000)
+    assert typical_pod_of(request, 500) == TypicalPod(500, 2, 1000)
 
 
 def test_answers_are_worked_out_anew_only_when_the_mix_has_really_changed() -> None:
@@ -250,15 +268,15 @@ def test_answers_are_worked_out_anew_only_when_the_mix_has_really_changed() -> N
 
     assert (learned, hardly) == (True, False)
     assert chosen(pod) == second != first
-    assert chosen.mix == learn(world({50: 90, 20: 10}))
+    assert chosen.typical_pods == learn(world({50: 90, 20: 10}))
     assert chosen.learn(world({50: 80, 20: 20}))
 
 
 def test_the_policy_knows_how_much_cpu_its_pod_takes() -> None:
     chosen = policies()(read(with_cpu(percent(50), "2500m")))
 
-    assert isinstance(chosen.weighing, Gradient)
-    assert chosen.weighing.cpu_milli == 2_500
+    assert isinstance(chosen.per_node, FragmentationPerNode)
+    assert chosen.per_node.cpu_milli == 2_500
 
 
 def test_a_node_without_cpu_for_its_last_gpus_is_left_to_pods_that_need_little() -> None:

@@ -11,8 +11,8 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.precedence import rank_of
 from scheduler_ext.preemption.victims import Choice, best, choose
-from scheduler_ext.snapshot.node_info import Node
-from scheduler_ext.snapshot.snapshot import Snapshot, pod_gone, pod_seen
+from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.snapshot import Snapshot, pod_deleted, pod_updated
 from tests.scheduler_ext.moments import DEMOTED, IN, NOW_MS, OVER, UNLIMITED, at, standing
 from tests.scheduler_ext.worlds import node, percent, read, rebuilt
 from tests.worlds import card
@@ -31,11 +31,11 @@ PODS = st.lists(
 class World:
     """Two nodes of two cards. Who is evicted waits again, as another pod of the same controller."""
 
-    def __init__(self, wishes: list[tuple[str, int, int]]) -> None:
+    def __init__(self, node_constraints: list[tuple[str, int, int]]) -> None:
         self.snapshot: Snapshot = rebuilt([node(name, card(0), card(1)) for name in ("a", "b")], [])
         self.waiting: list[Pod] = []
         self.made = 0
-        for namespace, priority, share in wishes:
+        for namespace, priority, share in node_constraints:
             self.make(replace(read(percent(share, priority=priority)), namespace=namespace))
 
     def make(self, like: Pod) -> None:
@@ -49,17 +49,17 @@ class World:
     def bind(self, pod: Pod, where: str, placement: Placement) -> None:
         """The pod holds its cards."""
         self.waiting.remove(pod)
-        self.snapshot = pod_seen(
+        self.snapshot = pod_updated(
             self.snapshot, replace(pod, node=where, holding=True, placement=placement, grace_ms=0)
         )
 
     def evict(self, victim: Pod) -> None:
         """The pod has ended and its controller has made another."""
         ended = replace(victim, holding=False, terminal=True)
-        self.snapshot = pod_gone(pod_seen(self.snapshot, ended), ended, NOW_MS)
+        self.snapshot = pod_deleted(pod_updated(self.snapshot, ended), ended, NOW_MS)
         self.make(victim)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[NodeInfo]:
         """Both."""
         return [self.snapshot.node(name) for name in ("a", "b")]
 
@@ -70,9 +70,9 @@ class World:
 
 def choice_for(world: World, pod: Pod) -> Choice | None:
     """As the preemptor chooses."""
-    moment = at(world.snapshot, STANDINGS)
-    choices = [choose(pod, each, moment) for each in world.nodes()]
-    return best([each for each in choices if each is not None], moment)
+    context = at(world.snapshot, STANDINGS)
+    choices = [choose(pod, each, context) for each in world.nodes()]
+    return best([each for each in choices if each is not None], context)
 
 
 def step(world: World, pod: Pod) -> bool:
@@ -98,8 +98,10 @@ def step(world: World, pod: Pod) -> bool:
 
 @given(PODS)
 @settings(max_examples=60)
-def test_every_eviction_succeeds_and_at_last_there_is_none(wishes: list[tuple[str, int, int]]) -> None:
-    world = World(wishes)
+def test_every_eviction_succeeds_and_at_last_there_is_none(
+    node_constraints: list[tuple[str, int, int]],
+) -> None:
+    world = World(node_constraints)
 
     rounds = 0
     while any(step(world, pod) for pod in list(world.waiting) if pod in world.waiting):
@@ -117,6 +119,6 @@ def _would_do(world: World, payer: Pod) -> bool:
     for pod in list(snapshot.pods.values()):
         if pod.namespace == "owes":
             ended = replace(pod, holding=False, terminal=True)
-            snapshot = pod_gone(pod_seen(snapshot, ended), ended, NOW_MS)
+            snapshot = pod_deleted(pod_updated(snapshot, ended), ended, NOW_MS)
     assert payer.request is not None
     return any(not isinstance(fit(payer.request, snapshot.node(name)), Refusal) for name in ("a", "b"))

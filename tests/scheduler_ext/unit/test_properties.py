@@ -10,7 +10,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.scoring.fragmentation import fragmentation
-from scheduler_ext.scoring.fragmentation_model import Gauge
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
@@ -76,7 +76,7 @@ def containers_drawn(draw: st.DrawFn, kind: str, several: list[int]) -> Containe
     return Container(kind, draw(st.sampled_from(several)), percent, memory)  # type: ignore[arg-type]
 
 
-def node_of(world: World) -> Json:
+def node_info_of(world: World) -> Json:
     """The node's object."""
     listed = [
         card(
@@ -137,12 +137,14 @@ def answer(world: World, policy: Policy) -> Placement | Refusal:
     if pod.request is None:
         assert "same-gpu" in pod.malformed
         return refusal.malformed(pod.malformed)
-    there = rebuilt([node_of(world)], users_of(world)).node("n")
+    there = rebuilt([node_info_of(world)], users_of(world)).node("n")
     assert there.closed == ""
     return fit(pod.request, there, policy)
 
 
-POLICIES = {policy.name: policy for policy in (*BUILT.values(), fragmentation(Gauge(BUILT_IN), 1000))}
+POLICIES = {
+    policy.name: policy for policy in (*BUILT.values(), fragmentation(FragmentationModel(BUILT_IN), 1000))
+}
 policies = st.sampled_from(sorted(POLICIES)).map(POLICIES.__getitem__)
 
 
@@ -231,7 +233,7 @@ def test_filter_offers_a_node_exactly_when_bind_could_place_the_pod_there(
     pod = read(pod_of(world))
     if pod.request is None:
         return
-    snapshot = rebuilt([node_of(world)], users_of(world))
+    snapshot = rebuilt([node_info_of(world)], users_of(world))
 
     found = FitCache().sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, ["n"])
 

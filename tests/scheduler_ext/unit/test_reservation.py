@@ -20,20 +20,20 @@ from scheduler_ext.model.reservation import (
     withdrawn,
 )
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.node_info import is_roomier, without_seat
+from scheduler_ext.snapshot.node_info import is_roomier, without_pod
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     assume,
     expire,
     forget,
-    node_gone,
-    node_seen,
-    pod_gone,
-    pod_seen,
+    node_deleted,
+    node_updated,
+    orphan,
+    pod_deleted,
+    pod_updated,
     pods_listed,
-    vanish,
 )
-from scheduler_ext.waiting.order import next_to_wake, waiter
+from scheduler_ext.waiting.order import next_to_wake, waiting_pod
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt, request_of
 from tests.worlds import card
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 def free(snapshot: Snapshot, where: str = "n") -> list[int]:
     """What is free of each card, in thousandths."""
-    return [room.share_milli for room in snapshot.node(where).rooms if room is not None]
+    return [room.share_milli for room in snapshot.node(where).free_by_card if room is not None]
 
 
 def fits(snapshot: Snapshot, raw: Json, where: str = "n") -> bool:
@@ -54,7 +54,7 @@ def fits(snapshot: Snapshot, raw: Json, where: str = "n") -> bool:
 
 def fits_itself(snapshot: Snapshot, raw: Json, where: str = "n") -> bool:
     """Whether the pod fits there beside what is held for it."""
-    there = without_seat(snapshot.node(where), raw["metadata"]["uid"])
+    there = without_pod(snapshot.node(where), raw["metadata"]["uid"])
     return not isinstance(fit(request_of(raw), there), Refusal)
 
 
@@ -85,7 +85,9 @@ def test_while_the_victim_still_runs_nobody_is_let_in_and_no_room_is_below_zero(
 def test_when_the_victim_is_gone_the_cards_are_there_for_the_pod_and_for_nobody_else() -> None:
     raw = held(percent(60), "n", "GPU-0")
     before = with_holder(raw)
-    after = pod_seen(before, read({**on(percent(50, "victim"), "n", "GPU-0"), "status": {"phase": "Failed"}}))
+    after = pod_updated(
+        before, read({**on(percent(50, "victim"), "n", "GPU-0"), "status": {"phase": "Failed"}})
+    )
 
     assert free(after) == [400]
     assert fits_itself(after, raw)
@@ -96,11 +98,13 @@ def test_the_pod_that_cards_are_held_for_is_woken_when_they_free() -> None:
     raw = held(percent(100), "n", "GPU-0")
     full = on(percent(100, "victim"), "n", "GPU-0")
     before = rebuilt([node("n")], [full, raw], NOW_MS)
-    after = pod_seen(before, read({**full, "status": {"phase": "Failed"}}))
-    waiters = [waiter(read(each), BINPACK, ["n"]) for each in (percent(100, "high", priority=9), raw)]
+    after = pod_updated(before, read({**full, "status": {"phase": "Failed"}}))
+    waiting_pods = [
+        waiting_pod(read(each), BINPACK, ["n"]) for each in (percent(100, "high", priority=9), raw)
+    ]
 
     assert is_roomier(after.node("n"), before.node("n"))
-    chosen = next_to_wake(after.node("n"), waiters)
+    chosen = next_to_wake(after.node("n"), waiting_pods)
     assert chosen is not None
     assert chosen.pod.name == "p"
 
@@ -113,21 +117,21 @@ def bound(raw: Json) -> Json:
 @pytest.mark.parametrize(
     "ended",
     [
-        lambda s, raw: pod_seen(s, read(held(percent(60), "n", "GPU-0", status="False")), NOW_MS),
-        lambda s, raw: pod_seen(s, read({**raw, "status": {"phase": "Pending"}}), NOW_MS),
-        lambda s, raw: pod_seen(s, read({**raw, "status": {**raw["status"], "phase": "Failed"}}), NOW_MS),
-        lambda s, raw: pod_gone(s, read(raw), NOW_MS),
+        lambda s, raw: pod_updated(s, read(held(percent(60), "n", "GPU-0", status="False")), NOW_MS),
+        lambda s, raw: pod_updated(s, read({**raw, "status": {"phase": "Pending"}}), NOW_MS),
+        lambda s, raw: pod_updated(s, read({**raw, "status": {**raw["status"], "phase": "Failed"}}), NOW_MS),
+        lambda s, raw: pod_deleted(s, read(raw), NOW_MS),
         lambda s, raw: pods_listed(s, [], NOW_MS),
-        lambda s, raw: vanish(s, "uid-p", NOW_MS),
+        lambda s, raw: orphan(s, "uid-p", NOW_MS),
         lambda s, raw: expire(s, NOW_MS + 60_000),
-        lambda s, raw: pod_seen(
+        lambda s, raw: pod_updated(
             s, read({**raw, "metadata": {**raw["metadata"], "deletionTimestamp": "2026-11-20T04:32:53Z"}})
         ),
-        lambda s, raw: pod_seen(
+        lambda s, raw: pod_updated(
             s, read({**raw, "spec": {**raw["spec"], "schedulingGates": [{"name": "wait"}]}}), NOW_MS
         ),
     ],
-    ids=["withdrawn", "without", "terminal", "gone", "unlisted", "vanished", "late", "deleting", "gated"],
+    ids=["withdrawn", "without", "terminal", "gone", "unlisted", "orphaned", "late", "deleting", "gated"],
 )
 def test_a_reservation_ends(ended: Any) -> None:
     raw = held(percent(60), "n", "GPU-0")
@@ -142,7 +146,7 @@ def test_a_reservation_that_has_ended_does_not_come_back_with_the_next_event() -
     snapshot = expire(rebuilt([node("n")], [raw], NOW_MS), NOW_MS + 60_000)
 
     raw["metadata"]["resourceVersion"] = "4"
-    assert free(pod_seen(snapshot, read(raw), NOW_MS + 60_000)) == [1000]
+    assert free(pod_updated(snapshot, read(raw), NOW_MS + 60_000)) == [1000]
 
 
 def test_bound_it_takes_its_cards_once_here_or_elsewhere() -> None:
@@ -150,7 +154,7 @@ def test_bound_it_takes_its_cards_once_here_or_elsewhere() -> None:
     snapshot = rebuilt([node("n"), node("m")], [raw], NOW_MS)
     there = assume(snapshot, read(raw), "m", Placement((("main", (Slice("m-GPU-0", 0, 600, 9600),)),)))
 
-    assert free(pod_seen(snapshot, read(bound(raw)))) == [400]
+    assert free(pod_updated(snapshot, read(bound(raw)))) == [400]
     assert free(there) == [1000]
     assert free(there, "m") == [400]
 
@@ -169,7 +173,7 @@ def test_an_assumed_pod_is_not_moved_by_what_is_held_for_it_elsewhere() -> None:
     snapshot = rebuilt([node("n"), node("m")], [raw], NOW_MS)
     there = assume(snapshot, read(raw), "m", Placement((("main", (Slice("m-GPU-0", 0, 600, 9600),)),)))
 
-    seen = pod_seen(there, read(held(raw, "n", "GPU-0")), NOW_MS)
+    seen = pod_updated(there, read(held(raw, "n", "GPU-0")), NOW_MS)
 
     assert free(seen) == [1000]
     assert free(seen, "m") == [400]
@@ -211,11 +215,11 @@ def test_a_reservation_holds_no_card_that_the_inventory_no_longer_has() -> None:
     snapshot = rebuilt([two], [raw], NOW_MS)
     assert free(snapshot) == [1000, 400]
 
-    shrunk = node_seen(snapshot, read_node(node("n")))
+    shrunk = node_updated(snapshot, read_node(node("n")))
 
     assert free(shrunk) == [1000]
     assert shrunk.node("n").closed == ""
-    assert free(node_seen(node_gone(shrunk, "n"), read_node(two))) == [1000, 400]
+    assert free(node_updated(node_deleted(shrunk, "n"), read_node(two))) == [1000, 400]
 
 
 def test_kube_scheduler_counts_nothing_of_a_pod_that_is_not_there_yet() -> None:
@@ -290,7 +294,7 @@ def test_whatever_happens_the_books_are_those_that_the_objects_alone_would_make(
         elif what == "forget":
             snapshot = forget(snapshot, f"uid-{name}", now)
         elif what == "gone" and name in objects and not (is_bound and raw["status"]["phase"] == "Running"):
-            snapshot = pod_gone(snapshot, read(objects.pop(name)), now)
+            snapshot = pod_deleted(snapshot, read(objects.pop(name)), now)
         elif what in ("hold", "plain", "bind") and not is_bound:
             raw = percent(60, name)
             if what == "hold":
@@ -299,13 +303,13 @@ def test_whatever_happens_the_books_are_those_that_the_objects_alone_would_make(
                 raw = on(raw, "n", f"GPU-{at}")
             raw["metadata"] = {**raw["metadata"], "resourceVersion": str(version)}
             objects[name] = raw
-            snapshot = pod_seen(snapshot, read(raw), now)
+            snapshot = pod_updated(snapshot, read(raw), now)
         elif what == "end" and is_bound:
             raw = {**raw, "status": {"phase": "Succeeded"}}
             objects[name] = raw
-            snapshot = pod_seen(snapshot, read(raw), now)
+            snapshot = pod_updated(snapshot, read(raw), now)
     for name in "abc":
         snapshot = forget(snapshot, f"uid-{name}", now)
 
     assert expire(snapshot, now) == rebuilt(there, list(objects.values()), now)
-    assert all(room.share_milli >= 0 for room in snapshot.node("n").rooms if room is not None)
+    assert all(room.share_milli >= 0 for room in snapshot.node("n").free_by_card if room is not None)

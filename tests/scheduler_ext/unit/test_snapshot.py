@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod, read_any, read_other, read_pod
+from scheduler_ext.model.pod import Pod, read_any, read_non_gpu_pod, read_pod
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import is_roomier, uses_of
 from scheduler_ext.snapshot.snapshot import (
@@ -20,16 +20,16 @@ from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     assume,
     forget,
-    node_gone,
-    node_seen,
+    node_deleted,
+    node_updated,
     nodes_listed,
-    other_gone,
-    other_seen,
-    others_listed,
-    pod_gone,
-    pod_seen,
+    non_gpu_pod_deleted,
+    non_gpu_pod_updated,
+    non_gpu_pods_listed,
+    orphan,
+    pod_deleted,
+    pod_updated,
     pods_listed,
-    vanish,
 )
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import (
@@ -277,7 +277,7 @@ def test_a_search_that_is_given_up_says_so() -> None:
 
 
 def shares(snapshot: Snapshot, where: str = "n") -> list[int]:
-    return [room.share_milli for room in snapshot.node(where).rooms if room]
+    return [room.share_milli for room in snapshot.node(where).free_by_card if room]
 
 
 def test_a_pod_holds_its_cards_until_its_gpu_containers_have_ended() -> None:
@@ -307,7 +307,7 @@ def test_a_pod_that_ended_before_its_object_went_frees_its_cards_at_once() -> No
     snapshot = rebuilt([node("n")], [raw])
 
     ended = read({**raw, "status": {"phase": "Failed"}})
-    assert pod_gone(snapshot, ended, 0) == rebuilt([node("n")], [])
+    assert pod_deleted(snapshot, ended, 0) == rebuilt([node("n")], [])
 
 
 def test_a_vanished_pod_is_reckoned_with_no_longer_than_the_most_that_is_allowed() -> None:
@@ -315,11 +315,11 @@ def test_a_vanished_pod_is_reckoned_with_no_longer_than_the_most_that_is_allowed
     pod = read_pod(raw, most_grace_ms=60_000)
     assert pod is not None
 
-    snapshot = pod_gone(rebuilt([node("n")], [raw]), pod, 1_000)
-    seat = snapshot.seat("uid-p")
+    snapshot = pod_deleted(rebuilt([node("n")], [raw]), pod, 1_000)
+    allocation = snapshot.allocation("uid-p")
 
-    assert seat is not None
-    assert (seat.held, seat.until_ms) == ("vanished", 61_000)
+    assert allocation is not None
+    assert (allocation.state, allocation.until_ms) == ("orphaned", 61_000)
 
 
 def test_what_a_list_no_longer_has_goes_on_holding_its_cards() -> None:
@@ -339,9 +339,9 @@ def test_what_is_only_assumed_outlives_a_list_that_may_be_older() -> None:
     for older in ([], [read(raw)]):
         assert shares(pods_listed(snapshot, older, 0)) == [600]
     touched = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "9"}}
-    assert shares(pod_seen(snapshot, read(touched))) == [600]
+    assert shares(pod_updated(snapshot, read(touched))) == [600]
     assert shares(forget(snapshot, "uid-p")) == [1000]
-    assert shares(vanish(snapshot, "uid-p", 0)) == [600]
+    assert shares(orphan(snapshot, "uid-p", 0)) == [600]
 
 
 def test_a_refusal_does_not_unseat_a_pod_that_was_seen_bound() -> None:
@@ -356,7 +356,7 @@ def test_an_assumed_pod_that_turns_up_elsewhere_moves_there() -> None:
     placement = fit(request_of(raw), snapshot.node("n"))
     assert isinstance(placement, Placement)
 
-    snapshot = pod_seen(assume(snapshot, read(raw), "n", placement), read(on(raw, "m", "m-GPU-0")))
+    snapshot = pod_updated(assume(snapshot, read(raw), "n", placement), read(on(raw, "m", "m-GPU-0")))
 
     assert shares(snapshot, "n") == [1000]
     assert shares(snapshot, "m") == [600]
@@ -393,7 +393,7 @@ def test_a_placement_that_cannot_be_believed_closes_its_node_and_frees_no_card(
     assert snapshot.node("n").closed == word
     assert why(snapshot, percent(1)).startswith("node is closed for sharing: ")
     assert cards_of(fit(request_of(percent(1)), snapshot.node("m")))
-    ended = pod_gone(snapshot, read({**raw, "status": {"phase": "Succeeded"}}), 0)
+    ended = pod_deleted(snapshot, read({**raw, "status": {"phase": "Succeeded"}}), 0)
     assert ended.node("n").closed == ""
 
 
@@ -437,10 +437,10 @@ def test_a_malformed_pod_that_got_bound_closes_its_node_while_any_container_runs
 def test_a_card_that_leaves_the_inventory_under_a_pod_closes_the_node_until_it_is_back() -> None:
     snapshot = rebuilt([node("n", card(0), card(1))], [on(percent(50), "n", "GPU-0")])
 
-    without = node_seen(snapshot, read_node(node("n", card(1))))
+    without = node_updated(snapshot, read_node(node("n", card(1))))
 
     assert without.node("n").closed == "placement"
-    assert node_seen(without, read_node(node("n", card(0), card(1)))) == snapshot
+    assert node_updated(without, read_node(node("n", card(0), card(1)))) == snapshot
 
 
 # nothing changes but what the event is about
@@ -450,9 +450,9 @@ def test_a_heartbeat_of_a_node_or_pod_leaves_every_node_as_it_is() -> None:
     raw = on(percent(50), "n", "GPU-0")
     snapshot = rebuilt([node("n"), node("m")], [raw])
 
-    again = node_seen(snapshot, read_node({**node("n"), "spec": {"x": 1}}))
+    again = node_updated(snapshot, read_node({**node("n"), "spec": {"x": 1}}))
     later = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "77"}}
-    touched = pod_seen(again, read(later))
+    touched = pod_updated(again, read(later))
 
     assert again is snapshot
     assert list(touched.nodes.changed_since(snapshot.nodes)) == []
@@ -462,7 +462,7 @@ def test_a_heartbeat_of_a_node_or_pod_leaves_every_node_as_it_is() -> None:
 def test_only_the_node_of_an_event_changes() -> None:
     snapshot = rebuilt([node(f"n{at}") for at in range(50)], [])
 
-    changed = pod_seen(snapshot, read(on(percent(50), "n7", "n7-GPU-0")))
+    changed = pod_updated(snapshot, read(on(percent(50), "n7", "n7-GPU-0")))
 
     assert list(changed.nodes.changed_since(snapshot.nodes)) == ["n7"]
 
@@ -561,7 +561,7 @@ class Story(RuleBasedStateMachine):
         self.version += 1
         raw = {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(self.version)}}
         self.objects.pods[raw["metadata"]["uid"]] = raw
-        self.snapshot = pod_seen(self.snapshot, read(raw), NOW_MS)
+        self.snapshot = pod_updated(self.snapshot, read(raw), NOW_MS)
 
     @rule(
         name=st.sampled_from("mno"),
@@ -574,12 +574,12 @@ class Story(RuleBasedStateMachine):
         raw = node(name, *(card(at, memory) for at in range(cards)), annotations=annotations)
         raw["status"]["allocatable"] = {**raw["status"]["allocatable"], "cpu": str(8 * cards)}
         self.objects.nodes[name] = raw
-        self.snapshot = node_seen(self.snapshot, read_node(raw))
+        self.snapshot = node_updated(self.snapshot, read_node(raw))
 
     @rule(name=st.sampled_from("mno"))
     def node_goes(self, name: str) -> None:
         if self.objects.nodes.pop(name, None):
-            self.snapshot = node_gone(self.snapshot, name)
+            self.snapshot = node_deleted(self.snapshot, name)
 
     @rule(drawn=pods_drawn)
     def pod_comes(self, drawn: tuple[Json, int]) -> None:
@@ -628,10 +628,10 @@ class Story(RuleBasedStateMachine):
         raw = cpu_pod(number, name, cores, phase)
         before = self.objects.pods.pop(raw["metadata"]["uid"], None)
         if gone and before is not None:
-            self.snapshot = other_gone(self.snapshot, raw["metadata"]["uid"])
+            self.snapshot = non_gpu_pod_deleted(self.snapshot, raw["metadata"]["uid"])
             return
         self.objects.pods[raw["metadata"]["uid"]] = raw
-        self.snapshot = other_seen(self.snapshot, read_other(raw))
+        self.snapshot = non_gpu_pod_updated(self.snapshot, read_non_gpu_pod(raw))
 
     @rule(number=st.integers(0, 9), name=st.sampled_from("mno"), annotation=st.sampled_from([None, "{}"]))
     def pod_is_bound_by_others(self, number: int, name: str, annotation: str | None) -> None:
@@ -647,13 +647,13 @@ class Story(RuleBasedStateMachine):
         self._put({**raw, "status": {"phase": "Succeeded"}})
         if gone:
             last = self.objects.pods.pop(f"uid-{number}")
-            self.snapshot = pod_gone(self.snapshot, read(last), NOW_MS)
+            self.snapshot = pod_deleted(self.snapshot, read(last), NOW_MS)
 
     @rule(number=st.integers(0, 9))
     def event_comes_twice(self, number: int) -> None:
         raw = self.objects.pods.get(f"uid-{number}")
         if raw is not None:
-            self.snapshot = pod_seen(self.snapshot, read(raw), NOW_MS)
+            self.snapshot = pod_updated(self.snapshot, read(raw), NOW_MS)
 
     @rule()
     def everything_is_listed_again(self) -> None:
@@ -661,7 +661,7 @@ class Story(RuleBasedStateMachine):
         pods = [value for value in values if isinstance(value, Pod)]
         self.snapshot = pods_listed(self.snapshot, pods, NOW_MS)
         others = [value for value in values if not isinstance(value, Pod)]
-        self.snapshot = others_listed(self.snapshot, others)
+        self.snapshot = non_gpu_pods_listed(self.snapshot, others)
         self.snapshot = nodes_listed(self.snapshot, map(read_node, self.objects.nodes.values()))
 
     @invariant()
@@ -672,10 +672,14 @@ class Story(RuleBasedStateMachine):
     @invariant()
     def no_card_is_too_full_but_where_it_shrank(self) -> None:
         for each in self.snapshot.nodes.values():
-            for room in each.shape.rooms:
+            for room in each.shape.free_by_card:
                 assert room.share_milli >= 0
                 assert room.memory_mib >= 0
-            sure = {uid: seat for uid, seat in each.seats.items() if seat.held != "reserved"}
+            sure = {
+                uid: allocation
+                for uid, allocation in each.allocations.items()
+                if allocation.state != "reserved"
+            }
             assert all(use.share_milli <= 1000 for use in uses_of(sure).values())
 
 
@@ -725,7 +729,7 @@ def test_placing_until_nothing_fits_fills_the_cards_and_never_more() -> None:
     snapshot = rebuilt([node("n", card(0), card(1))], [])
     count = 0
     while (taken := place(snapshot, percent(30, f"p{count}"), "n")) is not None:
-        snapshot = pod_seen(snapshot, read(taken))
+        snapshot = pod_updated(snapshot, read(taken))
         count += 1
 
     assert count == 6

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from scheduler_ext.controllers.requeuer import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Requeuer
-from scheduler_ext.model.standing import UNHEARD, Standing, Standings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.waiting.order import Waiter, turn
-from scheduler_ext.waiting.waiting_queue import Turns
+from scheduler_ext.waiting.order import WaitingPod, queue_key
+from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from tests.scheduler_ext.worlds import Json, node, percent, read, rebuilt
 
 
-def waits(name: str, priority: int = 0, namespace: str = "team-a", share: int = 60) -> Waiter:
+def waits(name: str, priority: int = 0, namespace: str = "team-a", share: int = 60) -> WaitingPod:
     """Somebody who waits, offered any node."""
     raw = percent(share, name, priority=priority, schedulerName="bursar-scheduler")
     raw["metadata"]["namespace"] = namespace
-    return Waiter(read(raw), BINPACK, None)
+    return WaitingPod(read(raw), BINPACK, None)
 
 
-def world(waiting: list[Waiter], names: list[str], raws: list[Json]) -> tuple[Requeuer, Snapshot]:
+def world(waiting: list[WaitingPod], names: list[str], raws: list[Json]) -> tuple[Requeuer, Snapshot]:
     """A waker over free nodes that have all just freed, with these pods and of them these waiters."""
     snapshot = rebuilt([node(name) for name in names], raws)
     cache: Any = SimpleNamespace(snapshot=snapshot)
@@ -37,8 +37,8 @@ def world(waiting: list[Waiter], names: list[str], raws: list[Json]) -> tuple[Re
 @pytest.mark.parametrize("seed", range(20))
 def test_the_order_is_that_of_the_turns_whoever_comes_and_goes(seed: int) -> None:
     rng = random.Random(seed)
-    over = Standings({"debtor": Standing("OVER_BUDGET")})
-    turns, there = Turns(), dict[str, Waiter]()
+    over = NamespaceStandings({"debtor": NamespaceStanding("OVER_BUDGET")})
+    turns, there = WaitingQueue(), dict[str, WaitingPod]()
 
     for _ in range(80):
         each = waits(f"p{rng.randint(0, 30)}", rng.randint(0, 3), rng.choice(["debtor", "payer"]))
@@ -50,14 +50,14 @@ def test_the_order_is_that_of_the_turns_whoever_comes_and_goes(seed: int) -> Non
             turns.put(each)
             there[uid] = each
         said = rng.choice([UNHEARD, over])
-        by = sorted((turn(each.pod, "", said), each) for each in there.values())
+        by = sorted((queue_key(each.pod, "", said), each) for each in there.values())
         assert turns.some(said, 100) == [each for _, each in by]
-        low, high = turn(waits("p7", 1).pod, "", said), turn(waits("p7", 2, "debtor").pod, "", said)
+        low, high = queue_key(waits("p7", 1).pod, "", said), queue_key(waits("p7", 2, "debtor").pod, "", said)
         between = [each for its, each in by if low < its < high]
         assert turns.some(said, 3, low, high) == between[:3]
 
 
-def elsewhere(name: str) -> Waiter:
+def elsewhere(name: str) -> WaitingPod:
     """One who goes before others and waits for another node."""
     return replace(waits(name, 9), offered=frozenset({"elsewhere"}))
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from scheduler_ext.preemption.victims import Choice, best
-from scheduler_ext.snapshot.node_info import Node
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume
 from tests.scheduler_ext.moments import (
     DEMOTED,
@@ -14,9 +14,9 @@ from tests.scheduler_ext.moments import (
     budget,
     cards,
     chosen,
-    disruptions,
     names_of,
     of,
+    pdbs,
     standing,
 )
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, place, read, rebuilt
@@ -136,9 +136,9 @@ def test_a_debtor_goes_first_whatever_class_it_was_stamped_with() -> None:
         of(on(percent(60, "debtor", priority=1000), "n", "GPU-0"), "team-over"),
         of(on(percent(60, "low", priority=-5), "n", "GPU-1"), "team-in"),
     )
-    moment = at(snapshot, standing(team_over=OVER, team_in=IN, team_a=IN))
+    context = at(snapshot, standing(team_over=OVER, team_in=IN, team_a=IN))
 
-    assert names_of(chosen(read(percent(60, "waiting", priority=0)), snapshot, moment)) == ["debtor"]
+    assert names_of(chosen(read(percent(60, "waiting", priority=0)), snapshot, context)) == ["debtor"]
 
 
 def test_of_two_debtors_the_one_of_lower_priority_goes_then_the_younger() -> None:
@@ -164,9 +164,9 @@ def test_one_beside_a_debtor_leaves_before_two_of_lower_priority_who_are_in_budg
         of(on(percent(50, "beside", priority=3), "n", "GPU-0"), "team-in"),
         *(of(on(percent(50, f"low-{each}", priority=1), "n", "GPU-1"), "team-in") for each in (1, 2)),
     )
-    moment = at(snapshot, standing(team_over=OVER, team_in=IN, team_a=IN))
+    context = at(snapshot, standing(team_over=OVER, team_in=IN, team_a=IN))
 
-    choice = chosen(read(percent(100, "waiting", priority=9)), snapshot, moment)
+    choice = chosen(read(percent(100, "waiting", priority=9)), snapshot, context)
 
     assert names_of(choice) == ["beside", "debtor"]
 
@@ -215,7 +215,7 @@ def test_of_equals_the_one_goes_whom_no_disruption_budget_protects() -> None:
         of(on(percent(60, "kept"), "n", "GPU-0"), "other", labels={"app": "kept"}, started="09:00:00"),
         of(on(percent(60, "free"), "n", "GPU-1"), "other", labels={"app": "free"}, started="00:00:00"),
     )
-    promised = disruptions(budget("other", 0, {"matchLabels": {"app": "kept"}}))
+    promised = pdbs(budget("other", 0, {"matchLabels": {"app": "kept"}}))
 
     choice = chosen(read(percent(60, "waiting", priority=1)), snapshot, at(snapshot, promised=promised))
 
@@ -230,7 +230,7 @@ def test_so_it_is_on_one_card_where_they_hold_the_same() -> None:
         of(on(percent(40, "kept"), "n", "GPU-0"), "other", labels={"app": "kept"}, started="09:00:00"),
         of(on(percent(40, "free"), "n", "GPU-0"), "other", labels={"app": "free"}, started="00:00:00"),
     )
-    promised = disruptions(budget("other", 0, {"matchLabels": {"app": "kept"}}))
+    promised = pdbs(budget("other", 0, {"matchLabels": {"app": "kept"}}))
 
     choice = chosen(read(percent(60, "waiting", priority=1)), snapshot, at(snapshot, promised=promised))
 
@@ -242,7 +242,7 @@ def test_a_disruption_budget_that_allows_one_is_broken_by_the_second() -> None:
     snapshot = cards(
         1, *(of(on(percent(40, f"p{each}"), "n", "GPU-0"), "other", labels=labels) for each in (1, 2))
     )
-    promised = disruptions(budget("other", 1, {"matchLabels": labels}))
+    promised = pdbs(budget("other", 1, {"matchLabels": labels}))
 
     choice = chosen(read(percent(90, "waiting", priority=1)), snapshot, at(snapshot, promised=promised))
 
@@ -256,7 +256,7 @@ def test_a_priority_is_kept_to_before_a_disruption_budget_is() -> None:
         of(on(percent(60, "kept", priority=-5), "n", "GPU-0"), "other", labels={"app": "kept"}),
         of(on(percent(60, "free", priority=0), "n", "GPU-1"), "other"),
     )
-    promised = disruptions(budget("other", 0, {"matchLabels": {"app": "kept"}}))
+    promised = pdbs(budget("other", 0, {"matchLabels": {"app": "kept"}}))
 
     choice = chosen(read(percent(60, "waiting", priority=1)), snapshot, at(snapshot, promised=promised))
 
@@ -333,12 +333,12 @@ def nodes_with(*pods: tuple[str, list[Json]]) -> Snapshot:
 
 def best_of(waiting: Json, snapshot: Snapshot, **how: Any) -> Choice | None:
     """The best choice over all nodes of the snapshot."""
-    moment = at(snapshot, **how)
-    nodes: list[Node] = list(snapshot.nodes.values())
-    found = [chosen(read(waiting), snapshot, moment, each.name) for each in nodes]
+    context = at(snapshot, **how)
+    nodes: list[NodeInfo] = list(snapshot.nodes.values())
+    found = [chosen(read(waiting), snapshot, context, each.name) for each in nodes]
     choices = [each for each in found if each is not None]
-    assert best(choices, moment) == best(reversed(choices), moment)
-    return best(choices, moment)
+    assert best(choices, context) == best(reversed(choices), context)
+    return best(choices, context)
 
 
 def half(name: str, where: str, card_at: int, namespace: str = "other", **fields: Any) -> Json:
@@ -355,7 +355,7 @@ def test_the_node_is_taken_where_the_fewest_disruption_budgets_are_broken() -> N
         ("a", [half(f"a{at}", "a", at, priority=-5, labels=kept) for at in (0, 1)]),
         ("b", [half(f"b{at}", "b", at) for at in (0, 1)]),
     )
-    promised = disruptions(budget("other", 0, {"matchLabels": kept}))
+    promised = pdbs(budget("other", 0, {"matchLabels": kept}))
 
     choice = best_of(percent(60, "waiting", priority=1), snapshot, promised=promised)
 

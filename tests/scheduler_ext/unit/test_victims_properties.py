@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.preemption.lower_bound import NEVER, Shortage
+from scheduler_ext.preemption.lower_bound import NEVER, LowerBound
 from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.victim_search import Bound, fewest
-from scheduler_ext.preemption.victims import Choice, Moment, candidates, choose
-from scheduler_ext.snapshot.node_info import without_seats
-from tests.scheduler_ext.moments import IN, OVER, UNLIMITED, budget, cards, disruptions, of, standing
+from scheduler_ext.preemption.victim_search import SearchLimits, fewest
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, candidates, choose
+from scheduler_ext.snapshot.node_info import without_pods
+from tests.scheduler_ext.moments import IN, OVER, UNLIMITED, budget, cards, of, pdbs, standing
 from tests.scheduler_ext.moments import at as moment_of
 from tests.scheduler_ext.worlds import asking, bound, read
 from tests.worlds import container
@@ -26,7 +26,7 @@ CARD = (1000, 16_000)  # thousandths and MiB of each card
 SINCE_S = 3_600
 
 
-class Held(NamedTuple):
+class Holdings(NamedTuple):
     """A pod on cards: the same of each. ``group``: the disruption budget over it, -1 for none."""
 
     on: tuple[int, ...]
@@ -50,7 +50,7 @@ class World(NamedTuple):
     """Cards, who is on them, how many may be disrupted of each group, and who waits for what."""
 
     cards: int
-    held: tuple[Held, ...]
+    held: tuple[Holdings, ...]
     allowed: tuple[int, int]
     asked: tuple[ExtenderArgs, ...]
     priority: int
@@ -140,7 +140,7 @@ def worlds(draw: st.DrawFn) -> World:
                 free[card][0] -= share
                 free[card][1] -= memory
             held.append(
-                Held(
+                Holdings(
                     on,
                     share,
                     memory,
@@ -170,7 +170,7 @@ def wish(name: str, devices: int, share: int, memory: int) -> Json:
     return container(name, **limits)
 
 
-def pod_on(at: int, each: Held) -> Json:
+def pod_on(at: int, each: Holdings) -> Json:
     """The pod as the API server would give it."""
     name = f"p{at}"
     raw = asking(wish("main", len(each.on), each.share, each.memory), name=name, priority=each.priority)
@@ -183,20 +183,20 @@ def pod_on(at: int, each: Held) -> Json:
     return of(raw, "debts" if each.debtor else "pays", labels=labels, started=f"00:00:0{each.started_s}")
 
 
-def met(world: World) -> tuple[Choice | None, Moment, Any, Any]:
+def met(world: World) -> tuple[Choice | None, PreemptionContext, Any, Any]:
     """Our choice, and what it was made of."""
     snapshot = cards(world.cards, *(pod_on(at, each) for at, each in enumerate(world.held)))
-    wishes = [wish(f"c{at}", *each) for at, each in enumerate(world.asked)]
-    waiting = read(asking(*wishes, name="waiting", priority=world.priority))
-    promised = disruptions(
+    node_constraints = [wish(f"c{at}", *each) for at, each in enumerate(world.asked)]
+    waiting = read(asking(*node_constraints, name="waiting", priority=world.priority))
+    promised = pdbs(
         *(
             budget("debts" if debts else "pays", allowed, {"matchLabels": {"group": str(group)}}, f"b{group}")
             for group, allowed in enumerate(world.allowed)
             for debts in (True, False)
         )
     )
-    moment = moment_of(snapshot, standing(debts=OVER, pays=UNLIMITED, team_a=IN), promised)
-    return choose(waiting, snapshot.node("n"), moment), moment, waiting, snapshot.node("n")
+    context = moment_of(snapshot, standing(debts=OVER, pays=UNLIMITED, team_a=IN), promised)
+    return choose(waiting, snapshot.node("n"), context), context, waiting, snapshot.node("n")
 
 
 def one_namespace_to_a_group(world: World) -> World:
@@ -225,12 +225,12 @@ def test_exactly_the_set_is_chosen_that_an_exhaustive_search_finds_least(world: 
 
 @given(worlds())
 def test_nobody_of_equal_or_higher_rank_leaves_and_nobody_in_vain(world: World) -> None:
-    choice, moment, waiting, _ = met(world)
+    choice, context, waiting, _ = met(world)
 
     if choice is None:
         return
     leaving = {int(pod.name[1:]) for pod in choice.victims}
-    assert all(outranks(waiting, pod, moment.standings) for pod in choice.victims)
+    assert all(outranks(waiting, pod, context.standings) for pod in choice.victims)
     assert all(world.held[each].debtor or world.held[each].priority < world.priority for each in leaving)
     assert has_room(world, leaving)
     assert not any(has_room(world, leaving - {each}) for each in leaving)
@@ -238,19 +238,19 @@ def test_nobody_of_equal_or_higher_rank_leaves_and_nobody_in_vain(world: World) 
 
 @given(worlds(), st.integers(0, 12), st.integers(0, 2))
 def test_beyond_its_bound_the_search_still_asks_nobody_in_vain(world: World, steps: int, looks: int) -> None:
-    _, moment, waiting, node = met(world)
-    may_leave = candidates(waiting, node, moment)
+    _, context, waiting, node = met(world)
+    may_leave = candidates(waiting, node, context)
 
     def look(uids: Any) -> Any:
-        answer = fit(waiting.request, without_seats(node, uids))
+        answer = fit(waiting.request, without_pods(node, uids))
         return None if isinstance(answer, Refusal) else answer
 
     found = fewest(
-        lambda held: Shortage(waiting.request, node, held),
+        lambda held: LowerBound(waiting.request, node, held),
         may_leave,
         look,
         lambda victims: sorted(each.pod.uid for each in victims),
-        Bound(steps, looks),
+        SearchLimits(steps, looks),
     )
 
     assert (found is None) == (oracle(world) is None)
@@ -262,9 +262,9 @@ def test_beyond_its_bound_the_search_still_asks_nobody_in_vain(world: World, ste
 
 @given(worlds())
 def test_the_cheap_bound_is_never_above_the_truth(world: World) -> None:
-    _, moment, waiting, node = met(world)
-    may_leave = candidates(waiting, node, moment)
-    shortage = Shortage(waiting.request, node, [(each.uses, 1) for each in may_leave])
+    _, context, waiting, node = met(world)
+    may_leave = candidates(waiting, node, context)
+    shortage = LowerBound(waiting.request, node, [(each.uses, 1) for each in may_leave])
 
     least = shortage.at_least(shortage.none, 0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.snapshot.snapshot import EMPTY, expire, node_seen, pod_gone, pod_seen, pods_listed
+from scheduler_ext.snapshot.snapshot import EMPTY, expire, node_updated, pod_deleted, pod_updated, pods_listed
 from tests.timekeeper.worlds import (
     GPU,
     HOUR,
@@ -221,11 +221,11 @@ def freed_after(first: Json, later: list[Json]) -> int:
     """The seconds for which the extender keeps the pod's cards, told the same at the same moments."""
     pod = read_pod(POD)
     assert pod is not None
-    snapshot = node_seen(pod_seen(pods_listed(EMPTY, [], 0), pod), read_node(first))
-    snapshot = pod_gone(snapshot, pod, 0)
+    snapshot = node_updated(pod_updated(pods_listed(EMPTY, [], 0), pod), read_node(first))
+    snapshot = pod_deleted(snapshot, pod, 0)
     for number, each in enumerate(later, start=1):
-        snapshot = expire(node_seen(snapshot, read_node(each)), 10_000 * number)
-        if snapshot.seat("uid-p") is None:
+        snapshot = expire(node_updated(snapshot, read_node(each)), 10_000 * number)
+        if snapshot.allocation("uid-p") is None:
             return 10 * number
     return GRACE // SECOND
 
