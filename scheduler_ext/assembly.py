@@ -46,6 +46,7 @@ from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.log import Log, log, log_exception
 
 V = TypeVar("V")
@@ -54,18 +55,8 @@ TICK_S = 0.2
 LEARN_S = 60.0  # between two looks at what pods ask for
 
 
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 def _nothing_measured() -> LoadByCard | None:
     return None
-
-
-def monotonic_ms() -> int:
-    """Milliseconds on a clock that nobody sets."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Extender:

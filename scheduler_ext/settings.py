@@ -5,21 +5,29 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 
 import argparse
 import ipaddress
-import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from scheduler_ext.model.reservation import MOST_MS
 from timekeeper.core import names
 from timekeeper.core.request.request import POLICIES
-from timekeeper.runtime.flags import add_log_format
+from timekeeper.runtime.flags import (
+    Parser,
+    address,
+    duration_ms,
+    https,
+    namespaced,
+    optional,
+    path_or_none,
+    whole_number,
+)
 
 ELECTIONS = ("none", "scheduler", "lease")
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_DURATION_MS = duration_ms("0ms", "36500d", "90s")
+_LEASE_MS = duration_ms("2s", "1h", "15s", unit="1s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +95,6 @@ class Settings:
     log_format: str = "logfmt"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence and exit code 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of ``python -m scheduler_ext``. Exits with 2 and a sentence where one is missing or
     bad."""
@@ -146,8 +148,9 @@ def _election(given: argparse.Namespace) -> Election:
     )
 
 
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser(environment: Mapping[str, str]) -> Parser:
+    parser = Parser(
+        environment,
         prog="bursar-extender",
         description="kube-scheduler's extender: decides which card of which node a GPU pod gets, binds the "
         "pod with that, and wakes the next one when a card frees. It keeps no state of its own: everything "
@@ -155,63 +158,53 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /v1/cluster "
         "(cards and who sits where), /v1/waiting (why a pod waits), /livez, /readyz, /metrics.",
     )
-
-    def add(
-        flag: str,
-        read_as: Callable[[str], object],
-        default: str,
-        text: str,
-        choices: Sequence[str] | None = None,
-    ) -> None:
-        variable = "BURSAR_" + flag.removeprefix("--").replace("-", "_").upper()
-        shown = f"default {default}" if default else "empty by default"
-        parser.add_argument(
-            flag,
-            type=read_as,
-            default=environment.get(variable, default),
-            choices=choices,
-            metavar=None if choices else flag.removeprefix("--").replace("-", "_").upper(),
-            help=f"{text} ({shown}; {variable})",
-        )
-
-    _own_flags(add)
-    add_log_format(parser, environment)
-    _election_flags(add)
-    _standings_flags(add)
-    _preemption_flags(add)
-    _tls_flags(add)
+    _own_flags(parser)
+    parser.add_log_format()
+    _election_flags(parser)
+    _standings_flags(parser)
+    _preemption_flags(parser)
+    _tls_flags(parser)
     return parser
 
 
-def _own_flags(add: Callable[..., None]) -> None:
-    add("--listen", _address, "127.0.0.1:8445", "address to serve on; other than loopback only with TLS")
-    add("--threads", _natural, "16", "binds answered at a time, each of which waits for the API server")
-    add("--kubeconfig", _path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    add("--policy", str, "fragmentation", "how nodes and cards are chosen where nothing else says", POLICIES)
-    add("--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that are woken")
-    add("--max-grace-period", _duration, "10m", "longest that a vanished pod is reckoned with")
-    add(
+def _own_flags(parser: Parser) -> None:
+    parser.add(
+        "--listen", address, "127.0.0.1:8445", "address to serve on; other than loopback only with TLS"
+    )
+    parser.add(
+        "--threads",
+        whole_number(1, 1_000),
+        "16",
+        "binds answered at a time, each of which waits for the API server",
+    )
+    parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    parser.add(
+        "--policy", str, "fragmentation", "how nodes and cards are chosen where nothing else says", POLICIES
+    )
+    parser.add("--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that are woken")
+    parser.add("--max-grace-period", _DURATION_MS, "10m", "longest that a vanished pod is reckoned with")
+    parser.add(
         "--bind-timeout",
-        _duration,
+        _DURATION_MS,
         "1500ms",
         "longest that a bind may take; below kube-scheduler's httpTimeout",
     )
-    add(
+    parser.add(
         "--most-offered",
-        _natural_or_none,
+        whole_number(0, 1_000),
         "0",
         "as many nodes as filter tells of those that fit, the best; 0: all of them",
     )
 
 
-def _tls_flags(add: Callable[..., None]) -> None:
-    add("--tls-cert", _path_or_none, "", "certificate to serve with, PEM")
-    add("--tls-key", _path_or_none, "", "its private key, PEM")
-    add("--client-ca", _path_or_none, "", "CA of those who may call, PEM")
+def _tls_flags(parser: Parser) -> None:
+    parser.add("--tls-cert", path_or_none, "", "certificate to serve with, PEM")
+    parser.add("--tls-key", path_or_none, "", "its private key, PEM")
+    parser.add("--client-ca", path_or_none, "", "CA of those who may call, PEM")
 
 
-def _election_flags(add: Callable[..., None]) -> None:
-    add(
+def _election_flags(parser: Parser) -> None:
+    parser.add(
         "--leader-election",
         str,
         "none",
@@ -219,115 +212,65 @@ def _election_flags(add: Callable[..., None]) -> None:
         " beside it) or lease (by a Lease of its own)",
         ELECTIONS,
     )
-    add(
+    parser.add(
         "--lease",
-        _namespaced,
+        optional(namespaced, None),
         "",
         "the Lease that elects, as NAMESPACE/NAME; empty: bursar-system/bursar-scheduler with scheduler,"
         " bursar-system/bursar-extender with lease",
     )
-    add("--lease-duration", _lease_duration, "15s", "how long a Lease of ours lasts unrenewed")
-    add(
+    parser.add("--lease-duration", _LEASE_MS, "15s", "how long a Lease of ours lasts unrenewed")
+    parser.add(
         "--identity",
         str,
         "",
         "this replica's name in the Lease; with scheduler, the host's name as the kube-scheduler beside it"
         " has it; empty: the host's name",
     )
-    add(
+    parser.add(
         "--pod",
-        _namespaced,
+        optional(namespaced, None),
         "",
         "the pod that this process runs in, as NAMESPACE/NAME; empty: the host's name, in bursar-system",
     )
 
 
-def _standings_flags(add: Callable[..., None]) -> None:
-    add(
+def _standings_flags(parser: Parser) -> None:
+    parser.add(
         "--timekeeper-url",
-        _https_or_empty,
+        optional(https, ""),
         "",
         "where the standings are asked; empty: nowhere, and priority alone decides who goes first and who may"
         " be asked to leave",
     )
-    add("--timekeeper-ca", Path, "/etc/bursar/tls/ca.crt", "CA bundle of the timekeeper, PEM; reread")
-    add(
+    parser.add("--timekeeper-ca", Path, "/etc/bursar/tls/ca.crt", "CA bundle of the timekeeper, PEM; reread")
+    parser.add(
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
-    add("--stale-after", _duration, "30s", "time without the timekeeper after which standings are UNKNOWN")
+    parser.add(
+        "--stale-after", _DURATION_MS, "30s", "time without the timekeeper after which standings are UNKNOWN"
+    )
 
 
-def _preemption_flags(add: Callable[..., None]) -> None:
-    add(
+def _preemption_flags(parser: Parser) -> None:
+    parser.add(
         "--most-preemptions",
-        _natural_or_none,
+        whole_number(0, 1_000),
         "8",
         "pods at a time for which cards are held while others are asked to leave; 0: nobody is asked",
     )
-    add(
+    parser.add(
         "--hold-cards",
-        _duration,
+        _DURATION_MS,
         "3m",
         "how long cards are held for such a pod, beyond the longest grace period of those who leave",
     )
-    add(
+    parser.add(
         "--pdb-grace",
-        _duration,
+        _DURATION_MS,
         "10m",
         "how long a PodDisruptionBudget keeps a pod whose namespace is over its budget; then it is deleted",
     )
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isascii() or not port.isdecimal() or not 0 <= int(port) < 65_536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000")
-    return int(text)
-
-
-def _natural_or_none(text: str) -> int:
-    return 0 if text == "0" else _natural(text)
-
-
-def _duration(text: str) -> int:
-    """Milliseconds."""
-    match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 1500ms, 90s, 10m or 1h")
-    return int(match[1]) * _UNITS_MS[match[2]]
-
-
-def _namespaced(text: str) -> tuple[str, str] | None:
-    if not text:
-        return None
-    match = re.fullmatch(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAMESPACE/NAME")
-    return match[1], match[2]
-
-
-def _lease_duration(text: str) -> int:
-    """Milliseconds, whole seconds, as a Lease holds them."""
-    ms = _duration(text)
-    if ms < 2_000 or ms % 1_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration of whole seconds from 2s on")
-    return ms
-
-
-def _https_or_empty(text: str) -> str:
-    if text and not re.fullmatch(r"https://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._/-]*)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no https:// URL")
-    return text
-
-
-def _path_or_none(text: str) -> Path | None:
-    return Path(text) if text else None
 
 
 def _is_loopback(host: str) -> bool:

@@ -32,6 +32,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 MOST_SENT = 4  # times that a Binding is sent, each after a look that found the pod unbound
@@ -291,9 +292,7 @@ class Binder:
         if allocation is None or allocation.state != "assumed":
             return
         namespace, name = allocation.full_name.split("/", 1)
-        patch = wake_patch(
-            uid, "BindingUnsettled", "looking whether the pod was bound", time.time_ns() // 10**6
-        )
+        patch = wake_patch(uid, "BindingUnsettled", "looking whether the pod was bound", now_ms())
         path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
         reply = self._call("PATCH", path, patch, until, STRATEGIC_MERGE)
         if isinstance(reply, Answered) and reply.status == 200:

@@ -28,6 +28,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
 from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 # kube-scheduler often hears of a freed card when we do, and tries by itself: let it
@@ -295,7 +296,7 @@ class Requeuer:
                 self._changed.set()
 
     def _wake(self, pod: Pod, node: str) -> None:
-        patch = wake_patch(pod.uid, "CardFreed", f"cards were freed on node {node}", time.time_ns() // 10**6)
+        patch = wake_patch(pod.uid, "CardFreed", f"cards were freed on node {node}", now_ms())
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = self._api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=PATCH_S)
         said = reply.status if isinstance(reply, Answered) else reply.why

@@ -6,7 +6,6 @@ wait they take their time before the first bind, and leave the API server room f
 """
 
 import datetime
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 Touch = Callable[[Sequence[Pod], str], list[Pod]]
@@ -44,7 +44,7 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
     def touched(pod: Pod, word: str) -> str:
         """ "" where it is done, else why it is not certain."""
         message = f"Bindings of leaders before {word} are void"
-        patch = wake_patch(pod.uid, "LeaderChanged", message, time.time_ns() // 10**6)
+        patch = wake_patch(pod.uid, "LeaderChanged", message, now_ms())
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if not (isinstance(reply, Answered) and reply.status == 200):

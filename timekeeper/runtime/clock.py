@@ -1,4 +1,4 @@
-"""The clocks of the timekeeper's processes; everything else is told the time."""
+"""The clocks of a process. Code that decides takes the time as an argument."""
 
 import time
 
@@ -8,6 +8,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def steady_ms() -> int:
-    """Milliseconds since some moment, by a clock that nobody sets."""
+def monotonic_ms() -> int:
+    """Milliseconds since an arbitrary moment, by a clock that is never set."""
     return time.monotonic_ns() // 1_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from timekeeper.core.wire import StandingWord
+from timekeeper.runtime.flags import Parser, path_or_none
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import Mode
-from webhook.settings.flag_values import path_or_none, priority_class, template_paths
-from webhook.settings.settings import Parser
+from webhook.settings.flag_values import priority_class, template_paths
 
 Format = Literal["text", "json", "yaml", "diff"]
 
@@ -74,7 +74,7 @@ def read_audit(arguments: Sequence[str]) -> AuditSettings:
     return AuditSettings(given.kubeconfig, given.namespace, given.output, _given(given))
 
 
-def _reviewing() -> argparse.ArgumentParser:
+def _reviewing() -> Parser:
     parser = Parser(
         prog="bursar-webhook review",
         description="Says what admission would say to manifests, without a cluster: pods, workloads with pod "
@@ -108,7 +108,7 @@ def _reviewing() -> argparse.ArgumentParser:
     return parser
 
 
-def _auditing() -> argparse.ArgumentParser:
+def _auditing() -> Parser:
     parser = Parser(
         prog="bursar-webhook audit",
         description="Lists what runs already and would be refused or warned of by today's rules, and pods "
@@ -128,7 +128,7 @@ def _auditing() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: Parser) -> None:
     parser.add_argument(
         "--budgets",
         action="append",

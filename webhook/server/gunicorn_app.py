@@ -12,6 +12,7 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log
 from timekeeper.runtime.server_log import ServerLogger
 from webhook.reloaded import Reloaded, expiry, server_context
@@ -56,7 +57,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         self._make_metrics = metrics.of_all_workers
         self._tell_expiry: Callable[[datetime], None] = lambda _: None
         self.certificates = Reloaded[ssl.SSLContext](
-            (settings.certificate, settings.key), self._certificate, assembly.now_ms, log
+            (settings.certificate, settings.key), self._certificate, monotonic_ms, log
         )
         super().__init__()
 

@@ -1,9 +1,8 @@
 """Puts the parts of one worker together."""
 
-import time
-
 from flask import Flask
 
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log
 from webhook.metrics import Metrics
 from webhook.reloaded import Reloaded, ca_text
@@ -15,15 +14,10 @@ from webhook.settings.settings import Settings
 
 def application(settings: Settings, metrics: Metrics) -> Flask:
     """The application of one worker, with its thread that polls the standings; call it after the fork."""
-    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), now_ms, log)
-    standings = Standings(settings.timekeeper_url, settings.token_file, ca, now_ms, log, metrics)
+    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
+    standings = Standings(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Admission(
-        settings.terms, standings.table, ca, now_ms, settings.stale_after_ms, standings.asked
+        settings.terms, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
     return create_app(admission, metrics, log, settings.template_paths)
-
-
-def now_ms() -> int:
-    """Milliseconds of the monotonic clock."""
-    return time.monotonic_ns() // 1_000_000

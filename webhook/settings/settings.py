@@ -4,24 +4,19 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from timekeeper.core import __version__, names
-from timekeeper.runtime.flags import add_log_format, one_of
+from timekeeper.runtime.flags import Parser, address, https, optional, path_or_none, whole_number
 from webhook.admission.workloads import TemplatePath
 from webhook.lives import Lives
 from webhook.policy import Sidecar, Terms
 from webhook.settings.flag_values import (
-    address,
     duration,
     folder,
-    https,
-    https_or_empty,
-    natural,
-    path_or_none,
     priority_class,
     sidecar_resources,
     template_paths,
@@ -31,6 +26,7 @@ T = TypeVar("T")
 
 CONFIGURATION = "zz-bursar"  # the last that an API server calls
 
+_NATURAL = whole_number(1, 1_000_000)
 _TRUST = Path("/etc/bursar/tls")
 
 
@@ -71,14 +67,6 @@ class CertificateSettings:
     issuer: str
     lives: Lives
     log_format: str = "logfmt"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser of flags that says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """One sentence and exit code 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -143,48 +131,19 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
     )
 
 
-class _Flags:
-    """Adds flags whose defaults come from the environment, by one rule."""
-
-    def __init__(self, parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-        self._parser, self._environment = parser, environment
-
-    def add(
-        self,
-        flag: str,
-        read_as: Callable[[str], object],
-        default: str | None,
-        help_text: str,
-        choices: Sequence[str] | None = None,
-    ) -> None:
-        """A flag; without a default it must be given."""
-        variable = "BURSAR_" + flag.removeprefix("--").replace("-", "_").upper()
-        present = self._environment.get(variable, default)
-        shown = f"default {default}" if default else "empty by default" if default == "" else "needed"
-        self._parser.add_argument(
-            flag,
-            type=one_of(choices) if choices else read_as,
-            default=present,
-            required=present is None,
-            choices=choices,
-            metavar=None if choices else flag.removeprefix("--").replace("-", "_").upper(),
-            help=f"{help_text} ({shown}; {variable})",
-        )
-
-
-def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+def _serving(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
+        environment,
         prog="bursar-webhook",
         description="Reviews pods for the API server: refuses malformed GPU requests, governs the others.",
         epilog="The terms marked * hold until the timekeeper has been heard, which tells those of the budget "
         "ConfigMap. Other commands: `bursar-webhook certificates` makes and renews the certificates (see its "
         "own --help); `bursar-webhook serve` is the same as no command.",
     )
-    flags = _Flags(parser, environment)
-    _served(flags)
-    _injected(flags)
-    _until_told(flags)
-    add_log_format(parser, environment)
+    _served(parser)
+    _injected(parser)
+    _until_told(parser)
+    parser.add_log_format()
     parser.add_argument(
         "--template-path",
         action="extend",
@@ -198,10 +157,10 @@ def _serving(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _served(flags: _Flags) -> None:
+def _served(flags: Parser) -> None:
     """Where it serves, and whom it asks."""
     flags.add("--listen", address, "0.0.0.0:8443", "address to serve on, HTTPS")
-    flags.add("--workers", natural, "2", "processes that review")
+    flags.add("--workers", _NATURAL, "2", "processes that review")
     flags.add(
         "--tls-cert", Path, str(_TRUST / "tls.crt"), "certificate to serve with, PEM; reread when it changes"
     )
@@ -219,15 +178,18 @@ def _served(flags: _Flags) -> None:
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
     flags.add(
-        "--stale-after", natural, "30", "seconds without the timekeeper after which standings are UNKNOWN"
+        "--stale-after", _NATURAL, "30", "seconds without the timekeeper after which standings are UNKNOWN"
     )
 
 
-def _injected(flags: _Flags) -> None:
+def _injected(flags: Parser) -> None:
     """What it writes into pods."""
     flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
     flags.add(
-        "--sidecar-timekeeper-url", https_or_empty, "", "where sidecars report; empty: as --timekeeper-url"
+        "--sidecar-timekeeper-url",
+        optional(https, ""),
+        "",
+        "where sidecars report; empty: as --timekeeper-url",
     )
     flags.add(
         "--sidecar-resources",
@@ -248,7 +210,7 @@ def _injected(flags: _Flags) -> None:
     )
 
 
-def _until_told(flags: _Flags) -> None:
+def _until_told(flags: Parser) -> None:
     """The terms that hold until the timekeeper tells others."""
     flags.add(
         "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
@@ -264,7 +226,7 @@ def _until_told(flags: _Flags) -> None:
         "*NAME=VALUE of the class over budget",
     )
     flags.add("--unknown-standing", str, "inBudget", "*how UNKNOWN is treated", ("inBudget", "overBudget"))
-    flags.add("--max-grace-period", natural, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
+    flags.add("--max-grace-period", _NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
     flags.add(
         "--sidecar",
         str,
@@ -275,30 +237,30 @@ def _until_told(flags: _Flags) -> None:
     )
 
 
-def _from_environment(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> list[TemplatePath]:
+def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[TemplatePath]:
     try:
         return list(template_paths(environment.get("BURSAR_TEMPLATE_PATH", "")))
     except argparse.ArgumentTypeError as error:
         parser.error(f"BURSAR_TEMPLATE_PATH: {error}")
 
 
-def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+def _certifying(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
+        environment,
         prog="bursar-webhook certificates",
         description="Keeps the CA and the leaves of webhook and timekeeper in Secrets, renews them in time, "
         "and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
     )
-    flags = _Flags(parser, environment)
-    flags.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    flags.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
-    flags.add(
+    parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    parser.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
+    parser.add(
         "--agents-namespace",
         str,
         names.AGENTS_NAMESPACE,
         "namespace of the nodes' agents, where the ConfigMap bursar-ca gets the CAs; empty: none",
     )
-    _registered(flags)
-    flags.add(
+    _registered(parser)
+    parser.add(
         "--issuer",
         str,
         "bursar",
@@ -306,10 +268,10 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "the webhook configurations, beside those that are there",
         ("bursar", "cert-manager"),
     )
-    _lives(flags)
-    add_log_format(parser, environment)
-    flags.add("--every", natural, "10", "seconds between two looks")
-    flags.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
+    _lives(parser)
+    parser.add_log_format()
+    parser.add("--every", _NATURAL, "10", "seconds between two looks")
+    parser.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
     parser.add_argument(
         "--extra-name",
         action="append",
@@ -325,7 +287,7 @@ def _certifying(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _registered(flags: _Flags) -> None:
+def _registered(flags: Parser) -> None:
     """How the API server is to ask us."""
     flags.add(
         "--configuration",
@@ -335,7 +297,7 @@ def _registered(flags: _Flags) -> None:
     )
 
 
-def _lives(flags: _Flags) -> None:
+def _lives(flags: Parser) -> None:
     """How long certificates are good."""
     flags.add("--ca-life", duration, "3650d", "life of a CA; it is renewed when a third of it is left")
     flags.add("--leaf-life", duration, "365d", "life of a server's certificate; renewed likewise")

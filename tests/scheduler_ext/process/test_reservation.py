@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from scheduler_ext.assembly import now_ms
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import card
+from timekeeper.runtime.clock import now_ms
 
 
 def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Running) -> None:

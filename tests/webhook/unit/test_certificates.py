@@ -617,10 +617,10 @@ def test_lives_are_read_with_their_units() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--ca-life", "30"], "'30' is no duration from 1s to 36500d, such as 12h or 365d"),
-        (["--leaf-life", "0s"], "'0s' is no duration"),
-        (["--overlap", "1w"], "'1w' is no duration"),
-        (["--ca-life", "99999d"], "'99999d' is no duration"),
+        (["--ca-life", "30"], '"30" is not a duration from 1s to 36500d, such as 12h'),
+        (["--leaf-life", "0s"], '"0s" is not a duration'),
+        (["--overlap", "1w"], '"1w" is not a duration'),
+        (["--ca-life", "99999d"], '"99999d" is not a duration'),
         (
             ["--ca-life", "100d"],
             "--leaf-life (365 days, 0:00:00) must not be longer than --ca-life (100 days",

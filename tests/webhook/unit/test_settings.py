@@ -1,5 +1,6 @@
 """Flags, their environment variables, and one sentence for what is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -90,24 +91,25 @@ def test_amounts_that_no_sidecar_could_run_with_are_told_with_an_example(
 
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        f"bursar-webhook: argument --sidecar-resources: {given!r} is not cpu=AMOUNT,memory=AMOUNT, from 10m"
+        f"bursar-webhook: argument --sidecar-resources: {json.dumps(given, ensure_ascii=False)}"
+        " is not cpu=AMOUNT,memory=AMOUNT, from 10m"
         " and 32Mi on, such as cpu=100m,memory=128Mi\n"
     )
 
 
 WRONG = {
-    ("--listen", "8443"): "argument --listen: '8443' is no HOST:PORT",
-    ("--listen", "a:70000"): "argument --listen: 'a:70000' is no HOST:PORT",
-    ("--workers", "0"): "argument --workers: '0' is no whole number from 1 on",
-    ("--workers", "two"): "argument --workers: 'two' is no whole number from 1 on",
-    ("--timekeeper-url", "http://a"): "argument --timekeeper-url: 'http://a' is no https:// URL",
-    ("--in-budget-class", "a"): "argument --in-budget-class: 'a' is no NAME=VALUE",
+    ("--listen", "8443"): 'argument --listen: "8443" is not HOST:PORT, such as 0.0.0.0:8443',
+    ("--listen", "a:70000"): 'argument --listen: "a:70000" is not HOST:PORT, such as 0.0.0.0:8443',
+    ("--workers", "0"): 'argument --workers: "0" is not a whole number from 1 to 1000000',
+    ("--workers", "two"): 'argument --workers: "two" is not a whole number from 1 to 1000000',
+    ("--timekeeper-url", "http://a"): 'argument --timekeeper-url: "http://a" is not an https:// URL',
+    ("--in-budget-class", "a"): 'argument --in-budget-class: "a" is not NAME=VALUE',
     ("--mode", "strict"): "argument --mode: invalid choice: 'strict' (choose from 'enforce', 'observe')",
     ("--mps", "yes"): "argument --mps: invalid choice: 'yes' (choose from 'off', 'on')",
     ("--mps-pipe-directory", "mps"): "argument --mps-pipe-directory: "
-    "'mps' is no absolute path such as /run/nvidia-mps",
+    '"mps" is not an absolute path such as /run/nvidia-mps',
     ("--mps-pipe-directory", "/run/../etc"): "argument --mps-pipe-directory: "
-    "'/run/../etc' is no absolute path such as /run/nvidia-mps",
+    '"/run/../etc" is not an absolute path such as /run/nvidia-mps',
     ("--sidecar", "yes"): "argument --sidecar: invalid choice: 'yes' "
     "(choose from 'native', 'container', 'off', 'on')",
     ("--nonsense",): "unrecognized arguments: --nonsense",
@@ -131,7 +133,8 @@ def test_a_bad_variable_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert ended.value.code == 2
     assert (
-        capsys.readouterr().err == "bursar-webhook: argument --workers: 'many' is no whole number from 1 on\n"
+        capsys.readouterr().err
+        == 'bursar-webhook: argument --workers: "many" is not a whole number from 1 to 1000000\n'
     )
 
 

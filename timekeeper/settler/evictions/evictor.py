@@ -18,7 +18,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.clock import steady_ms
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.notices import Telling, evicted, protected
 from timekeeper.settler.settler import Settler
@@ -62,7 +62,7 @@ class Evictor:
         api: ApiServer,
         sight: SettlerView,
         clock: Callable[[], int],
-        steady: Callable[[], int] = steady_ms,
+        steady: Callable[[], int] = monotonic_ms,
     ) -> None:
         self._store = store
         self._term = term
