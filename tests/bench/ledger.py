@@ -86,7 +86,7 @@ class Run:
         began, longest, rows, size = time.process_time(), 0.0, self.meter.rows, self.meter.bytes()
         ticked = began
         for at in range(self.cluster.pods):
-            self.settler.hear(
+            self.settler.apply(
                 WatchUpdate("pods", self.now, ItemChanged(self.cluster.read(at, running), deleted=False))
             )
             if at % 64 == 0 and time.process_time() - ticked > max(TICK_MS, longest) / 1000:
@@ -107,7 +107,7 @@ class Run:
         """A node's kubelet is heard."""
         item = READ["leases"](lease(self.now - 1, f"node-{at:05d}"))
         if item is not None:
-            self.settler.hear(WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)))
+            self.settler.apply(WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)))
 
     def after(self, change: Callable[[], None], times: int = 5) -> float:
         """The median of a tick after such a change, in milliseconds, the taking in of the change included."""
@@ -124,7 +124,7 @@ class Run:
         """Every node is heard at once."""
         for at in range(self.cluster.nodes):
             self.lease(at)
-        self.settler.hear(WatchUpdate("pods", self.now, StreamAlive()))
+        self.settler.apply(WatchUpdate("pods", self.now, StreamAlive()))
 
     def one_pod(self) -> None:
         """One running pod ends: its session is posted and settled."""
@@ -135,7 +135,7 @@ class Run:
         raw["status"]["containerStatuses"][0]["state"] = state
         item = READ["pods"](raw)
         if item is not None:
-            self.settler.hear(WatchUpdate("pods", self.now, ItemChanged(item, deleted=False)))
+            self.settler.apply(WatchUpdate("pods", self.now, ItemChanged(item, deleted=False)))
 
     def one_budget(self) -> None:
         """One namespace's budget is spent from now on: its standing is another."""
@@ -143,7 +143,7 @@ class Run:
         for raw in self.cluster.budgets(self._hours * 1000):
             item = READ["configmaps"](raw)
             if item is not None:
-                self.settler.hear(WatchUpdate("configmaps", self.now, ItemChanged(item, deleted=False)))
+                self.settler.apply(WatchUpdate("configmaps", self.now, ItemChanged(item, deleted=False)))
 
     def beats(self) -> None:
         """The heartbeats of one tick, as the workers write them: 500 a second, or each pod's each 5 s."""
@@ -163,7 +163,7 @@ class Run:
             self.now += TICK_MS
             for at in range(step, self.cluster.nodes, ticks):
                 self.lease(at)
-            self.settler.hear(WatchUpdate("pods", self.now, StreamAlive()))
+            self.settler.apply(WatchUpdate("pods", self.now, StreamAlive()))
             if beating:
                 self.beats()
             took.append(self.tick_ms())
@@ -222,7 +222,7 @@ def life(url: str, cluster: Cluster, postings: int) -> Json:
     store.close()
     run = Run(url, cluster)
     for heard in cluster.lists(run.now, pods=False):
-        run.settler.hear(heard)
+        run.settler.apply(heard)
     run.tick_ms()
     row: Json = {"pods": cluster.pods, "opened": run.apply(running=False), "changed": run.apply(running=True)}
     row["idle_ms"] = run.after(lambda: None)
@@ -243,7 +243,7 @@ def start(url: str, cluster: Cluster) -> Json:
     read_s = time.process_time() - began
     run.now = NOW + HOUR
     for heard in cluster.lists(run.now, pods=True):
-        run.settler.hear(heard)
+        run.settler.apply(heard)
     listed_s = time.process_time() - began - read_s
     run.tick_ms()
     whole_s = time.process_time() - began

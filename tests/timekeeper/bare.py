@@ -92,12 +92,12 @@ def timeless(told: Mapping[str, Statement]) -> dict[str, Statement]:
 
 
 class Life:
-    """A settler without a database: world, book and ticks, and a clock that is turned both ways."""
+    """A settler without a database: cluster, ledger and ticks, and a clock that is turned both ways."""
 
     def __init__(self) -> None:
         self.now = T0
-        self.world = ClusterState()
-        self.book = LedgerState(history_of(()), {}, {}, {}, {}, {}, set(), {})
+        self.cluster = ClusterState()
+        self.ledger = LedgerState(history_of(()), {}, {}, {}, {}, {}, set(), {})
         self.shelf = Shelf()
         self.entries: list[BudgetEntry] = []
         self.pods: dict[str, Json] = {}
@@ -109,27 +109,27 @@ class Life:
 
     def list_all(self, source: str, raw: Iterable[Json]) -> None:
         items = tuple(item for item in map(READ[source], raw) if item is not None)
-        self.world.apply(WatchUpdate(source, self.now, ListReplaced(items)))
+        self.cluster.apply(WatchUpdate(source, self.now, ListReplaced(items)))
 
     def hear(self, source: str, raw: Json, deleted: bool = False) -> None:
         item = READ[source](raw)
-        self.world.apply(
+        self.cluster.apply(
             WatchUpdate(source, self.now, StreamAlive() if item is None else ItemChanged(item, deleted))
         )
 
     def tick(self, is_written: bool = True) -> TickDecision:
         """A tick; where it is not written, nothing of it counts."""
-        book = self.book
-        now = max(self.now, book.history.newest_ms() + 1)
-        read = read_entries(self.world.config_maps, book.history, book.errors, now)
-        history = history_of((*self.entries, *read.entries)) if read.entries else book.history
-        names = listed_namespaces(history, self.world, book)
-        decision = decide(self.world, book, TickInputs(read, history, names, self.shelf, now))
+        ledger = self.ledger
+        now = max(self.now, ledger.history.newest_ms() + 1)
+        read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now)
+        history = history_of((*self.entries, *read.entries)) if read.entries else ledger.history
+        names = listed_namespaces(history, self.cluster, ledger)
+        decision = decide(self.cluster, ledger, TickInputs(read, history, names, self.shelf, now))
         if is_written:
             self.write(decision, read)
-            book.merge(decision.changes, history, decision.kept)
-            book.forget(self.world.pods)
-            self.world.written(decision.moved.deferred)
+            ledger.apply_changes(decision.changes, history, decision.statement_cache)
+            ledger.forget(self.cluster.pods)
+            self.cluster.mark_written(decision.session_changes.deferred)
             self.check(names, now)
         return decision
 
@@ -140,22 +140,22 @@ class Life:
 
     def check(self, names: tuple[str, ...], now: int) -> None:
         """Everything that is kept, against everything worked out from the beginning."""
-        book = self.book
-        sessions = book.sessions.values()
-        held = [book.held(each, book.watermarks.get(each.node)) for each in sessions]
+        ledger = self.ledger
+        sessions = ledger.sessions.values()
+        held = [ledger.unsettled(each, ledger.watermarks.get(each.node)) for each in sessions]
         by_namespace = {name: [each for each in held if each.session.namespace == name] for name in TEAMS}
         for name in TEAMS:
             owed = sum(each.pending(ALWAYS, now) for each in by_namespace[name])
-            assert book.tally.pending(name, ALWAYS) == owed
-            assert list(differences(book, name)) == []
-        assert len(book.tally) == len(held)
-        assert book.totals == self.shelf.posted(book.totals)
+            assert ledger.open_totals.pending(name, ALWAYS) == owed
+            assert list(differences(ledger, name)) == []
+        assert len(ledger.open_totals) == len(held)
+        assert ledger.totals == self.shelf.posted(ledger.totals)
         waiting = self.waiting(now)
-        assert book.waits.rates == waiting
-        listed = Listed(self.shelf.all(), self.shelf.posted(book.totals), by_namespace, waiting, (), now)
-        assert book.kept is not None
-        made = statements(book.history, names, book.namespaces, listed, now)
-        said = book.kept.statements
+        assert ledger.unbound_pods.rates == waiting
+        listed = Listed(self.shelf.all(), self.shelf.posted(ledger.totals), by_namespace, waiting, (), now)
+        assert ledger.statement_cache is not None
+        made = statements(ledger.history, names, ledger.namespaces, listed, now)
+        said = ledger.statement_cache.statements
         assert timeless({"": said.default}) == timeless({"": made.default})
         assert timeless(said.namespaces) == timeless(made.namespaces)
         assert timeless(said.groups) == timeless(made.groups)
@@ -164,18 +164,18 @@ class Life:
     def note_grants(self, now: int) -> None:
         """What the settler reads at its next tick."""
         living = {key: each for key, each in self.shelf.all().items() if key[2] > now}
-        before = self.book.grants.now
+        before = self.ledger.grants.now
         keys = living.keys() | before.keys()
-        self.book.regranted |= {key[0] for key in keys if living.get(key) != before.get(key)}
-        self.book.grants = GrantCache((len(self.shelf.grants), 0), 0, living)
+        self.ledger.changed_grants |= {key[0] for key in keys if living.get(key) != before.get(key)}
+        self.ledger.grants = GrantCache((len(self.shelf.grants), 0), 0, living)
 
     def waiting(self, now: int) -> dict[str, int]:
         """The rates of admitted pods without a node, from all of them."""
-        terms = self.book.history.settings(now)
-        cards = [card for each in self.world.nodes.values() for card in each.cards]
+        terms = self.ledger.history.settings(now)
+        cards = [card for each in self.cluster.nodes.values() for card in each.cards]
         most = sum(weight_of(card.model, terms.weights) for card in cards)
         rates: dict[str, int] = {}
-        for pod in self.world.pods.values():
+        for pod in self.cluster.pods.values():
             is_young = now - pod.created_ms < terms.lookahead_ms
             is_waiting = not pod.node and pod.ended_ms is None
             if is_young and is_waiting and admitted_in_budget(pod.standing, terms):
@@ -185,8 +185,8 @@ class Life:
 
     def statement(self, namespace: str) -> Statement:
         """The namespace's, as it is kept."""
-        assert self.book.kept is not None
-        return self.book.kept.statements.namespaces[namespace]
+        assert self.ledger.statement_cache is not None
+        return self.ledger.statement_cache.statements.namespaces[namespace]
 
     # what may happen
 
@@ -241,17 +241,17 @@ class Life:
     def beat(self, which: int, span: int, more: int) -> None:
         """A heartbeat is read; a session's latest may be of a while ago, or of a clock that was turned
         back."""
-        uids = list(self.book.sessions)
+        uids = list(self.ledger.sessions)
         if uids:
             uid = uids[which % len(uids)]
-            self.book.beats[uid] = max(self.book.beats.get(uid, 0), self.now - span)
-            self.book.heard_beats.add(uid)
+            self.ledger.beats[uid] = max(self.ledger.beats.get(uid, 0), self.now - span)
+            self.ledger.new_beats.add(uid)
 
     def node_lives(self, which: int, span: int, more: int) -> None:
         self.now += span
         self.hear("leases", lease(self.now - (0, 0, SECOND, HOUR)[more % 4], NODES[which % 3]))
         if more % 5:
-            self.world.apply(WatchUpdate("pods", self.now, StreamAlive()))
+            self.cluster.apply(WatchUpdate("pods", self.now, StreamAlive()))
 
     def time_passes(self, which: int, span: int, more: int) -> None:
         self.now += span
@@ -271,7 +271,7 @@ class Life:
 
     def given(self, which: int, span: int, more: int) -> None:
         """Somebody grants something by hand."""
-        account = self.book.history.account(TEAMS[which], self.now)
+        account = self.ledger.history.account(TEAMS[which], self.now)
         key = f"by-hand/{len(self.shelf.grants)}"
         grant = Grant(TEAMS[which], account.span, 1 + more, "manual", "", "admin", key, self.now)
         self.shelf.grants.append(grant)

@@ -92,10 +92,13 @@ def _change(books: Books, changes: list[Change]) -> None:
 
 
 class Life(RuleBasedStateMachine):
-    """``heard`` is the oracle as the settler knows the world, ``written`` as the database does; ``log`` holds
-    the pods' events, of which the settler was told ``told``; ``spoke``: when each node last renewed its
-    Lease; ``said``: what each node's object says, also while it is ``absent``; ``wrong``: by how much our
-    clock is ahead of the true time."""
+    """Whatever may happen to a ledger over real HTTP and SQL, compared with the oracle.
+
+    ``heard``: the oracle fed with what the settler observed, ``written``: with what the database contains;
+    ``log``: the pods' events, of which the first ``told`` have been delivered; ``spoke``: when each node last
+    renewed its Lease; ``said``: what each node's object says, also while it is ``absent``; ``wrong``: by how
+    much our clock is ahead of the true time.
+    """
 
     url: Url
 
@@ -173,7 +176,7 @@ class Life(RuleBasedStateMachine):
         item = READ["pods"](raw)
         assert item is not None
         now = self.town.clock()
-        self.town.settler.hear(WatchUpdate("pods", now, ItemChanged(item, deleted)))
+        self.town.settler.apply(WatchUpdate("pods", now, ItemChanged(item, deleted)))
         (self.heard.goes if deleted else self.heard.sees)(raw, now)
 
     def nodes_are_heard(self) -> None:
@@ -265,7 +268,7 @@ class Life(RuleBasedStateMachine):
 
     def list_pods(self, raws: list[Json], asked: int) -> None:
         items = tuple(item for item in map(READ["pods"], raws) if item is not None)
-        self.town.settler.hear(WatchUpdate("pods", asked, ListReplaced(items)))
+        self.town.settler.apply(WatchUpdate("pods", asked, ListReplaced(items)))
         self.heard.lists(raws, asked)
         self.delivered.clear()
 
@@ -274,7 +277,7 @@ class Life(RuleBasedStateMachine):
         for source in READ:
             if source != "pods":
                 read = (READ[source](raw) for raw in self.town.objects[source].values())
-                self.town.settler.hear(
+                self.town.settler.apply(
                     WatchUpdate(
                         source,
                         self.town.clock(),

@@ -233,7 +233,7 @@ class Town:
     def hear_all(self, source: str) -> None:
         """The settler hears everything there is of one source."""
         read = tuple(item for item in map(READ[source], self.objects[source].values()) if item is not None)
-        self.settler.hear(WatchUpdate(source, self.clock(), ListReplaced(read)))
+        self.settler.apply(WatchUpdate(source, self.clock(), ListReplaced(read)))
 
     def begin(self, *items: tuple[str, Json]) -> None:
         """List these objects, and tick."""
@@ -251,11 +251,11 @@ class Town:
         if not unheard:
             item = READ[source](raw)
             what = StreamAlive() if item is None else ItemChanged(item, deleted)
-            self.settler.hear(WatchUpdate(source, self.clock(), what))
+            self.settler.apply(WatchUpdate(source, self.clock(), what))
 
     def quiet(self, source: str = "pods") -> None:
         """A bookmark."""
-        self.settler.hear(WatchUpdate(source, self.clock(), StreamAlive()))
+        self.settler.apply(WatchUpdate(source, self.clock(), StreamAlive()))
 
     def node_heard(self, name: str = "n1") -> None:
         """The node's Lease is renewed, and the watch of pods is alive."""

@@ -1,4 +1,4 @@
-"""A namespace's balance, from the same figures for the settler and for whoever asks over REST."""
+"""A namespace's balance. Settler and API compute it from the same figures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from timekeeper.core.ledger.metering import (
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSession:
-    """A session that is not settled, all that is known of it, and what was posted of it so far."""
+    """A session that is not settled, its evidence, and its postings so far."""
 
     session: Session
     evidence: Evidence
@@ -32,38 +32,34 @@ class UnsettledSession:
         return witnessed(self.evidence, self.session.terms, now_ms)
 
     def pending(self, span: Interval, now_ms: int) -> int:
-        """What it owes for time inside the span, beyond what was posted; below zero where a correction is
-        due."""
+        """What it owes for time inside the span, beyond what is posted. Negative if a correction is due."""
         due = self.witnessed(now_ms).interval.within(span)
         return charge(self.session.rate_milli, due) - amount_within(self.posted, span)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An account at a moment: the budget in force, the account's span, its balance, of which ``carried`` was
-    granted by carrying over, and when it is exhausted at the present rate (None: not in this period).
+    """An account at a moment. A namespace is in budget only if its group is too."""
 
-    ``group``: the account of the namespace's group. A namespace is in budget only if its group is too.
-    """
-
-    in_force: BudgetInForce
-    account: Account
+    in_force: BudgetInForce  # the budget
+    account: Account  # the account's span
     balance: Balance
-    carried: int = 0
+    carried: int = 0  # the part of the grants that was carried over
+    # when this account is exhausted at the present rate; None: not in this period
     own_exhausted_ms: int | None = None
-    group: "Statement | None" = None
+    group: "Statement | None" = None  # the account of the namespace's group
 
     @property
     def standing(self) -> str:
-        """IN_BUDGET, OVER_BUDGET, or UNLIMITED where neither the namespace nor its group has a limit."""
+        """IN_BUDGET, OVER_BUDGET, or UNLIMITED if neither the namespace nor its group has a limit."""
         if any(each.balance.standing == "OVER_BUDGET" for each in self._limited):
             return "OVER_BUDGET"
         return "IN_BUDGET" if self._limited else "UNLIMITED"
 
     @property
     def deciding(self) -> "Statement":
-        """The account, its own or its group's, that the standing comes from: the one that is exhausted, else
-        the one with less left. Where both are exhausted, the one whose ``onExhausted`` is stricter."""
+        """The account, own or group's, that determines the standing: the exhausted one, else the one with
+        less remaining. If both are exhausted, the one with the stricter ``onExhausted``."""
         over = [each for each in self._limited if each.balance.standing == "OVER_BUDGET"]
         if over:
             return min(over, key=lambda each: _STRICTEST.index(each.in_force.budget.on_exhausted))
@@ -71,8 +67,7 @@ class Statement:
 
     @property
     def warning(self) -> "Statement":
-        """The account whose users are to be warned: one that is spent beyond its ``warnAt``, else
-        `deciding`."""
+        """The account to warn about: one that is spent beyond its ``warnAt``, else `deciding`."""
         return next((each for each in self._limited if each.is_nearly_spent), self.deciding)
 
     @property
@@ -83,10 +78,9 @@ class Statement:
 
     @property
     def valid_until_ms(self) -> int | None:
-        """When the standing may change by time alone; None where nothing but events changes it.
+        """When time alone may change the standing; None if only events can.
 
-        In budget that is the earlier end of the two accounts, over budget the end of the last one that is
-        exhausted.
+        In budget: the earlier end of the two accounts. Over budget: the end of the last exhausted one.
         """
         over = [each.ends_ms for each in self._limited if each.balance.standing == "OVER_BUDGET"]
         at = max(over) if over else min((each.ends_ms for each in self._limited), default=FOREVER_MS)
@@ -94,8 +88,8 @@ class Statement:
 
     @property
     def exhausted_ms(self) -> int | None:
-        """When the namespace is out of budget at the present rate, by its own account or its group's; None
-        where not before the account's period ends, or where it is already."""
+        """When the namespace runs out of budget at the present rate, by its own account or its group's. None:
+        not before the account's period ends, or it is out of budget already."""
         if self.standing == "OVER_BUDGET":
             return None
         moments = (each.own_exhausted_ms for each in self._limited)
@@ -117,13 +111,11 @@ _STRICTEST = ("deny", "hold", "evict", "reclaim", "deprioritize")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of one namespace now: ``reserving_milli`` of its live sessions that were admitted in budget,
-    ``running_milli`` of all whose charge has begun and has not ended, ``waiting_milli`` of its admitted pods
-    without a node."""
+    """A namespace's rates now, in milli-GPU."""
 
-    reserving_milli: int = 0
-    running_milli: int = 0
-    waiting_milli: int = 0
+    reserving_milli: int = 0  # live sessions that were admitted in budget
+    running_milli: int = 0  # sessions whose charge has begun and not ended
+    waiting_milli: int = 0  # admitted pods without a node
 
 
 NO_RATES = Rates()
@@ -131,20 +123,18 @@ NO_RATES = Rates()
 
 @dataclass(frozen=True, slots=True)
 class BalanceFigures:
-    """The sums that an account's balance is made of: what was ``granted`` and ``posted`` in it, what its open
-    sessions owe beyond (``pending``), the rates of its sessions, and how much of what was granted was
-    ``carried`` over."""
+    """The amounts that an account's balance is computed from."""
 
     granted: int = 0
     posted: int = 0
-    pending: int = 0
+    pending: int = 0  # owed by open sessions beyond ``posted``
     rates: Rates = NO_RATES
-    carried: int = 0
+    carried: int = 0  # the part of ``granted`` that was carried over
 
 
 def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) -> Rates:
-    """The rates of a namespace from its sessions that are not settled, one by one. Those admitted over budget
-    reserve nothing, or the standing would swing."""
+    """The rates of a namespace, from its unsettled sessions one by one. Sessions admitted over budget reserve
+    nothing: otherwise the standing would oscillate."""
     reserving = running = 0
     for each in held:
         seen = each.witnessed(now_ms)
@@ -162,7 +152,7 @@ def figures_of(
     waiting_milli: int,
     now_ms: int,
 ) -> BalanceFigures:
-    """The figures of an account with this span from its sessions that are not settled, one by one."""
+    """The figures of an account with this span, from its unsettled sessions one by one."""
     sessions = tuple(held)
     pending = sum(each.pending(span, now_ms) for each in sessions)
     return BalanceFigures(granted, posted, pending, rates_of(sessions, waiting_milli, now_ms))
@@ -171,7 +161,7 @@ def figures_of(
 def statement(
     history: History, subject: str, figures: BalanceFigures, now_ms: int, group: Statement | None = None
 ) -> Statement:
-    """The account of a namespace or a group now, from its figures; ``group``: that of the namespace's
+    """The account of a namespace or group now, from its figures; ``group``: the statement of the namespace's
     group."""
     in_force, account = history.budget(subject, now_ms), history.account(subject, now_ms)
     lookahead, rates = history.settings(now_ms).lookahead_ms, figures.rates
@@ -187,10 +177,10 @@ def statement(
 
 
 def untouched(history: History, now_ms: int, groups: Mapping[str, Statement]) -> Statement:
-    """The account of a namespace that has no entry, no pod and no charge: the one of ``_defaults``, whose
-    group may be a common pool; ``groups``: the groups' accounts by their names."""
-    nobody = ""  # no namespace has this name
-    in_force, account = history.budget(nobody, now_ms), history.account(nobody, now_ms)
+    """The account of a namespace without entry, pod or charge: that of ``_defaults``, whose group may be a
+    shared pool. ``groups``: the groups' statements by name."""
+    default = ""  # no namespace has this name
+    in_force, account = history.budget(default, now_ms), history.account(default, now_ms)
     budget = in_force.budget
     balance = Balance(budget.amount, posted=0, pending=0, reserved=0)
     return Statement(in_force, account, balance, group=groups.get(budget.group))

@@ -1,7 +1,7 @@
 """Which budget was in force when: entries dated by when they took effect, and the accounts that follow from
 them.
 
-A report of last month is made with last month's entries; a change today moves nothing that lies behind it.
+A report of last month uses last month's entries. A change today affects nothing before it.
 """
 
 import functools
@@ -22,7 +22,7 @@ GROUP = "_group."  # and a name: the subject of a group's account, and the key o
 
 @dataclass(frozen=True, slots=True)
 class BudgetEntry:
-    """The text of one key of the budget ConfigMaps from a moment on; None: from then on there is none."""
+    """The text of one key of the budget ConfigMaps from a moment on. ``text`` None: the key was removed."""
 
     key: str
     text: str | None
@@ -31,7 +31,8 @@ class BudgetEntry:
 
 @dataclass(frozen=True, slots=True)
 class BudgetInForce:
-    """The budget that holds for a namespace or group, and the key it stands under (empty: there is none)."""
+    """The budget that applies to a namespace or group, and the key it is defined under ("": none is
+    defined)."""
 
     key: str
     budget: Budget
@@ -39,7 +40,7 @@ class BudgetInForce:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The span in which a namespace's grants and charges are held against each other."""
+    """The span in which a namespace's grants and charges are balanced against each other."""
 
     kind: str
     zone: str
@@ -48,8 +49,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class BillingInterval:
-    """A time through which a namespace was in one group (empty: in none) at one price per weighted GPU-hour
-    (decimal text, empty where there is none)."""
+    """A time during which a namespace was in one group ("": none) at one price per weighted GPU-hour (decimal
+    text, "": none)."""
 
     interval: Interval
     group: str
@@ -59,18 +60,17 @@ class BillingInterval:
 
 @dataclass(frozen=True, slots=True)
 class _PeriodRule:
-    """A time through which periods of one kind ran, in one time zone; ``first_end_ms``: when the first of
-    them ended, where that is not the calendar's to say."""
+    """From ``start_ms`` on, periods are of this kind and time zone."""
 
     start_ms: int
     kind: str
     zone: str
-    first_end_ms: int = 0
+    first_end_ms: int = 0  # end of the first period if the calendar does not determine it
 
 
 @dataclass(frozen=True, slots=True)
 class _DatedValues:
-    """One key's values with the moments from which they hold, in order."""
+    """One key's values and the moments from which they apply, in order."""
 
     texts: tuple[str | None, ...]
     values: tuple[Budget | BudgetSettings | None, ...]
@@ -83,21 +83,19 @@ class _DatedValues:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All entries that ever took effect. ``unread`` names the keys of stored texts that no longer parse: they
-    count as never written. ``groups``: those that have an entry now, or that one names; ``has_groups``: there
-    ever were any."""
+    """All entries that ever took effect."""
 
-    unread: tuple[EntryError, ...]
-    groups: frozenset[str]
-    has_groups: bool
+    unread: tuple[EntryError, ...]  # errors of stored texts that no longer parse: they count as never written
+    groups: frozenset[str]  # groups that have an entry now, or that an entry names
+    has_groups: bool  # whether there ever were any
     _dated: dict[str, _DatedValues]
     _stretches: dict[str, tuple[_PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
-    # the last two accounts of each subject that were asked for: the present one, and perhaps the one before
+    # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
     _lately: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
 
     def text(self, key: str) -> str | None:
-        """The newest text of a key; None where it has none any more."""
+        """The newest text of a key; None if it has none now."""
         dated = self._dated.get(key)
         return dated.texts[-1] if dated else None
 
@@ -106,17 +104,17 @@ class History:
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
     def newest_ms(self) -> int:
-        """When the newest entry took effect; 0 where there is none."""
+        """When the newest entry took effect; 0 without entries."""
         return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
 
     def settings(self, at_ms: int) -> BudgetSettings:
-        """The settings in force then; the defaults where none were written."""
+        """The settings in force at that time; the defaults if none were written."""
         dated = self._dated.get(SETTINGS)
         value = dated.at(at_ms) if dated else None
         return value if isinstance(value, BudgetSettings) else BudgetSettings()
 
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
-        """A namespace's own entry, else ``_defaults``, else no limit; a group's own, else no limit."""
+        """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit."""
         for key in (subject,) if is_group(subject) else (subject, DEFAULTS):
             dated = self._dated.get(key)
             value = dated.at(at_ms) if dated else None
@@ -125,21 +123,23 @@ class History:
         return BudgetInForce("", UNLIMITED)
 
     def group(self, namespace: str, at_ms: int) -> str:
-        """The group that the namespace was in then, by its own entry or, without one, by ``_defaults``; empty
-        where it was in none."""
+        """The group of the namespace at that time, by its own entry, else by ``_defaults``; "" if none."""
         return self.budget(namespace, at_ms).budget.group
 
     def price(self, namespace: str, at_ms: int) -> tuple[str, str]:
-        """The price of a weighted GPU-hour then, as decimal text (empty: none), and its currency: the
+        """The price of a weighted GPU-hour at that time, as decimal text ("": none), and its currency: the
         namespace's own, else that of ``_defaults``, else that of ``_settings``."""
         settings = self.settings(at_ms)
         prices = (entry.price for entry in self._entries(namespace, at_ms))
         return next(filter(None, prices), settings.price), settings.currency
 
     def overuse_grace_ms(self, namespace: str, at_ms: int) -> int | None:
-        """For how long a pod of the namespace may have been over its memory share then before it is evicted;
-        None where it is not evicted. ``overuse`` and ``overuseGrace`` each: the namespace's own, else that of
-        ``_defaults``, else that of ``_settings``; in mode ``observe`` nobody is evicted."""
+        """How long a pod of the namespace may exceed its memory share before it is evicted; None: it is not
+        evicted.
+
+        ``overuse`` and ``overuseGrace`` each come from the namespace's entry, else ``_defaults``, else
+        ``_settings``. In mode ``observe`` no pod is evicted.
+        """
         settings = self.settings(at_ms)
         entries = self._entries(namespace, at_ms)
         overuse = next((each.overuse for each in entries if each.overuse), settings.overuse)
@@ -150,7 +150,7 @@ class History:
         return next(graces, settings.overuse_grace_ms)
 
     def tenures(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
-        """The interval cut wherever the namespace's group, price or currency changed, in order, without empty
+        """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""
         start = interval.start_ms
         while start < interval.end_ms:
@@ -161,7 +161,7 @@ class History:
             start = end
 
     def memberships(self, namespace: str) -> tuple[tuple[Interval, str], ...]:
-        """When the namespace was, and from now on is, in which group, in order."""
+        """When the namespace was in which group, in order; the last one continues."""
         if namespace not in self._memberships:
             moments = [*self._moments(namespace), FOREVER_MS]
             tenures = ((Interval(*each), self.group(namespace, each[0])) for each in pairwise(moments))
@@ -175,16 +175,16 @@ class History:
         return self._memberships[namespace]
 
     def groups_of(self, namespace: str) -> frozenset[str]:
-        """The groups that the namespace ever was in."""
+        """The groups that the namespace was ever in."""
         return frozenset(group for _, group in self.memberships(namespace))
 
     def account(self, subject: str, at_ms: int) -> Account:
-        """The account of a namespace or group that ``at_ms`` falls in: the calendar's period, cut where the
+        """The account of a namespace or group that contains ``at_ms``: the calendar's period, cut where the
         kind of period changed.
 
-        Where a budget is taken away and given again, its periods go on as if it had been there all the time,
-        so that this refills nothing. A changed time zone counts from the end of the running period on, for
-        the same reason. A subject that never had a budget has one account, of all time.
+        If a budget is removed and restored, its periods continue as if it had never been removed, so this
+        refills nothing. For the same reason a changed time zone applies from the end of the running period. A
+        subject that never had a budget has one account for all time.
         """
         lately = self._lately.get(subject, ())
         for account in lately:
@@ -195,16 +195,16 @@ class History:
         return account
 
     def preceding(self, subject: str, account: Account) -> Account | None:
-        """The account before this one, whose remainder may be carried over; None where there is none, or
-        where it was closed because the kind of period changed."""
+        """The account before this one, whose remainder may be carried over. None: there is none, or it was
+        closed because the kind of period changed."""
         if not account.span.start_ms:
             return None
         before = self.account(subject, account.span.start_ms - 1)
         return before if before.kind == account.kind else None
 
     def pieces(self, namespace: str, interval: Interval) -> Iterator[Interval]:
-        """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC, in order,
-        without empty parts. So no posting reaches over two days, and sums by day hold whole ones."""
+        """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC; in order,
+        without empty parts. So no posting spans two days, and daily totals are exact."""
         start = interval.start_ms
         while start < interval.end_ms:
             midnight = start - start % DAY_MS + DAY_MS
@@ -213,7 +213,7 @@ class History:
             start = end
 
     def _entries(self, namespace: str, at_ms: int) -> tuple[Budget, ...]:
-        """The namespace's own entry and ``_defaults``, those of the two that were there."""
+        """The namespace's own entry and ``_defaults``, if they exist."""
         found = (self._dated[key].at(at_ms) for key in (namespace, DEFAULTS) if key in self._dated)
         return tuple(each for each in found if isinstance(each, Budget))
 
@@ -229,7 +229,7 @@ class History:
         return self.group(namespace, at_ms), *self.price(namespace, at_ms)
 
     def _moments(self, subject: str, after_ms: int = -1) -> list[int]:
-        """When anything that counts for the subject may have changed, in order."""
+        """When anything that affects the subject may have changed, in order."""
         keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
@@ -240,7 +240,7 @@ class History:
         return self._stretches[subject]
 
     def _changes(self, subject: str) -> Iterator[_PeriodRule]:
-        """Kind and zone at each moment when either may have changed, where there was a limit then."""
+        """Kind and zone at each moment when either may have changed, while there was a limit."""
         for at in self._moments(subject):
             budget = self.budget(subject, at).budget
             if budget.amount is not None:
@@ -248,14 +248,14 @@ class History:
 
 
 def is_group(subject: str) -> bool:
-    """True for the account of a group, false for a namespace's."""
+    """True for a group's account, False for a namespace's."""
     return subject.startswith(GROUP)
 
 
 @functools.lru_cache(maxsize=16_384)
 def entry_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
-    """`read_entry`, whose answers are kept: YAML takes a millisecond, and thousands of entries are read again
-    whenever one of them changes."""
+    """`read_entry` with a cache: YAML takes a millisecond, and thousands of entries are read again when one
+    of them changes."""
     return read_entry(key, text)
 
 
@@ -265,7 +265,7 @@ def _settled_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
 
 
 def history_of(entries: Iterable[BudgetEntry]) -> History:
-    """The history that entries in the order of their moments make."""
+    """The history of entries in the order of their moments."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unread = []
     for entry in entries:
@@ -288,18 +288,18 @@ def history_of(entries: Iterable[BudgetEntry]) -> History:
 
 
 def _group(key: str, value: Budget | BudgetSettings | None) -> str:
-    """The group that an entry is of, or that it names."""
+    """The group that an entry defines or names."""
     if not isinstance(value, Budget):
         return ""
     return key.removeprefix(GROUP) if is_group(key) else value.group
 
 
 def _stretches(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
-    """Neighbours of one kind and zone are one stretch; the first reaches back to the beginning of time."""
+    """Adjacent rules of the same kind and zone are one; the first applies from the beginning of time."""
     stretches: list[_PeriodRule] = []
     for change in changes:
         while len(stretches) > 1 and stretches[-1].start_ms > change.start_ms:
-            stretches.pop()  # a change of the zone that was itself changed before it counted
+            stretches.pop()  # this change of zone was replaced before it took effect
         last = stretches[-1] if stretches else None
         if last is None:
             stretches.append(replace(change, start_ms=0))
@@ -311,8 +311,9 @@ def _stretches(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
 
 
 def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
-    """The stretch that begins when the running period ends. Less than half a period until the new zone's next
-    boundary is no period, but belongs to the first one: a few hours are not granted a month's budget."""
+    """The rule that applies when the running period ends. If less than half a period is left until the new
+    zone's next boundary, that rest belongs to the first new period: a few hours are not granted a month's
+    budget."""
     start = _account(last, FOREVER_MS, change.start_ms).span.end_ms
     first = period_at(change.kind, change.zone, start)
     if 2 * (first.end_ms - start) < first.length_ms:
@@ -321,7 +322,7 @@ def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
 
 
 def _account(stretch: _PeriodRule, until_ms: int, at_ms: int) -> Account:
-    """The account within a stretch that lasts until then."""
+    """The account within a rule that applies until ``until_ms``."""
     if at_ms < stretch.first_end_ms:
         span = Interval(stretch.start_ms, min(stretch.first_end_ms, until_ms))
     else:

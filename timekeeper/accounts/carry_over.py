@@ -1,9 +1,9 @@
-"""What moves from one period to the next: which accounts have to be looked at, and the grants that are due in
-them. Pure.
+"""Carry-over from one period to the next: which accounts must be recomputed, and the grants that are due in
+them.
 
 The carry-over into an account follows from the account before it. It is granted when the account begins, and
-corrected by a further grant when what was spent before turns out to be otherwise: by evidence that came late,
-or because the sessions were corrected.
+corrected by a further grant if the earlier spending changes: by late evidence, or by a correction of
+sessions.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ from timekeeper.accounts.grants import (
 )
 from timekeeper.core.ledger.metering import Interval
 
-# Evidence of the last seconds of a period comes in over the first seconds of the next: it is carried over at
-# once, and corrected for that not more often than so.
+# Evidence of a period's last seconds arrives during the first seconds of the next. The carry-over is granted
+# at once and corrected at most this often.
 CORRECTED_EACH_MS = 60_000
 
 GrantedIn = Callable[[Account], GrantSums]
@@ -32,32 +32,31 @@ SpentIn = Callable[[Account], int]
 
 @dataclass(frozen=True, slots=True)
 class DueGrants:
-    """The grants that are due to a subject, what its present account then has, and when it must be looked at
-    again in any case (None: not before something of it moves)."""
+    """The grants that are due to a subject."""
 
     grants: tuple[Grant, ...]
-    granted: GrantSums
+    granted: GrantSums  # what its present account has after these grants
+    # when it must be recomputed in any case; None: not before something of it changes
     again_ms: int | None = None
 
 
 def usual(history: History, subject: str, now_ms: int) -> tuple[Account, ...]:
-    """The accounts that are looked at in each tick: the present one, and the one before while it carries
-    over."""
+    """The accounts that every tick reads: the present one, and its predecessor if that carries over."""
     present = history.account(subject, now_ms)
     before = giver(history, subject, present)
     return (before, present) if before else (present,)
 
 
 def reached(
-    history: History, subject: str, granted_in: GrantedIn, touched_ms: int | None, now_ms: int
+    history: History, subject: str, granted_in: GrantedIn, changed_since_ms: int | None, now_ms: int
 ) -> Iterator[Account]:
-    """The accounts before the present one that `chain` asks the grants of where none was missed, the latest
+    """The accounts before the present one whose grants `chain` reads if no period was missed, latest
     first."""
     account = history.account(subject, now_ms)
     is_new = granted_in(account) == NO_GRANTS
     while (before := giver(history, subject, account)) is not None:
         yield before
-        if not is_new and (touched_ms is None or touched_ms >= before.span.start_ms):
+        if not is_new and (changed_since_ms is None or changed_since_ms >= before.span.start_ms):
             return
         account, is_new = before, False
 
@@ -67,15 +66,15 @@ def chain(
     subject: str,
     granted_in: GrantedIn,
     last_granted: Callable[[int], Interval | None],
-    touched_ms: int | None,
+    changed_since_ms: int | None,
     now_ms: int,
 ) -> tuple[Account, ...]:
-    """The accounts whose carry-over must be looked at, the oldest first and the present one last: back to the
-    first one that is charged otherwise than before (from ``touched_ms`` on), and over periods that were
-    missed, to the last one that had a grant. Where an account begins, the carry-over into the one before it
-    is looked at once more: a correction of that may have been put off until now (see `due`).
+    """The accounts whose carry-over must be recomputed, oldest first, the present one last: back to the first
+    account whose charges changed (from ``changed_since_ms`` on), and across missed periods to the last one
+    with a grant. When an account begins, the carry-over into its predecessor is recomputed once more, because
+    a correction may have been deferred until now (see `due`).
 
-    A subject's first account is the first one that had a grant: nothing is carried over from before.
+    A subject's first account is the first one with a grant: nothing is carried over from earlier times.
     """
     found = [history.account(subject, now_ms)]
     while (before := giver(history, subject, found[0])) is not None:
@@ -83,7 +82,9 @@ def chain(
         if is_missed and last_granted(before.span.start_ms) is None:
             break
         found.insert(0, before)
-        if not (is_new or is_missed) and (touched_ms is None or touched_ms >= before.span.start_ms):
+        if not (is_new or is_missed) and (
+            changed_since_ms is None or changed_since_ms >= before.span.start_ms
+        ):
             break
     return tuple(found)
 
@@ -96,7 +97,7 @@ def due(
     spent_in: SpentIn,
     now_ms: int,
 ) -> DueGrants:
-    """The grants that are due in these accounts of a `chain`: to the present one what its budget says, to
+    """The grants that are due in the accounts of a `chain`: for the present account what its budget says, for
     missed ones what it said at their end, and what each carries over into the next."""
     grants: list[Grant] = []
     first, present = accounts[0], accounts[-1]
@@ -119,7 +120,7 @@ def due(
 
 
 def giver(history: History, subject: str, account: Account) -> Account | None:
-    """The account before, where it carries anything over into this one."""
+    """The preceding account, if it carries anything over into this one."""
     before = history.preceding(subject, account)
     return before if before and carry_part(history, subject, before) else None
 
@@ -127,8 +128,8 @@ def giver(history: History, subject: str, account: Account) -> Account | None:
 def _by_budget(
     history: History, subject: str, account: Account, granted: GrantSums, is_present: bool, now_ms: int
 ) -> tuple[GrantSums, list[Grant]]:
-    """What the account has with the grant that its budget still owes it. One that has ended owes only what it
-    never gave."""
+    """What the account has, including the grant that its budget still owes it. An ended account is owed only
+    a grant that it never received."""
     if not is_present and granted.by_budget is not None:
         return granted, []
     in_force = history.budget(subject, now_ms if is_present else account.span.end_ms - 1)

@@ -1,4 +1,4 @@
-"""All that one tick of the settler decides: written in one transaction, or not at all."""
+"""The result of one tick of the settler: written in one transaction, or not at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +12,11 @@ from timekeeper.accounts.standings import StandingsDocument
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """That the settler lives at ``tick_ms``, and decided last at ``decided_ms`` (0: never yet); ``state``
-    tells what it waits for, empty where nothing."""
+    """The settler's sign of life."""
 
-    tick_ms: int
-    decided_ms: int
-    state: str
+    tick_ms: int  # when it was alive
+    decided_ms: int  # when it last decided; 0: not yet
+    state: str  # what it is waiting for; "": nothing
 
 
 NEVER = Pulse(0, 0, "")
@@ -25,21 +24,17 @@ NEVER = Pulse(0, 0, "")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The difference that a tick makes.
-
-    ``watermarks``: node -> until when it was heard; ``new_nodes`` are those among them that have no row yet.
-    ``errors``, ``waiting`` and ``published`` are None where they stay as they are; ``waiting`` has the rates
-    that are others now, 0 where none is left.
-    """
+    """The differences that a tick writes."""
 
     pulse: Pulse | None = None
     entries: tuple[BudgetEntry, ...] = ()
-    errors: Mapping[str, str] | None = None
+    errors: Mapping[str, str] | None = None  # all errors by entry key; None: unchanged
     opened: tuple[Session, ...] = ()
     changed: tuple[Session, ...] = ()
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    new_nodes: frozenset[str] = frozenset()
+    watermarks: Mapping[str, int] = field(default_factory=dict)  # node -> until when it was observed
+    new_nodes: frozenset[str] = frozenset()  # nodes in ``watermarks`` without a row
     postings: tuple[Posting, ...] = ()
     grants: tuple[Grant, ...] = ()
+    # namespace -> changed rate of waiting pods, 0: none left; None: unchanged
     waiting: Mapping[str, int] | None = None
-    published: StandingsDocument | None = None
+    published: StandingsDocument | None = None  # the standings document; None: unchanged

@@ -1,5 +1,4 @@
-"""Grants: what a namespace or group may use in a period. A changed budget is a further grant, never a changed
-row."""
+"""Grants: what a namespace or group may use in a period. A changed budget adds a grant; rows never change."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ MANUAL = "manual"
 CARRY = "carry"
 TRANSFER = "transfer"
 
-BY_BUDGET = (PERIOD, CORRECTION)  # where the settler makes them; somebody's correction is by hand
+BY_BUDGET = (PERIOD, CORRECTION)  # if made by the settler; a person's correction counts as by hand
 BY_HAND = (MANUAL, TRANSFER)
 
 SETTLER = "bursar-timekeeper"
@@ -22,10 +21,10 @@ MOST_CARRIED = 2**60  # 320 million GPU-hours
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An amount given to a namespace or group (``_group.NAME``) for the account that ``span`` names; negative
-    where a correction, a carry-over or a transfer takes.
+    """An amount granted to a namespace or group (``_group.NAME``) for the account with this span. Negative if
+    a correction, a carry-over or a transfer reduces it.
 
-    Nobody can make the same grant twice: its ``idempotency_key`` is unique.
+    ``idempotency_key`` is unique, so the same grant cannot be made twice.
     """
 
     subject: str
@@ -40,23 +39,21 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantSums:
-    """The sums of an account's grants: by its budget (period and corrections), by hand (transfers and what
-    somebody corrected, too), and carried over from the period before in ``carries`` rows, the latest written
-    at ``carried_ms``."""
+    """The sums of an account's grants."""
 
-    by_budget: int | None = None
-    by_hand: int = 0
-    carried: int = 0
-    carries: int = 0
-    carried_ms: int = 0
+    by_budget: int | None = None  # period grant and corrections; None: there is no period grant yet
+    by_hand: int = 0  # manual grants, transfers, and corrections made by people
+    carried: int = 0  # carried over from the period before
+    carries: int = 0  # number of carry-over rows
+    carried_ms: int = 0  # when the latest of them was written
 
     @property
     def amount(self) -> int:
-        """All that was granted."""
+        """The total."""
         return (self.by_budget or 0) + self.by_hand + self.carried
 
     def plus(self, grant: Grant) -> "GrantSums":
-        """The sums with a further grant, of the settler's own kinds, in them."""
+        """The sums including another grant, of the settler's own kinds."""
         if grant.kind == CARRY:
             carried, carries = self.carried + grant.amount, self.carries + 1
             return replace(self, carried=carried, carries=carries, carried_ms=grant.created_ms)
@@ -69,8 +66,8 @@ NO_GRANTS = GrantSums()
 def budget_grant(
     subject: str, in_force: BudgetInForce, account: Account, granted: GrantSums, now_ms: int
 ) -> Grant | None:
-    """The grant that brings the account to what its budget says: the period's own, or the correction after a
-    change; None where nothing is to be given."""
+    """The grant that brings the account to its budget: the period's own, or a correction after a change; None
+    if nothing is due."""
     amount = in_force.budget.amount
     if amount is None or amount == granted.by_budget:
         return None
@@ -87,22 +84,22 @@ def budget_grant(
 
 
 def carry_part(history: History, subject: str, account: Account) -> int:
-    """The part of what is left at the account's end that moves on, in thousandths: by the budget in force in
-    its last millisecond; 0 where there was no limit."""
+    """The part of the remainder that is carried over, in thousandths, by the budget in force in the account's
+    last millisecond; 0 without a limit."""
     budget = history.budget(subject, account.span.end_ms - 1).budget
     return 0 if budget.amount is None else budget.carry_over_milli
 
 
 def carry_due(part_milli: int, granted: int, spent: int) -> int:
-    """What is carried over of an account in which so much was granted and spent: rounded down to whole
-    milli-GPU x milliseconds, at most MOST_CARRIED; a debt moves nowhere."""
+    """The amount to carry over from an account with these totals, rounded down to milli-GPU x milliseconds,
+    at most MOST_CARRIED. Debt is not carried over."""
     return min(MOST_CARRIED, max(0, granted - spent) * part_milli // 1000)
 
 
 def carry_grant(
     subject: str, before: Account, account: Account, granted: GrantSums, due: int, now_ms: int
 ) -> Grant | None:
-    """The grant that brings what is carried over into the account to what is due; None where it is so."""
+    """The grant that brings the carry-over into the account to ``due``; None if it is already right."""
     difference = due - granted.carried
     if not difference:
         return None
@@ -115,5 +112,5 @@ def carry_grant(
 def manual_grant(
     namespace: str, span: Interval, amount: int, reason: str, actor: str, key: str, now_ms: int
 ) -> Grant:
-    """A grant that someone asked for, under the idempotency key of the request."""
+    """A grant that a person requested, with the request's idempotency key."""
     return Grant(namespace, span, amount, MANUAL, reason, actor, f"{MANUAL}/{namespace}/{key}", now_ms)

@@ -1,29 +1,28 @@
-"""How often sidecars shall beat and nodes' agents report: seldom enough that all of them together never ask
-more than a timekeeper can take."""
+"""How often sidecars send heartbeats and node agents send reports: seldom enough that a timekeeper can serve
+all of them."""
 
-# Beats a second that are asked for at most, whatever the cluster's size. A timekeeper on two cores takes as
-# many even where each comes on a TLS connection of its own (docs/performance.md), and more where
-# connections are kept.
+# Heartbeats a second at most, whatever the cluster's size. A timekeeper on two cores serves this many even if
+# each uses a TLS connection of its own (docs/performance.md), and more on kept connections.
 MOST_A_SECOND = 500
-MOST_MS = 300_000  # what a sidecar follows; also the most that a silent pod's last beat may be old
+MOST_MS = 300_000  # the longest interval that a sidecar accepts; also the greatest age of a last heartbeat
 
 
 def interval_ms(sessions: int, least_ms: int) -> int:
-    """The interval to ask of the sidecars of so many sessions: ``least_ms``, the operator's setting, or
+    """The interval for the sidecars of this number of sessions: ``least_ms`` (the operator's setting) or
     longer.
 
-    A function of what the database holds, so that all workers ask the same. What it costs: where a pod's end
-    is proved by nothing and its node was not heard either, its charge ends up to one interval early.
+    A function of the database's content, so all workers return the same. The cost: if nothing proves a pod's
+    end and its node was not observed either, its charge ends up to one interval early.
     """
     return max(least_ms, min(MOST_MS, sessions * 1000 // MOST_A_SECOND))
 
 
-# A report is a transaction of its own, with a row for each of the node's GPU pods.
+# Each report is a transaction, with a row for each GPU pod of the node.
 MOST_REPORTS_A_SECOND = 100
 LEAST_REPORT_MS = 15_000
-MOST_REPORT_MS = 60_000  # so that what two minutes hold is never the last report but one
+MOST_REPORT_MS = 60_000  # figures expire after two minutes: at least one newer report arrives before that
 
 
 def report_interval_ms(nodes: int) -> int:
-    """The interval to ask of the agents of so many nodes."""
+    """The interval for the agents of this number of nodes."""
     return max(LEAST_REPORT_MS, min(MOST_REPORT_MS, nodes * 1000 // MOST_REPORTS_A_SECOND))

@@ -1,4 +1,4 @@
-"""A pod as the ledger sees it: read once from the API server's JSON, the rest of the object forgotten."""
+"""A pod as the ledger sees it, read once from the API server's JSON; the rest of the object is dropped."""
 
 import json
 from collections.abc import Mapping
@@ -14,43 +14,34 @@ from timekeeper.core.values import GPURequest
 
 Json = Mapping[str, Any]
 
-_ANY_GRACE_MS = 2**53  # the settings bound a grace period, not the reading of it
+_ANY_GRACE_MS = 2**53  # no limit here: the settings limit a grace period
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPod:
-    """A pod that asks for GPUs. Times in milliseconds since 1970.
-
-    ``node`` is empty until the pod is bound; ``standing`` and ``devices`` are the annotations' text, empty
-    where there is none; ``started_ms`` and ``ended_ms`` are the kubelet's proof (``ended_ms`` 0: ended
-    without having run); ``bound_ms`` None where the object does not tell; ``others_ended``: every container
-    but our sidecar has ended and none will be started again, so that only the sidecar keeps the pod going;
-    ``labels``: its own as canonical JSON, without those that say the same as ``owner``; ``deleted_ms``: when
-    it was asked to be gone by, where it was.
-    """
+    """A pod that requests GPUs. Times in milliseconds since 1970."""
 
     uid: str
     namespace: str
     name: str
-    owner: str
-    node: str
+    owner: str  # controller as ``Kind/name``; "": none
+    node: str  # "": not bound yet
     created_ms: int
-    bound_ms: int | None
+    bound_ms: int | None  # None: the object does not contain it
     request: GPURequest
-    standing: str
-    devices: str
-    started_ms: int | None
-    ended_ms: int | None
+    standing: str  # text of the annotation; "": absent
+    devices: str  # text of the placement annotation; "": absent
+    started_ms: int | None  # start of the first GPU container, by the kubelet
+    ended_ms: int | None  # end of the last GPU container, by the kubelet; 0: ended without having run
     grace_ms: int
-    others_ended: bool
-    labels: str = "{}"
-    deleted_ms: int | None = None
+    others_ended: bool  # every container except our sidecar has ended for good
+    labels: str = "{}"  # its own labels as canonical JSON, without those that repeat ``owner``
+    deleted_ms: int | None = None  # the deadline of a requested deletion
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePod:
-    """A pod that asks for GPUs in a way that admission would have refused: it has no rate, and is only
-    reported."""
+    """A pod whose GPU request admission would have refused. It has no rate and is only reported."""
 
     uid: str
     namespace: str
@@ -59,7 +50,7 @@ class UnreadablePod:
 
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
-    """The pod, or None where it asks for no GPU. Never raises on what an API server can send."""
+    """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     metadata = mapping(raw.get("metadata"))
     parsed = _parse(raw)
     namespace = intern(str(metadata.get("namespace", "")))
@@ -90,13 +81,14 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
 
 @lru_cache(maxsize=10_000)
 def _one_of_its_kind(request: GPURequest) -> GPURequest:
-    """The same value for all pods that ask alike: a hundred thousand of them ask in a few ways."""
+    """One shared value for all pods with equal requests: a hundred thousand pods make a few kinds of
+    request."""
     return request
 
 
 def _others_ended(raw: Json) -> bool:
-    """True where the kubelet has ended every regular container but ours for good. Init containers, native
-    sidecars among them, keep no pod going."""
+    """True if every regular container except ours has ended for good, by the kubelet. Init containers,
+    including native sidecars, do not keep a pod running."""
     spec = mapping(raw.get("spec"))
     is_leaving = bool(mapping(raw.get("metadata")).get("deletionTimestamp"))
     statuses = [mapping(each) for each in sequence(mapping(raw.get("status")).get("containerStatuses"))]
@@ -110,8 +102,8 @@ def _others_ended(raw: Json) -> bool:
 
 
 def _ended_for_good(container: Json, pods_policy: object, end: object, is_leaving: bool) -> bool:
-    """Whether a container is not started again: its policy goes before the pod's; where it has rules of its
-    own, nobody but the kubelet can tell before the pod goes."""
+    """Whether a container will not be restarted. Its own policy overrides the pod's. If it has restart rules,
+    only the kubelet can tell before the pod is deleted."""
     if not isinstance(end, Mapping):
         return False
     if is_leaving:
@@ -123,8 +115,7 @@ def _ended_for_good(container: Json, pods_policy: object, end: object, is_leavin
 
 
 def _parse(raw: Json) -> ParsedRequest:
-    """The request of the spec. What a user may write into annotations later cannot make a pod that runs
-    unreadable."""
+    """The request of the spec. Annotations that a user changes later cannot make a running pod unreadable."""
     parsed = parse(raw)
     if not parsed.violations:
         return parsed
@@ -133,8 +124,7 @@ def _parse(raw: Json) -> ParsedRequest:
 
 
 def _labels(metadata: Json) -> str:
-    """The labels that a report may group by: at most 32, by name; controllers' and ours tell nothing of a
-    pod that its owner does not."""
+    """The labels that a report may group by: the first 32 by name, without those of controllers and ours."""
     given = mapping(metadata.get("labels"))
     kept = {name: given[name] for name in sorted(given) if not name.startswith(_NOT_USERS)}
     return json.dumps(dict(list(kept.items())[:_MOST_LABELS]), separators=(",", ":"))
@@ -155,8 +145,8 @@ _MOST_LABELS = 32
 
 
 def _owner(metadata: Json) -> str:
-    """The controller as ``Kind/name``, empty for a pod of its own. A Deployment names its ReplicaSets after
-    itself and the hash that it sets on their pods as a label: with that, it is the owner."""
+    """The controller as ``Kind/name``; "" if there is none. A Deployment names its ReplicaSets after itself
+    plus the hash in the pods' label: then the Deployment is the owner."""
     for reference in sequence(metadata.get("ownerReferences")):
         if isinstance(reference, Mapping) and reference.get("controller") is True:
             kind, name = str(reference.get("kind", "")), str(reference.get("name", ""))
@@ -167,8 +157,7 @@ def _owner(metadata: Json) -> str:
 
 
 def _bound_ms(status: Json) -> int | None:
-    """When the Binding was made; the kubelet's first word where a scheduler has set the condition back
-    since."""
+    """When the Binding was made; the kubelet's start time if a scheduler has reset the condition since."""
     for condition in sequence(status.get("conditions")):
         if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled":
             bound = hold.millis(condition.get("lastTransitionTime"))

@@ -1,4 +1,4 @@
-"""Postings: settled charges, each written once, and what is still to be written for a session."""
+"""Postings: settled charges, each written once, and what is still to be posted for a session."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,13 +15,10 @@ Pieces = Callable[[Interval], Iterable[Interval]]
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """One settled charge: ``rate_milli`` is negative where it takes back what was posted too much.
-
-    ``sequence`` counts a session's postings from 0, so that no two settlers can write the same one.
-    """
+    """One settled charge. ``rate_milli`` is negative if it takes back an earlier posting."""
 
     session_uid: str
-    sequence: int
+    sequence: int  # counts a session's postings from 0: two settlers cannot write the same one
     namespace: str
     from_ms: int
     to_ms: int
@@ -32,7 +29,7 @@ class Posting:
 
     @property
     def interval(self) -> Interval:
-        """The time it charges."""
+        """The charged time."""
         return Interval(self.from_ms, self.to_ms)
 
     @property
@@ -49,16 +46,16 @@ class _Difference:
 
 
 def amount_within(postings: Iterable[Posting], span: Interval) -> int:
-    """What the postings charge for the time inside the span."""
+    """What the postings charge for time inside the span."""
     return sum(charge(each.rate_milli, each.interval.within(span)) for each in postings)
 
 
 def still_to_post(
     session: Session, posted: tuple[Posting, ...], due: Interval, pieces: Pieces, reason: str, now_ms: int
 ) -> tuple[Posting, ...]:
-    """The postings that bring what was posted to exactly ``due`` x rate, no more and no less.
+    """The postings that bring the posted total to exactly ``due`` x rate.
 
-    Time after all that was posted is settled; anything else is a correction of it. ``pieces`` cuts an
+    Time after everything posted is ``settled``; anything else is a ``correction``. ``pieces`` cuts an
     interval at the boundaries of the namespace's periods.
     """
     cut = (
@@ -102,8 +99,7 @@ def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Ite
 
 
 def _segments(posted: tuple[Posting, ...], due: Interval) -> Iterator[Interval]:
-    """All time between the first and the last bound, cut at every bound, so that nothing changes within a
-    segment."""
+    """The time between the first and the last bound, cut at every bound: nothing changes within a segment."""
     bounds = {bound for each in posted for bound in (each.from_ms, each.to_ms)}
     if due.length_ms:
         bounds |= {due.start_ms, due.end_ms}

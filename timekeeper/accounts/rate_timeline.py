@@ -1,4 +1,4 @@
-"""What postings come to together: the rate at each moment, corrections taken into account."""
+"""The net rate of postings at each moment, corrections included."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ Charge = tuple[int, int, int]  # from and to in milliseconds, rate in milli-GPU 
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """A time, from (included) to (excluded), through which the rate stayed the same."""
+    """A time, from (included) to (excluded), with one rate."""
 
     from_ms: int
     to_ms: int
@@ -21,8 +21,8 @@ class RateInterval:
 
 
 def steps(charges: Iterable[Charge]) -> dict[int, int]:
-    """By how much the rate changes at each moment, in the order of time; moments without a change are left
-    out. Two sets of charges come to the same, moment by moment, exactly where their steps are equal."""
+    """By how much the rate changes at each moment, in order of time, without zeros. Two sets of charges have
+    the same net rate at every moment if and only if their steps are equal."""
     changes: dict[int, int] = {}
     for from_ms, to_ms, rate_milli in charges:
         if to_ms > from_ms:
@@ -32,7 +32,7 @@ def steps(charges: Iterable[Charge]) -> dict[int, int]:
 
 
 def runs(changes: dict[int, int]) -> tuple[RateInterval, ...]:
-    """The times of one rate that these steps make, without those of rate 0."""
+    """The intervals of one rate that these steps describe, without those of rate 0."""
     found = []
     rate_milli = since_ms = 0
     for at_ms, change in changes.items():

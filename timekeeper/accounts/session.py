@@ -1,4 +1,4 @@
-"""A session: one pod's unbroken hold of its cards, from its opening to its last correction."""
+"""A session: one pod's continuous hold of its cards, from its opening to its last correction."""
 
 import functools
 from collections.abc import Iterable
@@ -10,33 +10,23 @@ from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as placing
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
 
-# A node whose Lease is older than this has not been heard: kube-controller-manager gives up on it after 50 s.
+# A node whose Lease is older than this counts as silent: kube-controller-manager gives up on it after 50 s.
 SILENT_MS = 60_000
 
-
-_AHEAD_MS = 86_400_000  # by so much a node's clock may be before ours
+_AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is fixed at opening, then the evidence. Times in milliseconds since 1970, the rate in milli-GPU.
-
-    ``models`` and ``devices`` are the cards' models and the placement as text, empty where no placement could
-    be trusted. ``vanished_ms``: the pod's object went without terminal statuses, and the kubelet may run it
-    for ``grace_ms`` more. ``watermark_ms``: its node's, kept as it was when the pod ended or went; before
-    that the node's own row counts. ``settled_ms``: when all of it was posted. ``others_ended``: only our
-    sidecar keeps the pod going; no evidence, for the pod holds its cards all the same. ``labels``: the pod's
-    own as canonical JSON, as they were at opening; ``requested_milli`` and ``requested_mib``: what it holds
-    of its cards together, unweighted.
-    """
+    """What is fixed at opening, then the evidence. Times in milliseconds since 1970, rates in milli-GPU."""
 
     uid: str
     namespace: str
     name: str
     owner: str
     node: str
-    models: str
-    devices: str
+    models: str  # the cards' models as text; "": the placement could not be trusted
+    devices: str  # the placement as text; "": it could not be trusted
     rate_milli: int
     admitted_in_budget: bool
     charge_from: str
@@ -45,29 +35,32 @@ class Session:
     opened_ms: int
     started_ms: int | None = None
     ended_ms: int | None = None
-    vanished_ms: int | None = None
-    grace_ms: int = 0
+    vanished_ms: int | None = None  # the pod object was deleted without terminal statuses
+    grace_ms: int = 0  # how long the kubelet may run a vanished pod
+    # the node's watermark when the pod ended or vanished; before that the node's row counts
     watermark_ms: int | None = None
-    settled_ms: int | None = None
+    settled_ms: int | None = None  # when all of it was posted
+    # only our sidecar keeps the pod running; not evidence, because the pod holds its cards
     others_ended: bool = False
-    labels: str = "{}"
-    requested_milli: int = 0
-    requested_mib: int = 0
+    labels: str = "{}"  # the pod's own labels as canonical JSON, as of opening
+    requested_milli: int = 0  # what it holds of its cards together, unweighted
+    requested_mib: int = 0  # the same for memory
 
     @property
     def is_over(self) -> bool:
-        """True where the pod can give no further evidence of running."""
+        """True if the pod can give no further evidence of running."""
         return self.ended_ms is not None or self.vanished_ms is not None
 
     @property
     def terms(self) -> BudgetSettings:
-        """The settings it was opened under: what changes later changes no session that runs."""
+        """The settings that it was opened with: later changes do not affect a running session."""
         return _terms(self.charge_from, self.start_grace_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A new session; ``doubt`` tells why it is charged by its request and not by its placement."""
+    """A new session; ``doubt``: why it is charged by its request instead of its placement, "" if it is
+    not."""
 
     session: Session
     doubt: str = ""
@@ -79,7 +72,7 @@ def _terms(charge_from: str, start_grace_ms: int) -> BudgetSettings:
 
 
 def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | None) -> Evidence:
-    """All that is known of the session; the node's watermark speaks for it only while its pod is there."""
+    """All evidence of the session. The node's watermark counts only while the pod exists."""
     return Evidence(
         bound_ms=session.bound_ms,
         started_ms=session.started_ms,
@@ -94,9 +87,9 @@ def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | Non
 def open_session(
     pod: LedgerPod, cards: Iterable[Card], settings: BudgetSettings, now_ms: int
 ) -> OpenedSession:
-    """The session of a bound pod on a node with these cards, its rate fixed by what then holds.
+    """The session of a bound pod on a node with these cards; its rate is fixed by the settings now.
 
-    Charged by its placement where that is one the request could have been given; else by the request alone.
+    Charged by its placement if that is one the request could have been given, else by the request.
     """
     on_node = tuple(cards)
     given = _placement(pod, on_node)
@@ -130,15 +123,15 @@ def open_session(
 
 
 def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
-    """Whether a pod with this ``bursar.dev/standing`` was let in as one that may use what is left."""
+    """Whether a pod with this ``bursar.dev/standing`` was admitted in budget."""
     if standing == "UNKNOWN":
         return settings.unknown_standing == "inBudget"
     return standing in ("IN_BUDGET", "UNLIMITED")
 
 
 def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetSettings) -> int:
-    """The highest rate that the request can have on any of these cards that it allows; on none, its compute
-    share at weight 1."""
+    """The highest rate that the request can have on any of these cards that it allows; without such cards,
+    its compute share at weight 1."""
     choices = tuple(card for card in cards if placing.allowed(request, card))
     init = [_estimate(each, choices, settings) for each in request.asks if each.init]
     together = [_estimate(each, choices, settings) for each in request.asks if not each.init]
@@ -163,11 +156,11 @@ def asked(request: GPURequest) -> placing.CardAmount:
 
 
 def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
-    """The session with what the pod's status proves. The earliest start ever told stays: a status forgets it
-    after a few restarts. Of a pod that has ended nobody asks which container kept it going.
+    """The session with what the pod's status proves. The earliest start ever reported is kept: a status
+    forgets it after a few restarts.
 
-    Whoever writes statuses may have a wrong clock: no start counts from before the binding, and an end that
-    lies more than a day ahead is one of now.
+    A node's clock may be wrong: no start counts from before the binding, and an end more than a day ahead
+    counts as now.
     """
     started_ms = None if pod.started_ms is None else max(pod.started_ms, pod.bound_ms or 0)
     starts = [start for start in (session.started_ms, started_ms) if start is not None]
@@ -191,10 +184,10 @@ def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> int | None:
 def vanish(
     session: Session, pod_grace_ms: int, at_ms: int, known: Evidence, lease_ms: int | None, most_grace_ms: int
 ) -> Session:
-    """The session of a pod whose object went at ``at_ms`` without terminal statuses.
+    """The session of a pod whose object was deleted at ``at_ms`` without terminal statuses.
 
-    Where its node was heard then, the kubelet may run it on for its grace period; where nobody had heard the
-    node for a while, nothing says that it ran at all since its last evidence.
+    If its node was alive then, the kubelet may run the pod for its grace period. If the node was silent, the
+    session ends with its last evidence.
     """
     if lease_ms is None or at_ms - lease_ms > SILENT_MS:
         return vanish_unseen(session, known)
@@ -202,23 +195,24 @@ def vanish(
 
 
 def vanish_unseen(session: Session, known: Evidence) -> Session:
-    """The session of a pod whose object went while nobody watched: it ends with its last evidence."""
+    """The session of a pod whose object was deleted while no watch was running: it ends with its last
+    evidence."""
     return replace(session, vanished_ms=last_evidence_ms(known), grace_ms=0)
 
 
 def last_evidence_ms(known: Evidence) -> int:
-    """The latest moment that anything is known of the session."""
+    """The latest moment with any evidence of the session."""
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
 
 
 def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
-    """The pod's placement where it is to be trusted, else why it is not."""
+    """The pod's placement if it can be trusted, else the reason why not."""
     if not pod.devices:
-        return "the pod carries no placement"
+        return "the pod has no placement"
     try:
         given = placing.decode_placement(pod.devices)
     except placing.UndecodableError as error:
-        return f"its placement cannot be decoded: {error}"
+        return f"the placement cannot be decoded: {error}"
     return placing.mismatch(pod.request, given, cards) or given
 
 

@@ -11,30 +11,26 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.wire import PriorityClassWire, StandingEntry, StandingSettings
 
-# A reader tells our time by ``generated``: a document that stays for long is made anew this often.
+# Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_EACH_MS = 300_000
 _MOST_BYTES_A_SECOND = 256 * 1024
-_GRAIN = 1000  # `remaining` is told anew when it has moved by this part of the grant
+_GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
 
 
 @dataclass(frozen=True, slots=True)
 class StandingsDocument:
-    """A standings document as it is served: its bytes, and the revision that is its strong ETag.
+    """A standings document as it is served."""
 
-    ``gist`` is what a reader would act on differently, ``words`` the part of it that is no number; while they
-    are the same, the document stays as it is. ``at_ms``: when it was made.
-    """
-
-    revision: str
+    revision: str  # its strong ETag
     body: bytes
-    gist: str
-    words: str = ""
-    at_ms: int = 0
+    gist: str  # hash of everything that changes what a reader does; a document with the same gist is kept
+    words: str = ""  # hash of the part of that which is not numbers
+    at_ms: int = 0  # when it was made
 
 
 @dataclass(frozen=True, slots=True)
 class _EncodedEntry:
-    """One entry of the document, and of its gist the words and the numbers."""
+    """One entry of the document, and its part of the two hashes."""
 
     statement: Statement
     body: bytes
@@ -43,7 +39,7 @@ class _EncodedEntry:
 
 
 class EntryCache:
-    """Encoded entries, kept for as long as their statements are the same: of thousands a few change."""
+    """Encoded entries, reused while their statements are the same objects: a few of thousands change."""
 
     def __init__(self) -> None:
         self._settings: BudgetSettings | None = None
@@ -70,10 +66,10 @@ def publish(
     last: StandingsDocument | None,
     entries: EntryCache | None = None,
 ) -> StandingsDocument:
-    """The document now; the last one, byte for byte, where nobody would act differently on a new one.
+    """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
-    A large one in which numbers alone are others waits for its turn, so that no more than a quarter of a
-    megabyte is written in a second. ``entries``: those of the last call, where they were kept.
+    If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
+    written per second. ``entries``: the cache of the last call, if kept.
     """
     told = entries or EntryCache()
     first, *others = told.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
@@ -98,7 +94,7 @@ def publish(
 
 
 def _encoded(name: str, statement: Statement, settings: BudgetSettings) -> _EncodedEntry:
-    """The entry with its name before it, as it stands in the document."""
+    """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
     words = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
@@ -160,7 +156,7 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
 
 
 def _grains(balance: Balance) -> tuple[int, int] | None:
-    """What was granted, and how many grains of it are left."""
+    """The grant, and how many thousandths of it remain."""
     if balance.granted is None or balance.remaining is None:
         return None
     return balance.granted, balance.remaining * _GRAIN // max(1, balance.granted)

@@ -1,6 +1,6 @@
-"""Every account's statement, and the grants that are due, from sums alone. Pure: values in, values out.
+"""Every account's statement, and the grants that are due, from totals alone. Pure: values in, values out.
 
-How the sums are kept is the settler's own business; `LedgerTotals` says what they must be.
+How the totals are kept is the settler's business; `LedgerTotals` says what they must be.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ from timekeeper.accounts.budget_history import GROUP, Account, History, is_group
 from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
 from timekeeper.core.ledger.metering import Interval
 
-# A namespace or group (``_group.NAME``), and the bounds of its account. A part is the same of a namespace,
-# over any span: what it spent as a member of a group, say.
+# A namespace or group (``_group.NAME``), and the bounds of its account. A part is a namespace with any span,
+# for example the time when it was a member of a group.
 AccountKey = tuple[str, int, int]
 Part = tuple[str, int, int]
 
 
 class LedgerTotals(Protocol):
-    """What the ledger adds up to once this tick's postings are written.
+    """The ledger's totals, including this tick's postings.
 
     ``posted`` and ``pending`` are mostly read for the same parts in each tick (see `working_set`), and
     sometimes for parts of accounts that have ended. The parts to be read are announced first, for many
@@ -29,56 +29,55 @@ class LedgerTotals(Protocol):
     """
 
     def expect(self, parts: Iterable[Part]) -> None:
-        """These parts' ``posted`` will be asked for."""
+        """``posted`` of these parts will be read."""
 
     def expect_granted(self, keys: Iterable[AccountKey]) -> None:
-        """The grants of these accounts, all of which have ended, will be asked for."""
+        """The grants of these accounts, which have ended, will be read."""
 
     def granted(self, key: AccountKey) -> GrantSums:
-        """The sums of the account's grants; NONE where it has none. Also of accounts that have ended."""
+        """The sums of the account's grants, also of an ended account; NO_GRANTS if it has none."""
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
-        """The span of the subject's latest account that ended by then and has a grant; None without one."""
+        """The span of the subject's latest account with a grant that ended by then; None without one."""
 
     def posted(self, part: Part) -> int:
-        """What is posted of the namespace for the time inside the part, this tick's postings included."""
+        """What is posted for the namespace's time inside the part, this tick's postings included."""
 
     def pending(self, part: Part) -> int:
-        """What the namespace's sessions that are not settled owe for the time inside the part, beyond what is
-        posted; below zero where a correction is due."""
+        """What the namespace's unsettled sessions owe for time inside the part beyond what is posted.
+        Negative if a correction is due."""
 
     def rates(self, namespace: str) -> Rates:
         """The rates of the namespace's sessions and waiting pods now."""
 
-    def touched(self, namespace: str) -> int | None:
-        """The earliest moment that the namespace is charged for otherwise than in the last tick that was
-        written; None where there is none. In the first tick: where its first open session begins."""
+    def changed_since(self, namespace: str) -> int | None:
+        """The earliest moment whose charge differs from the last written tick; None: no change. In the first
+        tick: the start of its first open session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """``namespaces``: those whose standing may differ from ``default``, which is of everyone else;
-    ``groups`` by their subjects; ``grants``: what is to be written with this tick; ``again_ms``: the subjects
-    that must be stated again at a moment although nothing of theirs moves until then."""
+    """All statements of a moment."""
 
-    namespaces: Mapping[str, Statement]
-    default: Statement
-    groups: Mapping[str, Statement] = field(default_factory=dict)
-    grants: tuple[Grant, ...] = ()
+    namespaces: Mapping[str, Statement]  # those whose standing may differ from ``default``
+    default: Statement  # of every other namespace
+    groups: Mapping[str, Statement] = field(default_factory=dict)  # by subject
+    grants: tuple[Grant, ...] = ()  # to be written with this tick
+    # subject -> when it must be stated again even if nothing of it changes
     again_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """What `statements` asks for in each tick, and what is therefore worth keeping: the accounts whose grants
-    it wants, and the parts whose ``posted`` and ``pending``."""
+    """What `statements` reads in each tick, and is therefore worth caching."""
 
-    accounts: frozenset[AccountKey]
-    parts: frozenset[Part]
+    accounts: frozenset[AccountKey]  # accounts whose grants it reads
+    parts: frozenset[Part]  # parts whose ``posted`` and ``pending`` it reads
 
 
 def working_set(history: History, names: Iterable[str], spenders: Iterable[str], now_ms: int) -> WorkingSet:
-    """What these names, and all groups they ever were in, ask for. The same arguments as of `statements`."""
+    """What the statements of these names, and of all groups they were ever in, read. Same arguments as
+    `statements`."""
     names = tuple(names)
     members = _members(history, spenders)
     found = [
@@ -95,11 +94,11 @@ def working_set(history: History, names: Iterable[str], spenders: Iterable[str],
 def statements(
     history: History, names: Iterable[str], spenders: Iterable[str], sums: LedgerTotals, now_ms: int
 ) -> Statements:
-    """The accounts of these namespaces, and of all groups that they ever were in.
+    """The accounts of these namespaces, and of all groups that they were ever in.
 
-    ``names``: the namespaces to be stated, of those that are listed (`decide.listed_namespaces`);
-    ``spenders``: every namespace that ever had a session, those of this tick included, for a group counts
-    what its former members spent. Groups without any member are stated too.
+    ``names``: the namespaces to state, of those that are listed (`decide.listed_namespaces`). ``spenders``:
+    every namespace that ever had a session, this tick's included, because a group counts what its former
+    members spent. Groups without members are stated too.
     """
     names = tuple(names)
     teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
@@ -123,8 +122,8 @@ def statements(
 def stated(
     history: History, subjects: Iterable[str], spenders: Iterable[str], sums: LedgerTotals, now_ms: int
 ) -> dict[str, tuple[Statement, GrantSums]]:
-    """The accounts of these namespaces and groups, whether listed or not, each with its grants: those
-    included that are due."""
+    """The accounts of these namespaces and groups, listed or not, each with its grants including those that
+    are due."""
     teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     groups: dict[str, Statement] = {}
     found = {}
@@ -140,12 +139,12 @@ def stated(
 def spent_in(
     history: History, subject: str, spenders: Iterable[str], sums: LedgerTotals, span: Interval
 ) -> int:
-    """What counts as spent in a namespace's or a group's account with this span: posted and pending."""
+    """What counts as spent in a namespace's or group's account with this span: posted and pending."""
     own = _parts(_members(history, spenders) if is_group(subject) else {}, subject, span)
     return sum(map(sums.posted, own)) + sum(map(sums.pending, own))
 
 
-Members = Mapping[str, list[tuple[str, Interval]]]  # by group: who was in it, and when
+Members = Mapping[str, list[tuple[str, Interval]]]  # group -> its members, and when they were in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class _SubjectStatement:
 
 @dataclass(frozen=True, slots=True)
 class _StatementMaker:
-    """What every statement of one moment is made from."""
+    """The inputs of all statements of one moment."""
 
     history: History
     sums: LedgerTotals
@@ -165,23 +164,25 @@ class _StatementMaker:
     now_ms: int
 
     def chains(self, subjects: Iterable[str]) -> dict[str, tuple[Account, ...]]:
-        """Each subject's accounts that must be looked at; what is asked of all of them is expected
-        together."""
+        """Each subject's accounts that must be recomputed. What they need is announced together."""
         history, now_ms = self.history, self.now_ms
-        touched = {subject: self._touched(subject) for subject in subjects}
+        changed_since = {subject: self._changed_since(subject) for subject in subjects}
         self.sums.expect_granted(
             (subject, account.span.start_ms, account.span.end_ms)
-            for subject, touched_ms in touched.items()
+            for subject, changed_since_ms in changed_since.items()
             for account in carrying.reached(
-                history, subject, partial(self._granted, subject), touched_ms, now_ms
+                history, subject, partial(self._granted, subject), changed_since_ms, now_ms
             )
         )
         self.sums.expect_granted(
             (subject, account.span.start_ms, account.span.end_ms)
-            for subject in touched
+            for subject in changed_since
             if (account := self._before_the_missed(subject)) is not None
         )
-        chains = {subject: self._chain(subject, touched_ms) for subject, touched_ms in touched.items()}
+        chains = {
+            subject: self._chain(subject, changed_since_ms)
+            for subject, changed_since_ms in changed_since.items()
+        }
         self.sums.expect(
             part
             for subject, accounts in chains.items()
@@ -191,11 +192,11 @@ class _StatementMaker:
         return chains
 
     def told_alone(self, subject: str, group: Statement | None) -> _SubjectStatement:
-        """The same as `told`, where nothing of the subject is known yet."""
+        """Like `told`, for a subject whose chain is not known yet."""
         return self.told(subject, self.chains((subject,))[subject], group)
 
     def told(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _SubjectStatement:
-        """The statement of a namespace or group with the grants that are due to it now."""
+        """The statement of a namespace or group, with the grants that are due to it now."""
         history, now_ms = self.history, self.now_ms
 
         def granted_in(account: Account) -> GrantSums:
@@ -220,7 +221,7 @@ class _StatementMaker:
         return _SubjectStatement(each, due, is_listed)
 
     def _before_the_missed(self, subject: str) -> Account | None:
-        """Where periods were missed, the account before the last one that had a grant."""
+        """If periods were missed: the account before the last one with a grant."""
         present = self.history.account(subject, self.now_ms)
         missed = carrying.giver(self.history, subject, present)
         if missed is None or any(self._granted(subject, each) != NO_GRANTS for each in (present, missed)):
@@ -229,14 +230,14 @@ class _StatementMaker:
         account = self.history.account(subject, latest.start_ms) if latest else None
         return carrying.giver(self.history, subject, account) if account else None
 
-    def _chain(self, subject: str, touched_ms: int | None) -> tuple[Account, ...]:
+    def _chain(self, subject: str, changed_since_ms: int | None) -> tuple[Account, ...]:
         def granted_in(account: Account) -> GrantSums:
             return self._granted(subject, account)
 
         def last_granted(before_ms: int) -> Interval | None:
             return self.sums.last_granted(subject, before_ms)
 
-        return carrying.chain(self.history, subject, granted_in, last_granted, touched_ms, self.now_ms)
+        return carrying.chain(self.history, subject, granted_in, last_granted, changed_since_ms, self.now_ms)
 
     def _granted(self, subject: str, account: Account) -> GrantSums:
         return self.sums.granted((subject, account.span.start_ms, account.span.end_ms))
@@ -247,17 +248,17 @@ class _StatementMaker:
         return sum(map(self.sums.posted, own)), sum(map(self.sums.pending, own))
 
     def _rates(self, subject: str) -> Rates:
-        """A group's: of those who are in it now, without pods that have no node."""
+        """For a group: the rates of its present members, without pods that have no node."""
         if not is_group(subject):
             return self.sums.rates(subject)
         each = [self.sums.rates(name) for name, at in self._members_of(subject) if self._is_now(at)]
         return Rates(sum(rates.reserving_milli for rates in each), sum(rates.running_milli for rates in each))
 
-    def _touched(self, subject: str) -> int | None:
+    def _changed_since(self, subject: str) -> int | None:
         if not is_group(subject):
-            return self.sums.touched(subject)
-        touched = ((self.sums.touched(name), at) for name, at in self._members_of(subject))
-        moments = (max(ms, at.start_ms) for ms, at in touched if ms is not None and ms < at.end_ms)
+            return self.sums.changed_since(subject)
+        changed_since = ((self.sums.changed_since(name), at) for name, at in self._members_of(subject))
+        moments = (max(ms, at.start_ms) for ms, at in changed_since if ms is not None and ms < at.end_ms)
         return min(moments, default=None)
 
     def _members_of(self, subject: str) -> list[tuple[str, Interval]]:
@@ -276,7 +277,7 @@ def _members(history: History, spenders: Iterable[str]) -> Members:
 
 
 def _group_subjects(history: History, names: Iterable[str], members: Members, now_ms: int) -> tuple[str, ...]:
-    """The groups that these names ever were in, the common pool of all others, and those without members."""
+    """The groups that these names were ever in, the shared pool of all others, and groups without members."""
     if not history.has_groups:
         return ()
     groups = {group for name in names for group in history.groups_of(name)}
@@ -286,7 +287,7 @@ def _group_subjects(history: History, names: Iterable[str], members: Members, no
 
 
 def _parts(members: Members, subject: str, span: Interval) -> tuple[Part, ...]:
-    """Whose spending, and in which time, counts in an account with this span."""
+    """Which namespaces' spending, and during which time, counts in an account with this span."""
     if not is_group(subject):
         return ((subject, span.start_ms, span.end_ms),)
     clipped = ((name, at.within(span)) for name, at in members.get(subject.removeprefix(GROUP), []))

@@ -1,5 +1,4 @@
-"""Usage reports: what charges are added up by, over which stretches of time, and what an amount comes to in
-hours and in money."""
+"""Usage reports: what charges are grouped by, over which intervals, and an amount in hours and money."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, split
 
-_DIGITS = Decimal("0.000000000001")  # fine enough to tell every single amount from its neighbours
+_DIGITS = Decimal("0.000000000001")  # fine enough to distinguish neighbouring amounts
 
-# what a report can be grouped by -> the columns that tell whom a row is about
+# what a report can be grouped by -> the columns that identify a row
 GROUPS = {
     "namespace": ("namespace",),
     "group": ("group",),
@@ -22,7 +21,7 @@ GROUPS = {
 }
 LABEL = "label:"  # a pod's label as a column is label:NAME
 
-# columns that follow from a namespace by the budget entries: their dates tell which value holds
+# columns that follow from a namespace by its budget entries at the time
 DATED = ("group", "price", "currency")
 
 TIME_STEPS = ("hour", "day", "month")
@@ -33,7 +32,7 @@ _SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_0
 
 @dataclass(frozen=True, slots=True)
 class PriceInterval:
-    """A stretch through which a namespace was of one group and had one price."""
+    """A time during which a namespace was in one group and had one price."""
 
     namespace: str
     from_ms: int
@@ -45,36 +44,31 @@ class PriceInterval:
 
 @dataclass(frozen=True, slots=True)
 class UsageSums:
-    """Milli-GPU x milliseconds, but ``by_node_ms`` and ``by_tenant_ms``.
-
-    ``requested``: what the pods held, unweighted, in the time they were charged for; ``measured``: of that,
-    what was watched; ``used``: what was used then; the last two: for how long the node's agent, or the pod's
-    own sidecar, said so.
-    """
+    """Totals of a report line; milli-GPU x milliseconds, except the last two."""
 
     posted: int = 0
     pending: int = 0
-    requested: int = 0
-    measured: int = 0
-    used: int = 0
-    by_node_ms: int = 0
-    by_tenant_ms: int = 0
+    requested: int = 0  # what the pods held, unweighted, during the charged time
+    measured: int = 0  # the part of ``requested`` during which use was measured
+    used: int = 0  # what was used during that time
+    by_node_ms: int = 0  # how long the node's agent measured
+    by_tenant_ms: int = 0  # how long the pod's own sidecar measured
 
     @property
     def amount(self) -> int:
-        """Posted and pending together."""
+        """Posted plus pending."""
         return self.posted + self.pending
 
     @property
     def used_by(self) -> str | None:
-        """By whose word something was used; None where nobody measured."""
+        """Where the measurement comes from; None if nothing was measured."""
         words = (("node", self.by_node_ms), ("tenant", self.by_tenant_ms))
         return " and ".join(word for word, ms in words if ms) or None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """One line of a report: the values of its columns, and what was charged to them in a stretch of time."""
+    """One line of a report: the values of its columns, and its totals in an interval."""
 
     span: Interval
     key: tuple[str, ...]
@@ -83,33 +77,29 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
-    """What a report is about: these columns, over ``span`` as it is now, of one namespace or of all.
-
-    ``step`` and ``zone``: cut by the calendar, or not at all where ``step`` is empty. ``after``: only what
-    follows this step and key.
-    """
+    """What a report is about."""
 
     span: Interval
     columns: tuple[str, ...]
     now_ms: int
-    namespace: str | None = None
-    step: str = ""
+    namespace: str | None = None  # None: all namespaces
+    step: str = ""  # calendar unit of the intervals; "": one interval
     zone: str = "UTC"
     with_use: bool = False
-    after: tuple[int, tuple[str, ...]] | None = None
+    after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
 
     @property
     def has_dated(self) -> bool:
-        """Whether budget entries must be asked."""
+        """Whether budget entries are needed."""
         return bool(set(DATED) & set(self.columns))
 
     @property
     def has_too_many_steps(self) -> bool:
-        """More than anybody reads."""
+        """True for more than `MOST_STEPS` intervals."""
         return bool(self.step) and self.span.length_ms > MOST_STEPS * _SHORTEST_MS[self.step]
 
     def spans(self) -> Iterator[Interval]:
-        """The stretches of time in order, those before ``after`` left out."""
+        """The intervals in order, without those before ``after``."""
         start_ms = self.span.start_ms if self.after is None else max(self.after[0], self.span.start_ms)
         rest = Interval(start_ms, max(start_ms, self.span.end_ms))
         if not self.step:
@@ -127,7 +117,7 @@ def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def price_intervals(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[PriceInterval]:
-    """Group and price of each namespace through the span, cut where either changed."""
+    """Group and price of each namespace throughout the span, cut where either changed."""
     for namespace in namespaces:
         for each in history.tenures(namespace, span):
             during = each.interval
@@ -137,8 +127,8 @@ def price_intervals(history: History, namespaces: Iterable[str], span: Interval)
 
 
 def gpu_hours(amount: int) -> str:
-    """An amount in GPU-hours as decimal text: exact where that ends, else to 12 places, from which the amount
-    can still be told."""
+    """An amount in GPU-hours as decimal text: exact if finite, else to 12 places, from which the amount can
+    still be recovered."""
     return _decimal(Decimal(amount), Decimal(GPU_HOUR))
 
 

@@ -1,4 +1,5 @@
-"""Budget ConfigMaps against the ledger: which entries take effect now, and what is wrong with the others."""
+"""Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
+others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from timekeeper.settler.cluster.cluster_state import BudgetConfigMap
 
 @dataclass(frozen=True, slots=True)
 class BudgetNotice:
-    """Something that the writer of a ConfigMap is to be told: a Kubernetes Event and a line in the log."""
+    """A message for the author of a ConfigMap: becomes a Kubernetes Event and a log line."""
 
     config_map: BudgetConfigMap
     reason: str
@@ -22,20 +23,21 @@ class BudgetNotice:
 
 @dataclass(frozen=True, slots=True)
 class EntryChanges:
-    """``errors``: all that is wrong now, by key; ``notices``: of that, what was not told before."""
+    """The result of one comparison."""
 
-    entries: tuple[BudgetEntry, ...]
-    errors: Mapping[str, str]
-    notices: tuple[BudgetNotice, ...]
+    entries: tuple[BudgetEntry, ...]  # new, changed and ended entries
+    errors: Mapping[str, str]  # key -> everything that is wrong with the entry now
+    notices: tuple[BudgetNotice, ...]  # the errors and warnings that have not been reported before
 
 
 def read_entries(
-    config_maps: Mapping[str, BudgetConfigMap], history: History, told: Mapping[str, str], at_ms: int
+    config_maps: Mapping[str, BudgetConfigMap], history: History, reported: Mapping[str, str], at_ms: int
 ) -> EntryChanges:
-    """The entries that differ from the newest in the ledger, dated ``at_ms``.
+    """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
+    were already reported, by key.
 
-    A broken one makes none, so that the last good one stays in force; one that is in no ConfigMap any more
-    ends.
+    A broken entry produces no change, so the last good version stays in force. An entry that is in no
+    ConfigMap any more ends.
     """
     data = {name: dict(each.data) for name, each in config_maps.items()}
     reading = budgets.read(data, entry_value)
@@ -50,7 +52,7 @@ def read_entries(
             elsewhere.get(key, texts[key][1]), "BrokenBudget", f"{sentence}; {_in_force(history, key)}"
         )
         for key, sentence in errors.items()
-        if told.get(key) != sentence
+        if reported.get(key) != sentence
     ]
     for entry in changed:
         value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
@@ -71,11 +73,11 @@ def read_entries(
 def _in_force(history: History, key: str) -> str:
     if history.text(key) is not None:
         return "the last good entry stays in force"
-    return "there is no earlier one, so what holds is as if it were not there"
+    return "there is no earlier good entry, so this one has no effect"
 
 
 def _texts(config_maps: Mapping[str, BudgetConfigMap]) -> dict[str, tuple[str, BudgetConfigMap]]:
-    """Each key's text where it counts: in `bursar-budgets`, else in the first ConfigMap by name."""
+    """Each key's effective text: from `bursar-budgets`, else from the first ConfigMap by name."""
     texts: dict[str, tuple[str, BudgetConfigMap]] = {}
     for each in sorted(config_maps.values(), key=lambda each: (each.name != BUDGETS, each.name)):
         for key, text in each.data:

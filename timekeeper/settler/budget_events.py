@@ -1,5 +1,5 @@
-"""Kubernetes Events on the budget ConfigMaps, so that who wrote one sees with `kubectl describe` what is
-wrong."""
+"""Kubernetes Events on budget ConfigMaps, so that `kubectl describe configmap` shows what is wrong with a
+budget."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ _LONGEST_NOTE = 1000  # characters; the API server takes 1024
 
 
 class Announcer:
-    """Posts Events from a thread of its own: the ledger waits for nobody. What cannot be posted stands in the
-    log."""
+    """Posts Events from a thread of its own, so that the ledger never waits for the API server. Events that
+    cannot be posted are in the log."""
 
     def __init__(self, api: ApiServer, namespace: str, clock: Callable[[], int]) -> None:
         self._api = api
@@ -47,7 +47,7 @@ class Announcer:
 
 
 def event(notice: BudgetNotice, namespace: str, now_ms: int) -> Mapping[str, Any]:
-    """The Event; its name is made of what it says and when, so that no two clash."""
+    """The Event object. Its name contains a hash of message and time, so names do not clash."""
     at = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{notice.reason} {notice.message} {now_ms}".encode()).hexdigest()[:16]
     return {

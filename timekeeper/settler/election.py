@@ -1,12 +1,12 @@
-"""Which of several timekeepers settles: the one that holds a Lease in the API server.
+"""Elects the timekeeper that settles: the holder of a Lease in the API server.
 
-The Lease elects, and no more: two that both think they hold it harm nothing, for each transaction of a
-settler makes sure in the database that its term is not over (`timekeeper.store.writes.fencing`). So a settler
-that cannot reach the API server goes on until another has begun a term, and time is measured by each one's
-own clock alone.
+The Lease only elects. Two processes that both believe they hold it do no harm: each transaction of a settler
+checks in the database that its term is current (`timekeeper.store.writes.fencing`). So a settler that cannot
+reach the API server continues until another has started a term. Time is measured by each process's own
+monotonic clock.
 
-The Kubernetes client's own election is not used: it runs until it loses, cannot be told to give the Lease
-back, and waits without limit for an API server that does not answer.
+The Kubernetes client's own election is not used: it runs until it loses, cannot release the Lease on request,
+and waits without limit for an API server that does not answer.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The settler as a process: its watches, its wheel, and its end."""
+"""The settler as a process: its watches, its loop, and its shutdown."""
 
 import secrets
 import signal
@@ -17,19 +17,19 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.election import Election
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
-from timekeeper.settler.settler import Settler, turn
+from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.retention import roll_up_daily
 from timekeeper.store.writes.fencing import EpochOverError, FencedStore
 
-# What may wait to be taken in: a full queue makes the watches wait, and the API server buffers.
-_MOST_HEARD = 10_000
+# Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
+_MOST_QUEUED = 10_000
 _ENDING_S = 2.0
 
 
 def settle(settings: Settings) -> int:
-    """Run until SIGTERM; the exit code. Raises UnusableError with a sentence where the settings cannot be
-    followed."""
+    """Run until SIGTERM; returns the exit code. Raises UnusableError with a sentence if the settings cannot
+    be used."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
@@ -58,7 +58,7 @@ def settle(settings: Settings) -> int:
 
 
 def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Event) -> int:
-    """From the beginning of a term to its end; the exit code."""
+    """Settle for one term, from its beginning to its end; returns the exit code."""
     announcer = Announcer(api, settings.namespace, now_ms)
     try:
         settler = Settler(store, now_ms, announcer.tell, me)
@@ -67,28 +67,33 @@ def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Eve
         return 1
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.term.number)
-    heard: Queue[WatchUpdate] = Queue(_MOST_HEARD)
+    updates: Queue[WatchUpdate] = Queue(_MOST_QUEUED)
     for source in sources(settings.namespace):
-        start_watching(source, api, heard, now_ms, stop, _failed)
+        start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.retain_ms:
         given = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=given, name="retain", daemon=True).start()
     evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
-    log("settler-started", sessions=len(settler.book.sessions), term=settler.term.number, holder=me)
+    log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
     try:
-        turn(settler, heard, stop)
+        run(settler, updates, stop)
     except EpochOverError as error:
-        allowed = "" if store.is_shared else "; two timekeepers must not share a file, so end one of them"
-        log("settler-ends", level="warning", reason=f"another has begun to settle{allowed}", error=error)
+        allowed = "" if store.is_shared else "; two timekeepers must not share a file, so stop one of them"
+        log("settler-ends", level="warning", reason=f"another settler has started{allowed}", error=error)
         return 1
     except ConflictError as error:
-        # Another settler wrote to this database. To start anew from what it wrote is all that is right.
-        log("settler-ends", level="warning", reason="another writes what only one may write", error=error)
+        # Another settler wrote to this database: the only safe step is a restart from what it wrote.
+        log(
+            "settler-ends",
+            level="warning",
+            reason="another process wrote rows that only the settler may write",
+            error=error,
+        )
         return 1
     finally:
-        # It is not to read the database while that is closed. A call under way may take longer than we wait.
+        # The evictor must not read the database after it is closed. A call in flight may outlast this wait.
         stop.set()
         evicting.join(_ENDING_S)
     return 0

@@ -1,4 +1,4 @@
-"""The settler's wheel: take in what is heard, and several times a second decide and write."""
+"""The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
 from collections.abc import Callable
@@ -13,76 +13,78 @@ from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_e
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.self_check import SelfCheck
-from timekeeper.settler.state.database_totals import Database, read_grants
+from timekeeper.settler.state.database_totals import DatabaseTotals, read_grants
 from timekeeper.settler.state.ledger_state import read_ledger_state
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import fencing as terms
-from timekeeper.store.writes import settling
+from timekeeper.store.writes import fencing, settling
 
 Clock = Callable[[], int]
 
 TICK_MS = 250
-_SOON_MS = 100  # between two ticks where a pod or a budget changed meanwhile
-_TOGETHER_MS = 20  # what comes so soon after the first change is decided with it
+_SOON_MS = 100  # between two ticks if a pod or a budget changed meanwhile
+_TOGETHER_MS = 20  # updates that arrive this soon after the first one share its tick
 
-# Beats are read by when they were received, and become visible a little later: so much later at most.
+# Heartbeats are read by time of receipt, but their transaction may commit later, by at most this much.
 _BEAT_OVERLAP_MS = 5_000
 _ALL_BEATS_EACH_MS = 60_000
-_SLOW_S = 0.02  # a reading of beats that takes longer may take a fifth of the time, and no more
+_SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
 class Settler:
-    """World and book, and the ticks between them. One thread uses it; there is one per database: the newest,
-    for whoever settled before can write nothing more. ``holder`` names it; by ``seconds`` it tells how long
-    it takes to read the beats."""
+    """Cluster state, ledger state, and the ticks between them. Used by one thread.
+
+    Only one settler per database can write: the one that started last (`store.writes.fencing`). ``holder``
+    names it in the database; ``seconds`` is the monotonic clock that measures how long reading heartbeats
+    takes.
+    """
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        tell: Callable[[BudgetNotice], None],
+        notify: Callable[[BudgetNotice], None],
         holder: str = "settler",
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
-        self._doubt = SelfCheck()
-        self._calm: tuple[int, History, EntryChanges] | None = None
-        self._names: tuple[History, int, int, tuple[str, ...]] | None = None
-        self.world = ClusterState()
-        self.has_decided = False  # before that, the book says what whoever settled before had heard
+        self._self_check = SelfCheck()
+        self._unchanged: tuple[int, History, EntryChanges] | None = None
+        self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
+        self.cluster = ClusterState()
+        self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
-            self.term = terms.begin(connection, holder, clock())
-        self.book = read_ledger_state(store)  # after that: what the one before us wrote last is in it
-        for error in self.book.history.unread:
+            self.term = fencing.begin(connection, holder, clock())
+        self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
+        for error in self.ledger.history.unread:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
-    def hear(self, heard: WatchUpdate) -> None:
-        """Take in what a watch brought."""
-        self.world.apply(heard)
+    def apply(self, update: WatchUpdate) -> None:
+        """Apply one watch update to the cluster state."""
+        self.cluster.apply(update)
 
     def tick(self) -> bool:
-        """Decide and write. False where the database could not be reached: what was heard stays, and the next
-        tick decides anew.
+        """Decide and write. Returns False if the database is unreachable: the updates are kept, and the next
+        tick decides again.
 
-        Raises ConflictError where another has written what only this settler may write.
+        Raises ConflictError if another process wrote rows that only this settler may write.
         """
         began = time.monotonic()
         try:
             written = self._tick()
         except UnavailableError as error:
             metrics.TICKS.labels("database away").inc()
-            self._say_failed(str(error))
+            self._log_failure(str(error))
             return False
-        self._say_failed("")
+        self._log_failure("")
         metrics.TICKS.labels("written" if written else "nothing new").inc()
         ended = time.monotonic()
         metrics.TICK_SECONDS.set(ended - began)
@@ -90,18 +92,18 @@ class Settler:
         return True
 
     def _check(self, began_s: float) -> None:
-        """Sums that are kept may be wrong by a fault of ours alone: then it is told, and all is counted
-        anew."""
-        if not self.book.tally.is_whole:
+        """Compare cached totals with the sessions. A difference is a bug of ours: it is logged, and all
+        totals are rebuilt."""
+        if not self.ledger.open_totals.is_whole:
             return
-        for fault in self._doubt.look(self.book, began_s):
+        for fault in self._self_check.check(self.ledger, began_s):
             metrics.WRONG_SUMS.inc()
             log("totals-wrong", level="error", error=fault)
-            self.book.tally = OpenSessionTotals()  # what it knows of before may be wrong too
-        self._doubt.rest(began_s, time.monotonic())
+            self.ledger.open_totals = OpenSessionTotals()  # its memory of earlier charges may be wrong too
+        self._self_check.schedule_next(began_s, time.monotonic())
 
-    def _say_failed(self, error: str) -> None:
-        """Once for each error, and not four times a second."""
+    def _log_failure(self, error: str) -> None:
+        """Logs each error once, not four times a second."""
         if error and error != self._failed:
             log("tick-failed", level="error", error=error)
         if self._failed and not error:
@@ -109,79 +111,92 @@ class Settler:
         self._failed = error
 
     def _tick(self) -> bool:
-        awaited = self.world.awaited()
-        if awaited:
-            return self._wait_for(awaited)
-        # Entries never take effect before one that did already, also where the clock was turned back.
-        now_ms = max(self._clock(), self.book.history.newest_ms() + 1)
+        missing = self.cluster.missing_sources()
+        if missing:
+            return self._write_waiting(missing)
+        # Entries take effect in order, even if the clock was set back.
+        now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
         read = self._entries(now_ms)
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
-            self._recall(connection)
+            self._load_sessions(connection)
             self._read_beats(connection, now_ms)
-            read_grants(connection, self.book, now_ms)
-        history = history_of((*before, *read.entries)) if read.entries else self.book.history
-        facts = TickInputs(read, history, self._listed(history), Database(self._store), now_ms)
-        decision = decide(self.world, self.book, facts)
+            read_grants(connection, self.ledger, now_ms)
+        history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
+        facts = TickInputs(read, history, self._listed(history), DatabaseTotals(self._store), now_ms)
+        decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
-            with terms.writing(self._store, self.term) as connection:
+            with fencing.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
         self._report(decision, read)
-        self._take_note(decision, history)
+        self._commit(decision, history)
         return decision.changes != Changes()
 
-    def _take_note(self, decision: TickDecision, history: History) -> None:
-        """The changes are written: book and world go on from there."""
-        may_forget = bool(decision.changes.changed or self.world.gone or self.world.relisted)
-        self.book.merge(decision.changes, history, decision.kept)
-        self.book.ranks = self.world.ranks
+    def _commit(self, decision: TickDecision, history: History) -> None:
+        """The changes are written: update ledger and cluster state accordingly."""
+        may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
+        self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
+        self.ledger.classes_version = self.cluster.classes_version
         if may_forget:
-            self.book.forget(self.world.pods)
-        self.world.written(decision.moved.deferred)
+            self.ledger.forget(self.cluster.pods)
+        self.cluster.mark_written(decision.session_changes.deferred)
         self.has_decided = True
 
-    def _wait_for(self, awaited: tuple[str, ...]) -> bool:
-        """Before everything was heard once, only the pulse is written: nothing may be concluded from what is
-        not there."""
-        now_ms, last = self._clock(), self.book.pulse
-        pulse = Pulse(now_ms, last.decided_ms, f"waits for {', '.join(awaited)}")
+    def _write_waiting(self, missing: tuple[str, ...]) -> bool:
+        """Until every source has been listed once, write only the pulse: an absent object proves nothing
+        yet."""
+        now_ms, last = self._clock(), self.ledger.pulse
+        pulse = Pulse(now_ms, last.decided_ms, f"waiting for {', '.join(missing)}")
         if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
-        with terms.writing(self._store, self.term) as connection:
+        with fencing.writing(self._store, self.term) as connection:
             settling.apply(connection, Changes(pulse=pulse))
-        self.book.pulse = pulse
+        self.ledger.pulse = pulse
         return True
 
     def _entries(self, now_ms: int) -> EntryChanges:
-        """What the budgets say now. Where that was nothing new, it is not asked again before one of them
+        """The budgets as they are now. An unchanged result is reused until a ConfigMap or the history
         changes."""
-        book, budgets = self.book, self.world.budgets
-        if self._calm is not None and self._calm[0] == budgets and self._calm[1] is book.history:
-            return self._calm[2]
-        read = read_entries(self.world.config_maps, book.history, book.errors, now_ms)
-        is_calm = not read.entries and not read.notices and read.errors == book.errors
-        self._calm = (budgets, book.history, read) if is_calm else None
+        ledger, budgets = self.ledger, self.cluster.budgets_version
+        if (
+            self._unchanged is not None
+            and self._unchanged[0] == budgets
+            and self._unchanged[1] is ledger.history
+        ):
+            return self._unchanged[2]
+        read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now_ms)
+        is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
+        self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read
 
     def _listed(self, history: History) -> tuple[str, ...]:
-        """The namespaces to be listed, the same tuple while they are the same."""
-        listing, known = self.world.listing, len(self.book.namespaces)
-        if self._names is None or self._names[0] is not history or self._names[1:3] != (listing, known):
-            names = listed_namespaces(history, self.world, self.book)
-            same = self._names is not None and self._names[3] == names
-            self._names = (history, listing, known, self._names[3] if same and self._names else names)
-        return self._names[3]
+        """The namespaces to list; the same tuple object while they are the same."""
+        listing, known = self.cluster.namespaces_version, len(self.ledger.namespaces)
+        if (
+            self._listed_names is None
+            or self._listed_names[0] is not history
+            or self._listed_names[1:3] != (listing, known)
+        ):
+            names = listed_namespaces(history, self.cluster, self.ledger)
+            same = self._listed_names is not None and self._listed_names[3] == names
+            self._listed_names = (
+                history,
+                listing,
+                known,
+                self._listed_names[3] if same and self._listed_names else names,
+            )
+        return self._listed_names[3]
 
-    def _recall(self, connection: Connection) -> None:
-        """Read the sessions of pods that were heard of and may have been settled before this settler
-        began."""
-        uids = {*self.world.touched, *self.world.gone}
-        strange = [uid for uid in uids if self.book.session(uid) is None and uid not in self.book.folded]
-        if strange:
-            found = reading.sessions_of(connection, strange)
+    def _load_sessions(self, connection: Connection) -> None:
+        """Read the sessions of changed pods from the database: they may have been settled before this settler
+        started."""
+        uids = {*self.cluster.changed_pods, *self.cluster.deleted_pods}
+        unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid not in self.ledger.folded]
+        if unknown:
+            found = reading.sessions_of(connection, unknown)
             for uid in found.folded:
-                log("pod-ignored", level="warning", uid=uid, reason="its session was folded long ago")
-            self.book.recall(found)
+                log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
+            self.ledger.add_sessions(found)
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
         began_s = self._seconds()
@@ -190,38 +205,38 @@ class Settler:
         since = self._beats_ms - _BEAT_OVERLAP_MS
         if now_ms - self._all_beats_ms >= _ALL_BEATS_EACH_MS or now_ms < self._beats_ms:
             since, self._all_beats_ms = 0, now_ms
-        beats = self.book.beats
+        beats = self.ledger.beats
         for uid, beat in reading.beats(connection, max(0, since)).items():
-            if beats.get(uid) != beat and self.book.session(uid):
+            if beats.get(uid) != beat and self.ledger.session(uid):
                 beats[uid] = beat
-                self.book.heard_beats.add(uid)
+                self.ledger.new_beats.add(uid)
         self._beats_ms = now_ms
         took_s = self._seconds() - began_s
         self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
     def _report(self, decision: TickDecision, read: EntryChanges) -> None:
-        report(self.world, self.book, decision, read, self._tell)
+        report(self.cluster, self.ledger, decision, read, self._notify)
 
 
-def turn(settler: Settler, heard: "Queue[WatchUpdate]", stop: Event) -> None:
-    """Until ``stop``: take in what is heard, and tick: now and then, and soon where something changed. A slow
-    tick makes the next one later, never the queue longer than it may be."""
+def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:
+    """Until ``stop``: apply watch updates and tick, regularly, and soon after a change. A slow tick delays
+    the next one; the queue never grows beyond its limit."""
     while not stop.is_set():
         began = time.monotonic()
         settler.tick()
         ended = time.monotonic()
-        _take_in(settler, heard, ended, ended - began)
+        _receive(settler, updates, ended, ended - began)
 
 
-def _take_in(settler: Settler, heard: "Queue[WatchUpdate]", from_s: float, took_s: float) -> None:
-    """At least for as long as the tick took, so that ticks never take more than half of the time."""
+def _receive(settler: Settler, updates: "Queue[WatchUpdate]", from_s: float, took_s: float) -> None:
+    """Lasts at least as long as the tick did, so ticks never take more than half of the time."""
     until_s = from_s + max(TICK_MS / 1000 - took_s, took_s)
     soonest_s = from_s + max(_SOON_MS / 1000 - took_s, took_s)
     while (left_s := until_s - time.monotonic()) > 0:
         try:
-            each = heard.get(timeout=left_s)
+            each = updates.get(timeout=left_s)
         except Empty:
             return
-        settler.hear(each)
-        if isinstance(each.what, ItemChanged) and each.source != "leases":
+        settler.apply(each)
+        if isinstance(each.change, ItemChanged) and each.source != "leases":
             until_s = min(until_s, max(soonest_s, time.monotonic() + _TOGETHER_MS / 1000))

@@ -1,4 +1,4 @@
-"""What a tick did, as lines in the log and as figures."""
+"""Reports a tick as log lines and metrics."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,44 +15,49 @@ _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
 
 def report(
-    world: ClusterState,
-    book: LedgerState,
+    cluster: ClusterState,
+    ledger: LedgerState,
     decision: TickDecision,
     read: EntryChanges,
-    tell: Callable[[BudgetNotice], None],
+    notify: Callable[[BudgetNotice], None],
 ) -> None:
-    """Log and count what was written, before the book takes it in."""
+    """Log and count what was written. Called before the ledger state takes the changes in."""
     for notice in read.notices:
-        tell(notice)
+        notify(notice)
     _sessions(decision)
     _postings(decision.changes)
     for grant in decision.changes.grants:
         log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
-    for pod in world.unreadable.values():
+    for pod in cluster.unreadable.values():
         metrics.UNREADABLE_PODS.inc()
         log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
-    if world.unnamed:
-        metrics.UNREADABLE_PODS.inc(world.unnamed)
+    if cluster.unreadable_omitted:
+        metrics.UNREADABLE_PODS.inc(cluster.unreadable_omitted)
         log(
             "pods-not-charged",
             level="warning",
-            count=world.unnamed,
-            reason="more than are named at once cannot be read",
+            count=cluster.unreadable_omitted,
+            reason="too many unreadable pods to name each",
         )
-    if world.lost:
-        metrics.LOST_ENDS.inc(world.lost)
-        log("pod-ends-lost", level="error", count=world.lost, reason="the database was away for too long")
-        world.lost = 0
-    if decision.kept is not book.kept:
-        _standings(book, decision)
-    metrics.EVIDENCE.set(len(book.sessions))
-    metrics.BROKEN.set(len(book.errors))
+    if cluster.deletions_dropped:
+        metrics.LOST_ENDS.inc(cluster.deletions_dropped)
+        log(
+            "pod-ends-lost",
+            level="error",
+            count=cluster.deletions_dropped,
+            reason="the database was unreachable for too long",
+        )
+        cluster.deletions_dropped = 0
+    if decision.statement_cache is not ledger.statement_cache:
+        _standings(ledger, decision)
+    metrics.EVIDENCE.set(len(ledger.sessions))
+    metrics.BROKEN.set(len(ledger.errors))
 
 
 def _sessions(decision: TickDecision) -> None:
     by: Counter[str] = Counter()
     for session in decision.changes.opened:
-        doubt = decision.moved.doubts.get(session.uid)
+        doubt = decision.session_changes.doubts.get(session.uid)
         by["request" if doubt else "placement"] += 1
         log(
             "session-opened",
@@ -85,13 +90,13 @@ def _postings(changes: Changes) -> None:
         metrics.POSTINGS.labels(kind).inc(count)
 
 
-def _standings(book: LedgerState, decision: TickDecision) -> None:
-    """Of thousands of namespaces, those whose statements were made anew."""
-    kept, standings = decision.kept, book.standings
-    made = kept.statements.namespaces
+def _standings(ledger: LedgerState, decision: TickDecision) -> None:
+    """Standings that changed. Only statements that were recomputed are compared: a few of thousands."""
+    cache, standings = decision.statement_cache, ledger.standings
+    made = cache.statements.namespaces
     for name in standings.keys() - made.keys():
         del standings[name]
-    for name in sorted(kept.fresh & made.keys()):
+    for name in sorted(cache.fresh & made.keys()):
         standing = made[name].standing
         if standings.get(name, standing) != standing:
             log("standing-changed", namespace=name, now=standing, before=standings[name])

@@ -25,13 +25,13 @@ def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
     return replace(pod, request=replace(pod.request, models=models))
 
 
-def heard(world: ClusterState, *pods: LedgerPod, deleted: bool = False) -> None:
+def heard(cluster: ClusterState, *pods: LedgerPod, deleted: bool = False) -> None:
     for pod in pods:
-        world.apply(WatchUpdate("pods", T0, ItemChanged(pod, deleted)))
+        cluster.apply(WatchUpdate("pods", T0, ItemChanged(pod, deleted)))
 
 
 @pytest.fixture
-def world() -> ClusterState:
+def cluster() -> ClusterState:
     made = ClusterState()
     read = READ["nodes"](node(cards=2))
     assert read is not None
@@ -39,28 +39,28 @@ def world() -> ClusterState:
     return made
 
 
-def test_estimates_of_requests_that_tenants_word_anew_are_let_go(world: ClusterState) -> None:
+def test_estimates_of_requests_that_tenants_word_anew_are_let_go(cluster: ClusterState) -> None:
     waits = UnboundPods()
     for number in range(3 * MOST_ESTIMATES // 2):
-        heard(world, waiting(0, ("A100", f"x{number}")))
-        waits.follow(world, BudgetSettings(), T0)
+        heard(cluster, waiting(0, ("A100", f"x{number}")))
+        waits.update(cluster, BudgetSettings(), T0)
 
     assert 0 < len(waits._estimates) <= MOST_ESTIMATES
     assert waits.rates == {"team-a": 1000}
 
 
-def test_pods_that_come_and_go_leave_no_moments_behind(world: ClusterState) -> None:
+def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) -> None:
     waits = UnboundPods()
-    heard(world, waiting(0))
+    heard(cluster, waiting(0))
     for number in range(1, 4000):
-        heard(world, waiting(number))
-        waits.follow(world, BudgetSettings(), T0)
-        heard(world, waiting(number), deleted=True)
-        waits.follow(world, BudgetSettings(), T0)
+        heard(cluster, waiting(number))
+        waits.update(cluster, BudgetSettings(), T0)
+        heard(cluster, waiting(number), deleted=True)
+        waits.update(cluster, BudgetSettings(), T0)
 
-    assert len(waits._too_old) <= MOST_PASSED + 4
+    assert len(waits._expiries) <= MOST_PASSED + 4
     assert waits.rates == {"team-a": 1000}
-    waits.follow(world, BudgetSettings(), T0 + BudgetSettings().lookahead_ms)
+    waits.update(cluster, BudgetSettings(), T0 + BudgetSettings().lookahead_ms)
     assert waits.rates == {}  # the one that waits still was not forgotten
 
 
@@ -69,16 +69,19 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
     before = metrics.UNREADABLE_PODS._value.get()
     for number in range(MOST_UNREADABLE + 7):
         item = UnreadablePod(f"uid-{number}", "team-a", f"p{number}", "no")
-        town.settler.hear(WatchUpdate("pods", T0, ItemChanged(item, deleted=False)))
-    town.settler.hear(
+        town.settler.apply(WatchUpdate("pods", T0, ItemChanged(item, deleted=False)))
+    town.settler.apply(
         WatchUpdate(
             "pods", T0, ItemChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
         )
     )
-    assert (len(town.settler.world.unreadable), town.settler.world.unnamed) == (MOST_UNREADABLE, 7)
+    assert (len(town.settler.cluster.unreadable), town.settler.cluster.unreadable_omitted) == (
+        MOST_UNREADABLE,
+        7,
+    )
 
     town.clock.turn(SECOND)
     town.tick()
 
     assert metrics.UNREADABLE_PODS._value.get() - before == MOST_UNREADABLE + 7
-    assert (town.settler.world.unreadable, town.settler.world.unnamed) == ({}, 0)
+    assert (town.settler.cluster.unreadable, town.settler.cluster.unreadable_omitted) == ({}, 0)

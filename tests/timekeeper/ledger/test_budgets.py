@@ -75,7 +75,7 @@ def test_broken_settings_keep_the_last_good_ones_in_force(town: Town) -> None:
 
     with town.store.reading() as connection:
         assert "_settings" in reading.entry_errors(connection)
-    assert town.settler.book.history.settings(town.clock()).lookahead_ms == MINUTE
+    assert town.settler.ledger.history.settings(town.clock()).lookahead_ms == MINUTE
 
 
 def test_an_entry_that_is_removed_ends(town: Town) -> None:
@@ -255,4 +255,4 @@ def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
 
     town.restart()
 
-    assert "stored entry not read entry=team-a" in capsys.readouterr().err
+    assert "stored entry not readable entry=team-a" in capsys.readouterr().err

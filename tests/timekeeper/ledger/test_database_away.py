@@ -75,7 +75,7 @@ def test_a_full_disk_fails_the_tick_whole_and_the_next_one_catches_up(town: Town
     assert town.tick() is False
     assert town.postings() == []
     assert town.charged() == 0
-    assert town.settler.book.sessions == {}
+    assert town.settler.ledger.sessions == {}
 
     disk.full = False
     assert town.tick() is True
@@ -113,13 +113,13 @@ def test_a_pod_that_lived_and_went_while_the_database_was_away_is_charged(town: 
 
 
 def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capfd: pytest.CaptureFixture[str]) -> None:
-    town.settler.world.most_gone = 3
+    town.settler.cluster.most_deleted = 3
     disk.full = True
     fill(town)
     for number in range(5):
         town.hear("pods", gpu_pod(f"gone-{number}", started_ms=T0, ended_ms=T0 + SECOND), deleted=True)
     town.tick()
-    assert len(town.settler.world.gone) == 3
+    assert len(town.settler.cluster.deleted_pods) == 3
 
     disk.full = False
     town.tick()

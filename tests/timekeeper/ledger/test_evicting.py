@@ -160,8 +160,8 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
     (event,) = overused.api.events
     assert (event["reason"], event["type"], event["regarding"]["uid"]) == (EVICTED, "Warning", "uid-p")
     assert event["note"] == (
-        "evicted by Bursar: it has used more GPU memory than it was given since 2026-11-20T10:01:00Z, now"
-        " 9000 MiB of GPU-0 (given 8000 MiB); overuseGrace is 60s"
+        "Evicted by Bursar: the pod has used more GPU memory than its share since 2026-11-20T10:01:00Z, now"
+        " 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s"
     )
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
     assert line.endswith(
@@ -400,7 +400,7 @@ def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overuse
     # after 0, 30 s, 1, 2, 4 and 8 minutes more, then each ten
     assert found == [10]
     assert [each["reason"] for each in overused.api.events] == [PROTECTED]
-    assert "a PodDisruptionBudget keeps this pod from being evicted" in overused.api.events[0]["note"]
+    assert "A PodDisruptionBudget prevents the eviction of this pod" in overused.api.events[0]["note"]
 
     del overused.api.refusals["p"]
     with counting("evicted") as found:

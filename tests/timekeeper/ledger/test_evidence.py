@@ -494,7 +494,7 @@ def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Tow
     running.hear("pods", plain)
     running.tick()
 
-    assert running.settler.world.pods.keys() == {"uid-p"}
+    assert running.settler.cluster.pods.keys() == {"uid-p"}
     assert running.charged() == GPU * MINUTE
 
 
@@ -506,8 +506,8 @@ def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) ->
 
     answer = running.get("/readyz")
     assert answer.status_code == 503
-    assert "waits for pods, nodes" in answer.get_data(as_text=True)
-    assert running.settler.book.sessions["uid-p"].vanished_ms is None
+    assert "waiting for pods, nodes" in answer.get_data(as_text=True)
+    assert running.settler.ledger.sessions["uid-p"].vanished_ms is None
 
     running.list_all()
     running.tick()
@@ -515,12 +515,12 @@ def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) ->
 
 
 def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town) -> None:
-    world = town.settler.world
-    world.apply(WatchUpdate("nodes", T0, StreamAlive()))
-    assert world.heard_ms == 0
+    cluster = town.settler.cluster
+    cluster.apply(WatchUpdate("nodes", T0, StreamAlive()))
+    assert cluster.pods_current_ms == 0
 
-    world.apply(WatchUpdate("pods", T0, StreamAlive()))
-    assert world.heard_ms == T0
+    cluster.apply(WatchUpdate("pods", T0, StreamAlive()))
+    assert cluster.pods_current_ms == T0
 
 
 # What a kubelet's statuses say.

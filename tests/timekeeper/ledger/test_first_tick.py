@@ -66,10 +66,10 @@ def test_what_is_kept_after_a_first_tick_does_not_grow_with_the_periods(town: To
     town.restart()
     town.tick()
 
-    book = town.settler.book
-    assert len(book.totals) == 3 * 2
-    assert [len(book.tally.spans_of(name)) for name in book.tally.namespaces()] == [2, 2, 2]
-    assert len(book.grants.ended) <= 3
+    ledger = town.settler.ledger
+    assert len(ledger.totals) == 3 * 2
+    assert [len(ledger.open_totals.spans_of(name)) for name in ledger.open_totals.namespaces()] == [2, 2, 2]
+    assert len(ledger.grants.ended) <= 3
 
 
 def test_a_clock_turned_back_a_little_asks_nothing_of_periods_long_past(town: Town) -> None:
@@ -87,7 +87,7 @@ def test_a_clock_turned_back_a_little_asks_nothing_of_periods_long_past(town: To
 
 def test_what_could_not_be_written_is_counted_anew_from_what_really_moved(town: Town) -> None:
     aged(town, names=3, hours=12)
-    town.settler.book.tally.is_whole = False  # as a tick that fails leaves it
+    town.settler.ledger.open_totals.is_whole = False  # as a tick that fails leaves it
     town.clock.turn(MINUTE)
     town.node_heard()
 
@@ -118,9 +118,9 @@ def test_periods_in_which_nothing_ran_and_nobody_looked_are_not_asked_for_one_by
 
 
 def test_what_a_tick_that_was_not_written_found_moved_is_not_forgotten() -> None:
-    tally = OpenSessionTotals(touched={"team-a": T0})
+    tally = OpenSessionTotals(changed_since={"team-a": T0})
 
-    assert tally.anew(0).touched == {"team-a": T0}
+    assert tally.rebuilding(0).changed_since == {"team-a": T0}
 
 
 def test_after_a_slow_reading_of_beats_the_next_waits_five_times_as_long(town: Town) -> None:
@@ -135,6 +135,6 @@ def test_after_a_slow_reading_of_beats_the_next_waits_five_times_as_long(town: T
     town.beat(pod, 1)
 
     town.tick()
-    assert town.settler.book.beats == {}
+    assert town.settler.ledger.beats == {}
     town.tick()
-    assert town.settler.book.beats == {"uid-p": T0 + MINUTE}
+    assert town.settler.ledger.beats == {"uid-p": T0 + MINUTE}

@@ -208,11 +208,11 @@ def test_what_the_release_before_settled_is_not_settled_anew(home: Town) -> None
     ended["spec"]["restartPolicy"] = "Never"
     home.hear("pods", ended)
     home.tick()
-    settled = home.settler.book.settled["uid-p"].settled_ms
+    settled = home.settler.ledger.settled["uid-p"].settled_ms
     with home.store.writing() as connection:
         connection.exec_driver_sql("UPDATE sessions SET others_ended = false")
     home.clock.turn(MINUTE)
     home.restart()
     home.tick()
 
-    assert home.settler.book.settled["uid-p"].settled_ms == settled
+    assert home.settler.ledger.settled["uid-p"].settled_ms == settled

@@ -51,25 +51,25 @@ def test_what_is_kept_is_what_everything_together_makes(
 
 def test_what_a_pod_with_grace_owes_grows_by_time_alone() -> None:
     life = lived([("bind", 0, HOUR, 5), ("node_lives", 0, SECOND, 1), ("delete", 0, 0, 0)])
-    (session,) = life.book.sessions.values()
-    before = life.book.tally.pending("team-b", ALWAYS)
+    (session,) = life.ledger.sessions.values()
+    before = life.ledger.open_totals.pending("team-b", ALWAYS)
     assert session.vanished_ms == life.now
 
     life.now += 7 * SECOND
     life.tick()
 
-    assert life.book.tally.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+    assert life.ledger.open_totals.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
 
 
 def test_evidence_ahead_of_a_clock_that_was_turned_back_counts_as_the_clock_comes_to_it() -> None:
     life = lived([("bind", 0, HOUR, 5), ("beat", 0, 0, 0), ("clock_is_turned_back", 0, 40 * SECOND, 0)])
-    (session,) = life.book.sessions.values()
-    before = life.book.tally.pending("team-b", ALWAYS)
+    (session,) = life.ledger.sessions.values()
+    before = life.ledger.open_totals.pending("team-b", ALWAYS)
 
     life.now += 7 * SECOND
     life.tick()
 
-    assert life.book.tally.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
+    assert life.ledger.open_totals.pending("team-b", ALWAYS) == before + 7 * SECOND * session.rate_milli
 
 
 def test_a_session_that_falls_silent_is_posted_when_its_time_has_come() -> None:
@@ -93,18 +93,18 @@ def test_what_is_reserved_shrinks_towards_the_end_of_the_period_by_time_alone() 
     life.now += SECOND
     life.tick()
 
-    (session,) = life.book.sessions.values()
+    (session,) = life.ledger.sessions.values()
     assert before - life.statement("team-a").balance.reserved == SECOND * session.rate_milli > 0
 
 
 def test_a_pod_that_waits_for_longer_than_the_lookahead_counts_no_more_by_time_alone() -> None:
     life = lived([("budget", 0, 0, 0), ("bind", 0, 0, 28)])
-    assert life.book.waits.rates.keys() == {"team-a"}
+    assert life.ledger.unbound_pods.rates.keys() == {"team-a"}
 
     life.now += 10 * MINUTE
     life.tick()
 
-    assert life.book.waits.rates == {}
+    assert life.ledger.unbound_pods.rates == {}
     assert life.statement("team-a").balance.reserved == 0
 
 
@@ -119,13 +119,13 @@ def test_what_could_not_be_written_is_decided_again() -> None:
 
 def test_a_quiet_tick_looks_at_no_session_and_makes_no_statement_anew() -> None:
     life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
-    before = life.book.kept
+    before = life.ledger.statement_cache
 
     decision = life.tick()
 
     assert decision.changes == Changes()
-    assert life.book.kept is before
-    assert life.book.tally.due(life.now) == set()
+    assert life.ledger.statement_cache is before
+    assert life.ledger.open_totals.due(life.now) == set()
 
 
 def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
@@ -134,18 +134,20 @@ def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
     life.node_lives(0, SECOND, 1)
     life.tick()
 
-    assert life.book.kept is not None
-    assert life.book.kept.fresh == {"team-b"}
+    assert life.ledger.statement_cache is not None
+    assert life.ledger.statement_cache.fresh == {"team-b"}
 
 
 def test_a_kept_sum_that_is_wrong_is_found() -> None:
     life = lived([("bind", 0, HOUR, 1), ("budget", 0, 0, 0), ("node_lives", 0, SECOND, 1)])
-    assert list(differences(life.book, "team-b")) == []
+    assert list(differences(life.ledger, "team-b")) == []
 
-    (share,) = (life.book.tally._shares[uid] for uid in life.book.tally.sessions_of("team-b"))
-    life.book.tally._sums["team-b"].pending = {(0, T0 + DAY): share.pending((0, T0 + DAY)) + 1}
+    (share,) = (
+        life.ledger.open_totals._sessions[uid] for uid in life.ledger.open_totals.sessions_of("team-b")
+    )
+    life.ledger.open_totals._namespaces["team-b"].pending = {(0, T0 + DAY): share.pending((0, T0 + DAY)) + 1}
 
-    assert len(list(differences(life.book, "team-b"))) == 1
+    assert len(list(differences(life.ledger, "team-b"))) == 1
 
 
 @pytest.mark.parametrize("many", [2, 40])
@@ -154,28 +156,28 @@ def test_a_tick_in_which_all_nodes_are_heard_looks_at_each_session_once(many: in
     for name in NODES:
         life.hear("leases", lease(life.now + 5, name))
     life.now += 10
-    life.world.apply(WatchUpdate("pods", life.now, StreamAlive()))
+    life.cluster.apply(WatchUpdate("pods", life.now, StreamAlive()))
 
     life.tick()
 
-    assert life.book.watermarks.keys() == {each.node for each in life.book.sessions.values()}
+    assert life.ledger.watermarks.keys() == {each.node for each in life.ledger.sessions.values()}
 
 
 def test_the_settler_doubts_one_namespace_after_the_other_and_rests_in_between() -> None:
     life = lived([("bind", 0, HOUR, 1), ("bind", 1, HOUR, 2), ("budget", 0, 0, 0)])
-    doubt, looked = SelfCheck(), []
-    life.book.tally._sums["team-b"].pending = {(0, T0): 1}
-    life.book.tally._sums["team-c"].pending = {(0, T0): 1}
+    check, looked = SelfCheck(), []
+    life.ledger.open_totals._namespaces["team-b"].pending = {(0, T0): 1}
+    life.ledger.open_totals._namespaces["team-c"].pending = {(0, T0): 1}
 
     for second in (0, 0.5, 1, 1.5, 2, 3, 4, 4.5):
-        looked += [(second, fault.split()[0]) for fault in doubt.look(life.book, second)]
-        doubt.rest(second, second)
+        looked += [(second, fault.split()[0]) for fault in check.check(life.ledger, second)]
+        check.schedule_next(second, second)
 
     assert looked == [(0, "team-c"), (1, "team-b"), (2, "team-c"), (3, "team-b"), (4, "team-c")]
 
 
 def test_a_session_that_is_not_counted_is_found() -> None:
     life = lived([("bind", 0, HOUR, 1)])
-    life.book.tally._shares.clear()
+    life.ledger.open_totals._sessions.clear()
 
-    assert "0 sessions are counted, and 1 are open" in next(SelfCheck().look(life.book, 0))
+    assert "totals cover 0 sessions, but 1 are open" in next(SelfCheck().check(life.ledger, 0))

@@ -257,7 +257,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_tells_it_th
     leader.wait("its word", lambda: "event=lease-unreachable" in leader.log())
     settled = pair.postings()
     leader.wait("its charges", lambda: pair.term != before or pair.postings() > settled)
-    leader.wait("its end", lambda: 'reason="another has begun to settle"' in leader.log(), WITHIN_S)
+    leader.wait("its end", lambda: 'reason="another settler has started"' in leader.log(), WITHIN_S)
 
     assert f"term {before[0]} of {before[1]} is over: {pair.term[1]} settles since" in leader.log()
     assert pair.term[1] != before[1]

@@ -168,7 +168,7 @@ def test_without_an_api_server_it_lives_and_says_what_it_waits_for(tmp_path: Pat
     with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as process:
         process.start()
         process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
-        process.wait("the settler's word", lambda: "waits for" in process.call("GET", "/readyz")[1])
+        process.wait("the settler's word", lambda: "waiting for" in process.call("GET", "/readyz")[1])
 
         assert process.call("GET", "/readyz")[0] == 503
         assert process.call("GET", "/v1/standings", ADMIN)[0] == 503

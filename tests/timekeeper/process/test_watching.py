@@ -85,8 +85,8 @@ def test_a_list_is_true_from_when_it_was_asked_for(server: ApiServer) -> None:
 def test_the_end_of_a_watch_says_that_all_was_heard(server: ApiServer) -> None:
     events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
 
-    assert next(events).what == ListReplaced(())
-    assert next(events).what == StreamAlive()
+    assert next(events).change == ListReplaced(())
+    assert next(events).change == StreamAlive()
 
 
 def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: ApiServer) -> None:
@@ -96,7 +96,7 @@ def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: 
     plain["spec"]["containers"][0]["resources"] = {}
     api.put("pods", plain)
 
-    assert next(events).what == StreamAlive()
+    assert next(events).change == StreamAlive()
 
 
 def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(), stop, lambda *_: None)
 
-    assert heard.get(timeout=10).what == ListReplaced(())
+    assert heard.get(timeout=10).change == ListReplaced(())
     stop.set()
     api.put("leases", lease(T0))
     thread.join(10)

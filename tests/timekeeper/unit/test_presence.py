@@ -6,7 +6,7 @@ from timekeeper.settler.cluster.presence import NodeBoot, Presence, RebootReport
 
 def tell(presence: Presence, at_ms: int, *uids: str, boot: str = "b1", known: bool = True) -> None:
     """The agent of node n lists these."""
-    presence.hear("n", NodeHolders(boot, known, dict.fromkeys(uids, ())), boot, at_ms)
+    presence.update("n", NodeHolders(boot, known, dict.fromkeys(uids, ())), boot, at_ms)
 
 
 def rebooted() -> Presence:
@@ -20,12 +20,12 @@ def rebooted() -> Presence:
 
 def test_a_reboot_is_looked_at_once() -> None:
     presence = rebooted()
-    assert presence.looked == {"n": RebootReport(3, 2, frozenset("q"))}
+    assert presence.reboots == {"n": RebootReport(3, 2, frozenset("q"))}
 
-    presence.written()
+    presence.mark_written()
     tell(presence, 4, "q", boot="b2")
 
-    assert presence.looked == {}
+    assert presence.reboots == {}
 
 
 def test_a_look_that_was_not_written_is_not_done_and_stays_of_its_moment() -> None:
@@ -33,34 +33,34 @@ def test_a_look_that_was_not_written_is_not_done_and_stays_of_its_moment() -> No
 
     tell(presence, 4, "q", "r", boot="b2")
 
-    assert presence.looked == {"n": RebootReport(3, 2, frozenset("qr"))}
+    assert presence.reboots == {"n": RebootReport(3, 2, frozenset("qr"))}
 
 
 def test_a_second_reboot_is_looked_at_too_also_where_it_came_before_the_first_was_written() -> None:
     presence = rebooted()
     tell(presence, 4, boot="b3", known=False)
-    presence.written()
+    presence.mark_written()
 
     tell(presence, 5, "q", boot="b3")
 
-    assert presence.looked == {"n": RebootReport(5, 4, frozenset("q"))}
+    assert presence.reboots == {"n": RebootReport(5, 4, frozenset("q"))}
 
 
 def test_one_who_was_there_after_a_reboot_is_looked_for_until_he_is_gone_though_nobody_told_meanwhile() -> (
     None
 ):
     presence = rebooted()
-    presence.written()
-    presence.hear("n", None, "b2", 4)
-    presence.written()
+    presence.mark_written()
+    presence.update("n", None, "b2", 4)
+    presence.mark_written()
 
     tell(presence, 5, boot="b2")
-    assert (presence.left, presence.looked) == ({}, {"n": RebootReport(5, 2, frozenset())})
+    assert (presence.departed, presence.reboots) == ({}, {"n": RebootReport(5, 2, frozenset())})
 
-    presence.written()
+    presence.mark_written()
     tell(presence, 6, "r", boot="b2")
     tell(presence, 7, boot="b2")
-    assert (presence.left, presence.looked) == ({"r": 7}, {})
+    assert (presence.departed, presence.reboots) == ({"r": 7}, {})
 
 
 def test_of_pods_that_leave_while_nothing_can_be_written_only_so_many_are_remembered() -> None:
@@ -68,18 +68,18 @@ def test_of_pods_that_leave_while_nothing_can_be_written_only_so_many_are_rememb
     tell(presence, 1, *"abcd")
     tell(presence, 2, *"cd")
     tell(presence, 3)
-    assert (len(presence.left), presence.left["a"], presence.left["b"]) == (3, 2, 2)
+    assert (len(presence.departed), presence.departed["a"], presence.departed["b"]) == (3, 2, 2)
 
-    presence.written()
+    presence.mark_written()
     tell(presence, 4, "e")
     tell(presence, 5)
-    assert presence.left == {"e": 5}
+    assert presence.departed == {"e": 5}
 
 
 def test_nodes_that_come_and_go_under_new_names_are_forgotten() -> None:
     presence = Presence(most_boots=2)
 
     for at, name in enumerate(("l", "m", "n")):
-        presence.hear(name, None, "b1", at)
+        presence.update(name, None, "b1", at)
 
     assert presence.boots == {"m": NodeBoot("b1", 0), "n": NodeBoot("b1", 0)}

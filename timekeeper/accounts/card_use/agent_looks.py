@@ -1,8 +1,8 @@
-"""What nodes' agents say of their pods' use, as evidence that no tenant can write.
+"""Use of cards as measured by node agents: evidence that no tenant can write.
 
-An agent counts by process, so a figure is the pod's own on a shared card too. It stands for the time since
-the agent's report before, at most two intervals of it, and only while the pod held its cards. Nothing is
-charged by it.
+An agent measures by process, so on a shared card too the figures are the pod's own. A sample stands for the
+time since the agent's previous report, at most two intervals, and only while the pod held its cards. Nothing
+is charged by it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,29 +14,27 @@ from timekeeper.core.request.cards import UndecodableError, decode_placement
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """One look of an agent at its node: how old it was when it was received, the figures of each pod's cards,
-    and those of each card as a whole."""
+    """One sample of an agent."""
 
-    age_ms: int
-    pods: tuple[tuple[str, tuple[CardSample, ...]], ...]
-    cards: tuple[CardSample, ...]
+    age_ms: int  # its age when it was received
+    pods: tuple[tuple[str, tuple[CardSample, ...]], ...]  # UID -> figures of the pod on each card
+    cards: tuple[CardSample, ...]  # figures of each card as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSession:
-    """A session as far as its use goes. ``since_ms``: when it began to hold its cards; ``ended_ms`` None
-    while it does."""
+    """The part of a session that measuring needs."""
 
     uid: str
-    since_ms: int
-    ended_ms: int | None
+    since_ms: int  # when it began to hold its cards
+    ended_ms: int | None  # None: it still holds them
     devices: str
     requested_milli: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryExcess:
-    """A pod uses more of a card's memory than it was given, MiB."""
+    """A pod uses more of a card's memory than its share, MiB."""
 
     uuid: str
     memory_mib: int
@@ -44,12 +42,12 @@ class MemoryExcess:
 
 
 def moment_ms(look: UsageSample, received_ms: int) -> int:
-    """When a look was taken by the receiver's clock; never before 1970."""
+    """When a sample was taken, by the receiver's clock; never before 1970."""
     return max(0, received_ms - look.age_ms)
 
 
 def in_order(looks: Iterable[UsageSample], received_ms: int) -> tuple[tuple[int, UsageSample], ...]:
-    """Looks with their moments, in the order of time."""
+    """Samples with their moments, in order of time."""
     return tuple(sorted(((moment_ms(look, received_ms), look) for look in looks), key=lambda each: each[0]))
 
 
@@ -59,8 +57,9 @@ def used(
     before_ms: int,
     most_ms: int,
 ) -> Iterator[tuple[str, int, UsageTotals]]:
-    """The use that looks witness, as (session, UTC hour, use): in the order of time, the node's latest look
-    before them at ``before_ms`` (0: there was none). Looks no later than that add nothing."""
+    """The use that the samples prove, as (session UID, UTC hour, use). ``looks`` in order of time;
+    ``before_ms``: the node's latest earlier sample (0: none). Samples that are not later than that add
+    nothing."""
     for at_ms, look in looks:
         if at_ms <= before_ms:
             continue
@@ -77,8 +76,9 @@ def used(
 
 
 def excesses(devices: str, figures: Iterable[CardSample]) -> tuple[MemoryExcess, ...]:
-    """The cards of a placement on which more memory is in use than it gives; none where it cannot be read.
-    Whoever has a whole card takes nothing from anybody, and an inventory may have rounded its memory down."""
+    """The cards of a placement on which more memory is in use than the placement gives; none if it cannot be
+    read. A pod with a whole card takes nothing from others, and an inventory may have rounded the card's
+    memory down."""
     shares = _shares_mib(devices)
     found = [
         MemoryExcess(each.uuid, each.memory_mib, shares[each.uuid])
@@ -89,8 +89,7 @@ def excesses(devices: str, figures: Iterable[CardSample]) -> tuple[MemoryExcess,
 
 
 def _shares_mib(devices: str) -> dict[str, int]:
-    """The memory that a placement's text gives of each card that it does not give whole, its containers
-    together."""
+    """The memory that a placement gives of each card that it does not give whole, all containers together."""
     try:
         placed = decode_placement(devices) if devices else None
     except UndecodableError:

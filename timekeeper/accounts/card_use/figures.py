@@ -1,7 +1,7 @@
-"""What sidecars say of their cards' use, added up by the hour: the tenant's own word, for showing only.
+"""Use of cards as reported by sidecars, summed by hour: the tenant's own claim, for display only.
 
-Nothing is charged by it. A figure stands for the time since the beat before it, at most two intervals of it,
-so that beats which are repeated, overtaken or late add nothing twice.
+Nothing is charged by it. A sample stands for the time since the previous heartbeat, at most two intervals, so
+repeated, reordered and late heartbeats add nothing twice.
 """
 
 import functools
@@ -14,27 +14,26 @@ from timekeeper.core.request.cards import UndecodableError, decode_placement
 HOUR_MS = 3_600_000
 WHOLE_MILLI = 1_000
 
-_MOST_MEMORY_MIB = 2**20  # of one card: what is more is no figure of a card that there is
+_MOST_MEMORY_MIB = 2**20  # of one card: no existing card has more
 
 
 @dataclass(frozen=True, slots=True)
 class CardSample:
-    """NVML's figures for one card: percent of the last moments in which it worked, and MiB in use; None where
-    it has none. ``exclusive``: the sidecar says that no other pod is on the card."""
+    """NVML's figures for one card; None if NVML has none."""
 
     uuid: str
-    utilisation: int | None
-    memory_mib: int | None
-    exclusive: bool
+    utilisation: int | None  # percent of the last moments in which the card was busy
+    memory_mib: int | None  # memory in use
+    exclusive: bool  # by the sidecar, no other pod is on the card
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """Use over some time: for how long there were figures, and milli-GPU and MiB times milliseconds."""
+    """Use over some time."""
 
-    covered_ms: int
-    milli_ms: int
-    memory_mib_ms: int
+    covered_ms: int  # time with samples
+    milli_ms: int  # milli-GPU x milliseconds
+    memory_mib_ms: int  # MiB x milliseconds
 
     def __add__(self, other: "UsageTotals") -> "UsageTotals":
         return UsageTotals(
@@ -46,17 +45,15 @@ class UsageTotals:
 
 @dataclass(frozen=True, slots=True)
 class SessionCards:
-    """The cards whose figures count for a session, and which of them are whole its own.
+    """The cards whose samples count for a session."""
 
-    ``most`` where no placement is known: as many as it asked for, whichever they are.
-    """
-
+    # UUID -> whether the session has the whole card; empty: the placement is unknown
     whole: Mapping[str, bool]
-    most: int
+    most: int  # number of cards
 
     def own(self, figures: Iterable[CardSample]) -> tuple[CardSample, ...]:
-        """The figures that are of the session alone: each card once, none that is not its own, none that it
-        shares."""
+        """The samples that belong to the session alone: each card once, no card of another session, no shared
+        card."""
         found: dict[str, CardSample] = {}
         for each in figures:
             is_own = self.whole.get(each.uuid, False) if self.whole else False
@@ -68,7 +65,7 @@ class SessionCards:
 
 @functools.lru_cache(maxsize=4096)
 def cards_of(devices: str, requested_milli: int) -> SessionCards:
-    """The cards of a session, by its placement's text where it has one, else by what it asked for."""
+    """The cards of a session: by its placement's text, else by the number that it requested."""
     try:
         given = decode_placement(devices) if devices else None
     except UndecodableError:
@@ -85,8 +82,9 @@ def cards_of(devices: str, requested_milli: int) -> SessionCards:
 def by_hour(
     beats: Sequence[tuple[int, tuple[CardSample, ...]]], before_ms: int, most_ms: int, cards: SessionCards
 ) -> dict[int, UsageTotals]:
-    """The use that beats witness, by UTC hour: ``beats`` with their moments in the order of time, the latest
-    beat before them at ``before_ms`` (0: there was none), and ``most_ms`` that one stands for."""
+    """The use that heartbeats prove, by UTC hour. ``beats``: with their moments, in order of time;
+    ``before_ms``: the latest earlier heartbeat (0: none); ``most_ms``: the time that one heartbeat stands for
+    at most."""
     found: dict[int, UsageTotals] = {}
     for at_ms, figures in beats:
         if at_ms <= before_ms:
@@ -103,7 +101,7 @@ def by_hour(
 
 
 def _rates(figures: tuple[CardSample, ...]) -> tuple[int, int] | None:
-    """Milli-GPU and MiB in use on all cards together; None where no card says how much it works."""
+    """Milli-GPU and MiB in use on all cards together; None if no card reports its utilisation."""
     if all(each.utilisation is None for each in figures):
         return None
     milli = sum(min(WHOLE_MILLI, 10 * (each.utilisation or 0)) for each in figures)

@@ -1,7 +1,7 @@
-"""Pods over their memory share, and for how long, by the looks of their nodes' agents.
+"""Pods over their memory share, and since when, by the samples of their nodes' agents.
 
-A look that tells nothing of a card is no word that the pod is within its share: what was seen there holds
-until a look tells otherwise, or until none has seen it for a while.
+A sample without figures of a card does not prove that the pod is within its share: the last observation holds
+until a sample contradicts it, or until it expires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from timekeeper.accounts.card_use.agent_looks import MeasuredSession, MemoryExcess, UsageSample, excesses
 from timekeeper.accounts.card_use.figures import CardSample
 
-FRESH_MS = 120_000  # what is older than this tells nobody how a card is doing now
+FRESH_MS = 120_000  # an older sample says nothing about a card now
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedExcess:
-    """An excess, and when a look saw it last."""
+    """An excess, and when a sample last showed it."""
 
     excess: MemoryExcess
     seen_ms: int
@@ -23,21 +23,21 @@ class ObservedExcess:
 
 @dataclass(frozen=True, slots=True)
 class OveruseEpisode:
-    """A pod over its memory share. ``since_ms``: the first look that saw it so; none since has seen it within
-    on all its cards, and there was no long time without one that saw it over."""
+    """A pod over its memory share. ``since_ms``: the first sample that showed it. No later sample showed the
+    pod within its share on all its cards, and there was no long gap."""
 
     since_ms: int
     cards: tuple[ObservedExcess, ...]
 
     @property
     def seen_ms(self) -> int:
-        """When a look saw the pod over its share last."""
+        """When a sample last showed the pod over its share."""
         return max(each.seen_ms for each in self.cards)
 
 
 @dataclass(frozen=True, slots=True)
 class OverusingPod:
-    """A pod over its memory share by its node's reports; moments by our clock."""
+    """A pod over its memory share by its node's reports; times by our clock."""
 
     uid: str
     namespace: str
@@ -52,9 +52,9 @@ def follow(
     held: Mapping[str, MeasuredSession],
     lapse_ms: int = FRESH_MS,
 ) -> dict[str, OveruseEpisode]:
-    """The episodes after these looks of a node, by UID; ``looks`` with their moments, in the order of time,
-    all later than those that ``before`` follows from. Pods in them that ``held`` lacks have no share there.
-    ``lapse_ms``: for so long what a look saw holds while none tells."""
+    """The episodes by UID after these samples of a node. ``looks``: with their moments, in order of time, all
+    later than those of ``before``. Pods that ``held`` lacks have no share. ``lapse_ms``: how long an
+    observation holds without another."""
     episodes = dict(before)
     for at_ms, look in looks:
         figures = dict(look.pods)
@@ -70,7 +70,7 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class _PodSample:
-    """What a look tells of a pod: the cards with a figure, and those of them where it is over."""
+    """What a sample shows of a pod: the cards with a figure, and those of them where it is over its share."""
 
     cards: frozenset[str]
     over: tuple[MemoryExcess, ...]
@@ -79,8 +79,8 @@ class _PodSample:
 def _share(
     uid: str, at_ms: int, figures: Mapping[str, tuple[CardSample, ...]], held: Mapping[str, MeasuredSession]
 ) -> _PodSample | None:
-    """None for a pod that the look names and that holds nothing on the node. A look from before the pod had
-    its cards tells nothing of it, whatever it says."""
+    """None for a pod in the sample that holds nothing on the node. A sample from before the pod had its cards
+    shows nothing of it."""
     if uid not in figures:
         return _PodSample(frozenset(), ())
     if uid not in held:

@@ -1,5 +1,4 @@
-"""The cluster as the settler has heard it: one thread applies what the watches bring, and nothing else
-changes it."""
+"""The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,27 +11,26 @@ from timekeeper.settler.cluster.presence import Presence
 
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
-MOST_GONE = (
-    100_000  # pods whose end could not be written yet: what a database that is away may cost in memory
-)
-MOST_UNREADABLE = 10_000  # pods that could not be reported yet, for the same reason
+# Limits on memory while the database is unreachable.
+MOST_DELETED = 100_000  # deleted pods whose end is not written yet
+MOST_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node's cards; ``fault`` tells why its inventory cannot be read. ``present``: who is there by its
-    agent, and ``boot`` its boot ID, both of which are heard of apart from the cards."""
+    """A node's cards."""
 
     name: str
     cards: tuple[Card, ...]
-    fault: str = ""
+    fault: str = ""  # why its inventory cannot be read
+    # the pods on it, by its agent; arrives apart from the cards
     present: NodeHolders | None = field(default=None, compare=False)
-    boot: str = field(default="", compare=False)
+    boot: str = field(default="", compare=False)  # its boot ID
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLease:
-    """When a node's kubelet last renewed its Lease, by its own clock."""
+    """When a node's kubelet last renewed its Lease, by the node's clock."""
 
     name: str
     renewed_ms: int | None
@@ -40,7 +38,7 @@ class NodeLease:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfigMap:
-    """A ConfigMap with budgets in it."""
+    """A ConfigMap that contains budgets."""
 
     name: str
     uid: str
@@ -49,7 +47,7 @@ class BudgetConfigMap:
 
 @dataclass(frozen=True, slots=True)
 class KnownPriorityClass:
-    """A priority class, its value, and whether its pods preempt others."""
+    """A priority class, its value and its preemption policy."""
 
     name: str
     value: int
@@ -61,14 +59,14 @@ Item = LedgerPod | UnreadablePod | KnownNode | NodeLease | BudgetConfigMap | Kno
 
 @dataclass(frozen=True, slots=True)
 class ListReplaced:
-    """Everything there is of a source: what is not in it is gone."""
+    """The complete list of a source: objects that are not in it do not exist."""
 
     items: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ItemChanged:
-    """One object as it is now, or as it was when it went."""
+    """One object as it is now, or its last state if it was deleted."""
 
     item: Item
     deleted: bool
@@ -76,7 +74,7 @@ class ItemChanged:
 
 @dataclass(frozen=True, slots=True)
 class StreamAlive:
-    """Nothing that matters changed, and everything before has been heard."""
+    """No relevant change; all earlier updates have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,96 +84,90 @@ class WatchUpdate:
 
     source: str
     at_ms: int
-    what: ListReplaced | ItemChanged | StreamAlive
+    change: ListReplaced | ItemChanged | StreamAlive
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedPod:
-    """A pod whose object went. ``pod`` is its last state; ``seen`` False where it went while nobody watched.
+    """A pod whose object was deleted."""
 
-    ``lease_ms`` and ``watermark_ms`` are its node's, as they were then.
-    """
-
-    pod: LedgerPod
+    pod: LedgerPod  # its last state
     at_ms: int
-    seen: bool
-    lease_ms: int | None
-    watermark_ms: int | None
+    seen: bool  # False if it was deleted while no watch was running
+    lease_ms: int | None  # its node's last Lease renewal at that time
+    watermark_ms: int | None  # its node's watermark at that time
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """``touched``: pods to look at again, and since when; ``gone``: pods whose end is still to be written.
-    ``marks``: of those that ended, until when their node had been heard as the end was; ``presence``: which
-    pods their nodes list no longer.
+    """The observed cluster, and what changed since the last written tick.
 
-    ``relisted``: all pods were listed anew, so that sessions without a pod have lost theirs unseen.
-    ``unreadable``: pods to report, and how many more it had no room for (``unnamed``); ``lost``: ends that
-    ``gone`` had none for. ``stirred``: pods that began
-    or ceased to wait, or wait otherwise; ``namespaces``: how many pods each has. ``inventory``, ``budgets``,
-    ``ranks`` and ``listing`` count up with each change of the nodes' cards, the ConfigMaps, the priority
-    classes, and the namespaces that have pods: what rests on these alone is kept for so long.
+    The ``*_version`` counters change with their subject: results that depend on it alone are cached by them.
     """
 
-    pods: dict[str, LedgerPod] = field(default_factory=dict)
+    pods: dict[str, LedgerPod] = field(default_factory=dict)  # by UID; pods that request GPUs
     nodes: dict[str, KnownNode] = field(default_factory=dict)
-    leases: dict[str, int] = field(default_factory=dict)
+    leases: dict[str, int] = field(default_factory=dict)  # node -> last Lease renewal
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
+    # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
-    unbound: set[str] = field(default_factory=set)
-    listed: set[str] = field(default_factory=set)
-    heard_ms: int = 0
-    touched: dict[str, int] = field(default_factory=dict)
-    gone: dict[str, DeletedPod] = field(default_factory=dict)
-    marks: dict[str, int | None] = field(default_factory=dict)
-    presence: Presence = field(default_factory=Presence)
-    relisted: bool = False
-    unreadable: dict[str, UnreadablePod] = field(default_factory=dict)
-    unnamed: int = 0
-    lost: int = 0
-    most_gone: int = MOST_GONE
-    stirred: set[str] = field(default_factory=set)
-    namespaces: dict[str, int] = field(default_factory=dict)
-    inventory: int = 0
-    budgets: int = 0
-    ranks: int = 0
-    listing: int = 0
+    unbound: set[str] = field(default_factory=set)  # UIDs of pods without a node
+    listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
+    pods_current_ms: int = 0  # until when the pods are known to be complete
+    changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
+    # UID -> pod whose end is not written yet
+    deleted_pods: dict[str, DeletedPod] = field(default_factory=dict)
+    # UID of an ended pod -> its node's watermark when the end was observed
+    end_watermarks: dict[str, int | None] = field(default_factory=dict)
+    presence: Presence = field(default_factory=Presence)  # which pods are no longer on their nodes
+    pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
+    unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
+    unreadable_omitted: int = 0  # number of unreadable pods beyond `MOST_UNREADABLE`
+    deletions_dropped: int = 0  # number of deleted pods beyond ``most_deleted``
+    most_deleted: int = MOST_DELETED
+    # UIDs of pods that changed while unbound, or became or ceased to be so
+    unbound_changes: set[str] = field(default_factory=set)
+    namespaces: dict[str, int] = field(default_factory=dict)  # namespace -> number of its pods
+    inventory_version: int = 0  # of the nodes' cards
+    budgets_version: int = 0  # of the ConfigMaps
+    classes_version: int = 0  # of the priority classes
+    namespaces_version: int = 0  # of the set of namespaces with pods
 
-    def awaited(self) -> tuple[str, ...]:
-        """The sources that have not been heard whole yet: before that, nothing may be decided."""
-        return tuple(source for source in SOURCES if source not in self.listed)
+    def missing_sources(self) -> tuple[str, ...]:
+        """Sources that have not been listed completely yet. Before that nothing may be decided."""
+        return tuple(source for source in SOURCES if source not in self.listed_sources)
 
     def watermark_ms(self, node: str) -> int | None:
-        """Until when the node was heard with its pods in view; None where its Lease never was."""
+        """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
         lease = self.leases.get(node)
-        return None if lease is None or not self.heard_ms else min(self.heard_ms, lease)
+        return None if lease is None or not self.pods_current_ms else min(self.pods_current_ms, lease)
 
     def cards(self, node: str) -> tuple[Card, ...]:
-        """The node's cards, none where it is not known."""
+        """The node's cards; empty for an unknown node."""
         known = self.nodes.get(node)
         return known.cards if known else ()
 
-    def apply(self, heard: WatchUpdate) -> None:
-        """Take in what a watch brought."""
-        match heard.what:
+    def apply(self, update: WatchUpdate) -> None:
+        """Apply one watch update."""
+        match update.change:
             case ListReplaced(items):
-                self._replace(heard.source, items, heard.at_ms)
-                self.listed.add(heard.source)
+                self._replace(update.source, items, update.at_ms)
+                self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
-                self._put(item, deleted, heard.at_ms)
-        if heard.source == "pods":
-            self.heard_ms = max(self.heard_ms, heard.at_ms)
+                self._put(item, deleted, update.at_ms)
+        if update.source == "pods":
+            self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
-    def written(self, deferred: Mapping[str, int]) -> None:
-        """Everything touched so far stands in the ledger now, but for the pods that wait to be looked at
-        again."""
-        self.touched = dict(deferred)
-        self.marks = {uid: mark for uid, mark in self.marks.items() if uid in deferred}
-        self.gone.clear()
-        self.presence.written()
+    def mark_written(self, deferred: Mapping[str, int]) -> None:
+        """Everything up to now is written to the ledger, except ``deferred``: pods to look at again, and
+        since when."""
+        self.changed_pods = dict(deferred)
+        self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
+        self.deleted_pods.clear()
+        self.presence.mark_written()
         self.unreadable.clear()
-        self.unnamed = 0
-        self.relisted = False
+        self.unreadable_omitted = 0
+        self.pods_relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
@@ -188,8 +180,8 @@ class ClusterState:
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
-                self.presence.hear(name, None, "", at_ms)
-            self._count(source)
+                self.presence.update(name, None, "", at_ms)
+            self._bump_version(source)
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
 
@@ -205,35 +197,35 @@ class ClusterState:
     def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
         for uid in [uid for uid in self.pods if uid not in there]:
-            self._lose(self.pods[uid], at_ms, seen=False)
+            self._remove_pod(self.pods[uid], at_ms, seen=False)
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
-        self.relisted = True
+        self.pods_relisted = True
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
             case LedgerPod():
                 self._put_pod(item, deleted, at_ms)
             case UnreadablePod():
-                self._note(item)
+                self._add_unreadable(item)
             case KnownNode(name):
-                self.presence.hear(name, None if deleted else item.present, item.boot, at_ms)
-                self._keep("nodes", name, None if deleted else item)
+                self.presence.update(name, None if deleted else item.present, item.boot, at_ms)
+                self._set("nodes", name, None if deleted else item)
             case NodeLease(name, renewed_ms):
-                self._keep("leases", name, None if deleted else renewed_ms)
+                self._set("leases", name, None if deleted else renewed_ms)
             case BudgetConfigMap(name):
-                self._keep("configmaps", name, None if deleted else item)
+                self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
-                self._keep("priorityclasses", name, None if deleted else (value, preemption_policy))
+                self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
 
-    def _note(self, item: UnreadablePod) -> None:
+    def _add_unreadable(self, item: UnreadablePod) -> None:
         if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
             self.unreadable[item.uid] = item
         else:
-            self.unnamed += 1
+            self.unreadable_omitted += 1
 
-    def _keep(self, source: str, name: str, value: object) -> None:
-        """What there is under a name now, None where nothing is; counts where that is another."""
+    def _set(self, source: str, name: str, value: object) -> None:
+        """Set the object of that name, None: remove it. Counts up the version if it differs."""
         table = self._table(source)
         if table.get(name) == value:
             return
@@ -241,33 +233,33 @@ class ClusterState:
             del table[name]
         else:
             table[name] = value
-        self._count(source)
+        self._bump_version(source)
 
-    def _count(self, source: str) -> None:
-        self.inventory += source == "nodes"
-        self.budgets += source == "configmaps"
-        self.ranks += source == "priorityclasses"
+    def _bump_version(self, source: str) -> None:
+        self.inventory_version += source == "nodes"
+        self.budgets_version += source == "configmaps"
+        self.classes_version += source == "priorityclasses"
 
     def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)
-        pod = _earliest(before, pod)
+        pod = _with_earliest_start(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
-            self.marks.setdefault(pod.uid, self.watermark_ms(pod.node))
+            self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
         if deleted:
-            # the object itself tells when it was removed, however late or often a watch brings that
-            self._lose(pod, at_ms if pod.deleted_ms is None else min(at_ms, pod.deleted_ms), seen=True)
+            # the object itself contains the time of its deletion, however late or often a watch reports it
+            self._remove_pod(pod, at_ms if pod.deleted_ms is None else min(at_ms, pod.deleted_ms), seen=True)
             return
         if pod == before:
             return
         self.pods[pod.uid] = pod
-        self.touched.setdefault(pod.uid, at_ms)
+        self.changed_pods.setdefault(pod.uid, at_ms)
         if before is None:
             self._count_pod(pod.namespace, 1)
-        self._wait(pod.uid, not pod.node and pod.ended_ms is None)
+        self._set_unbound(pod.uid, not pod.node and pod.ended_ms is None)
 
-    def _wait(self, uid: str, waits: bool) -> None:
+    def _set_unbound(self, uid: str, waits: bool) -> None:
         if waits or uid in self.unbound:
-            self.stirred.add(uid)
+            self.unbound_changes.add(uid)
         if waits:
             self.unbound.add(uid)
         else:
@@ -276,34 +268,36 @@ class ClusterState:
     def _count_pod(self, namespace: str, more: int) -> None:
         count = self.namespaces.get(namespace, 0) + more
         if count == more or not count:
-            self.listing += 1
+            self.namespaces_version += 1
         if count:
             self.namespaces[namespace] = count
         else:
             del self.namespaces[namespace]
 
-    def _lose(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
+    def _remove_pod(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
         if self.pods.pop(pod.uid, None) is not None:
             self._count_pod(pod.namespace, -1)
-        self.touched.pop(pod.uid, None)
-        self._wait(pod.uid, waits=False)
+        self.changed_pods.pop(pod.uid, None)
+        self._set_unbound(pod.uid, waits=False)
         if not pod.node:
             return
-        told = self.gone.get(pod.uid)
-        if told is not None:  # a removal is told once: what is told again may be dated by a clock turned back
-            self.gone[pod.uid] = replace(told, pod=_earliest(told.pod, pod))
+        known = self.deleted_pods.get(pod.uid)
+        if (
+            known is not None
+        ):  # the first report counts: a later one may be dated by a clock that was set back
+            self.deleted_pods[pod.uid] = replace(known, pod=_with_earliest_start(known.pod, pod))
             return
-        if len(self.gone) >= self.most_gone:
-            self.lost += 1
-            self.marks.pop(pod.uid, None)
+        if len(self.deleted_pods) >= self.most_deleted:
+            self.deletions_dropped += 1
+            self.end_watermarks.pop(pod.uid, None)
             return
         lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)
-        self.gone[pod.uid] = DeletedPod(pod, at_ms, seen, lease, watermark)
+        self.deleted_pods[pod.uid] = DeletedPod(pod, at_ms, seen, lease, watermark)
 
 
-def _earliest(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
-    """The pod with the earliest start ever told: a status forgets it after a few restarts, and several may
-    come between two ticks."""
+def _with_earliest_start(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
+    """The pod with the earliest start ever observed: a status forgets it after a few restarts, and several
+    may happen between two ticks."""
     if before is None or before.started_ms is None:
         return pod
     return replace(pod, started_ms=min(before.started_ms, pod.started_ms or before.started_ms))

@@ -1,4 +1,4 @@
-"""The five watches: each a thread that lists, follows, and puts what matters on one queue."""
+"""The five watches: each is a thread that lists, watches, and puts relevant changes on one queue."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -32,17 +32,16 @@ Json = Mapping[str, Any]
 _READ = "read"
 Clock = Callable[[], int]
 
-# The end of a watch is a word of the API server at a time of our choosing: all before it has been heard. For
-# pods it comes often, because sessions on estimates are charged up to that word; bookmarks come once a
-# minute.
+# The end of a watch proves that all earlier changes have arrived, at a time of our choosing. For pods it
+# comes often, because sessions on estimates are charged up to that moment; bookmarks come only once a minute.
 _PODS_WATCH_S = 15
 _WATCH_S = 300
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSource:
-    """One collection of the API server, and how an object of it becomes an item, or None where it does not
-    matter."""
+    """One collection of the API server. ``read`` turns an object into an item, or None if it is
+    irrelevant."""
 
     name: str
     path: str
@@ -51,7 +50,7 @@ class WatchSource:
 
 
 def sources(namespace: str) -> tuple[WatchSource, ...]:
-    """Everything that the settler follows; ``namespace`` holds the budgets."""
+    """Everything that the settler watches; ``namespace`` contains the budgets."""
     return (
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
@@ -128,7 +127,7 @@ def follow_source(
 
 
 def read_node(raw: Json) -> KnownNode:
-    """A node with the cards of its inventory; none, and why, where that cannot be read."""
+    """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
     name, present, fault = _name(raw), _present(raw), ""
     boot = kubelets_boot(raw) or (present.boot if present else "")
     text = annotations_of(raw).get(names.INVENTORY)
@@ -149,13 +148,12 @@ def _present(raw: Json) -> NodeHolders | None:
 
 
 def read_lease(raw: Json) -> NodeLease:
-    """A node's Lease, which bears its name."""
+    """A node's Lease, which has the node's name."""
     return NodeLease(_name(raw), hold.millis(mapping(raw.get("spec")).get("renewTime")))
 
 
 def read_config_map(raw: Json) -> BudgetConfigMap:
-    """A ConfigMap with its budgets: none where it is neither `bursar-budgets` nor labelled as one beside
-    it."""
+    """A ConfigMap with its budgets. It has none unless it is `bursar-budgets` or has the budgets label."""
     metadata = mapping(raw.get("metadata"))
     labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
     data = mapping(raw.get("data")) if labelled or _name(raw) == names.BUDGETS else {}
@@ -164,7 +162,7 @@ def read_config_map(raw: Json) -> BudgetConfigMap:
 
 
 def read_priority_class(raw: Json) -> KnownPriorityClass:
-    """A priority class with its value; one that does not say otherwise preempts."""
+    """A priority class with its value. Without a policy it preempts."""
     value, policy = raw.get("value"), raw.get("preemptionPolicy")
     return KnownPriorityClass(
         _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
@@ -176,7 +174,7 @@ def _name(raw: Json) -> str:
 
 
 class _StoppedError(Exception):
-    """The process ends: there is nothing more to wait for."""
+    """The process is shutting down."""
 
 
 def _wait(stop: Event, ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Which open sessions a tick has to look at, and the postings that are then due."""
+"""Which open sessions a tick must recompute, and the postings that are then due."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,99 +23,103 @@ class Settlement:
     settled: Mapping[str, Session]
 
     def by_namespace(self) -> dict[str, tuple[Posting, ...]]:
-        """The postings of each namespace."""
+        """The postings by namespace."""
         found: dict[str, list[Posting]] = {}
         for posting in self.postings:
             found.setdefault(posting.namespace, []).append(posting)
         return {namespace: tuple(each) for namespace, each in found.items()}
 
 
-def begin(book: LedgerState, settings: BudgetSettings, now_ms: int) -> bool:
-    """Make the tally ready for a tick. True where every session is to be counted anew: at the start, after a
-    tick that was not written, where the clock was turned back, and where silence is another span."""
-    tally = book.tally
-    is_anew = not tally.is_whole or now_ms < tally.at_ms or settings.settle_after_ms != tally.settle_after_ms
-    if is_anew:
-        tally = book.tally = tally.anew(settings.settle_after_ms)
-        for session in book.sessions.values():
-            tally.runs_on(session)
-    tally.at_ms, tally.is_whole = now_ms, False
-    return is_anew
+def begin(ledger: LedgerState, settings: BudgetSettings, now_ms: int) -> bool:
+    """Prepare the open-session totals for a tick. Returns True if every session is recomputed: at the start,
+    after a tick that was not written, if the clock was set back, and if ``settleAfter`` changed."""
+    totals = ledger.open_totals
+    is_rebuilt = (
+        not totals.is_whole or now_ms < totals.at_ms or settings.settle_after_ms != totals.settle_after_ms
+    )
+    if is_rebuilt:
+        totals = ledger.open_totals = totals.rebuilding(settings.settle_after_ms)
+        for session in ledger.sessions.values():
+            totals.index_node(session)
+    totals.at_ms, totals.is_whole = now_ms, False
+    return is_rebuilt
 
 
 def settle_due(
-    book: LedgerState,
-    moved: Mapping[str, Session],
+    ledger: LedgerState,
+    changed: Mapping[str, Session],
     watermarks: Mapping[str, int],
     history: History,
     now_ms: int,
 ) -> Settlement:
-    """Bring the tally to this moment. ``moved``: sessions that were opened or changed; ``watermarks``: the
-    nodes' that moved."""
-    tally, settle_after_ms = book.tally, book.tally.settle_after_ms
+    """Bring the totals up to now. ``changed``: sessions that were opened or changed; ``watermarks``: those
+    that advanced."""
+    totals, settle_after_ms = ledger.open_totals, ledger.open_totals.settle_after_ms
     postings: list[Posting] = []
     settled: dict[str, Session] = {}
-    for uid in _whole(book, moved, watermarks, now_ms):
-        session = moved.get(uid) or book.sessions.get(uid)
+    for uid in _to_recompute(ledger, changed, watermarks, now_ms):
+        session = changed.get(uid) or ledger.sessions.get(uid)
         if session is None:
             continue
-        held = book.held(session, watermarks.get(session.node, book.watermarks.get(session.node)))
-        seen = held.witnessed(now_ms)
-        if _is_due(seen, settle_after_ms, now_ms):
-            new = _postings(held, seen, history, now_ms)
+        open_session = ledger.unsettled(
+            session, watermarks.get(session.node, ledger.watermarks.get(session.node))
+        )
+        witnessed = open_session.witnessed(now_ms)
+        if _is_due(witnessed, settle_after_ms, now_ms):
+            new = _postings(open_session, witnessed, history, now_ms)
             postings += new
-            held = replace(held, posted=(*held.posted, *new))
-            if seen.closed:
+            open_session = replace(open_session, posted=(*open_session.posted, *new))
+            if witnessed.closed:
                 settled[uid] = replace(session, settled_ms=now_ms)
-        tally.put(held, seen, now_ms)
+        totals.put(open_session, witnessed, now_ms)
         if uid in settled:
-            tally.settle(held, seen)
-    tally.counted()
+            totals.remove(open_session, witnessed)
+    totals.finish_rebuild()
     return Settlement(tuple(postings), settled)
 
 
-def _whole(
-    book: LedgerState, moved: Mapping[str, Session], watermarks: Mapping[str, int], now_ms: int
+def _to_recompute(
+    ledger: LedgerState, changed: Mapping[str, Session], watermarks: Mapping[str, int], now_ms: int
 ) -> Iterator[str]:
-    """The sessions to look at whole. Of the others that have new evidence, nothing but the end moves."""
-    tally = book.tally
-    if not len(tally):
-        yield from {**book.sessions, **moved}
+    """The sessions to recompute in full. For other sessions with new evidence only the end moves."""
+    totals = ledger.open_totals
+    if not len(totals):
+        yield from {**ledger.sessions, **changed}
         return
-    whole = {**dict.fromkeys(tally.due(now_ms)), **dict.fromkeys(moved)}
-    for uid, until_ms in _extended(book, watermarks):
-        if uid not in whole and not tally.extend(uid, until_ms, now_ms):
-            whole[uid] = None
-    yield from whole
+    found = {**dict.fromkeys(totals.due(now_ms)), **dict.fromkeys(changed)}
+    for uid, until_ms in _extended(ledger, watermarks):
+        if uid not in found and not totals.extend(uid, until_ms, now_ms):
+            found[uid] = None
+    yield from found
 
 
-def _extended(book: LedgerState, watermarks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Sessions with new evidence, and until when there is any."""
-    beats, by_node = book.beats, book.tally.by_node
+def _extended(ledger: LedgerState, watermarks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Sessions with new evidence, and until when it reaches."""
+    beats, by_node = ledger.beats, ledger.open_totals.by_node
     for node, at_ms in watermarks.items():
         for uid in by_node.get(node, ()):
             yield uid, max(beats.get(uid, 0), at_ms)
-    for uid in book.heard_beats:
-        session = book.sessions.get(uid)
+    for uid in ledger.new_beats:
+        session = ledger.sessions.get(uid)
         if session is not None:
-            mark = watermarks.get(session.node, book.watermarks.get(session.node, 0))
+            mark = watermarks.get(session.node, ledger.watermarks.get(session.node, 0))
             yield uid, max(beats[uid], mark)
 
 
-def _is_due(seen: WitnessedInterval, settle_after_ms: int, now_ms: int) -> bool:
-    """Whether to post: on proof at once; on estimates when nothing has been heard of the session for
-    ``settleAfter``. A session whose pod may still prove something stays open, also after such a posting."""
-    silent = now_ms - seen.interval.end_ms >= settle_after_ms and seen.interval.length_ms > 0
-    return seen.proven or silent or (seen.closed and not seen.interval.length_ms)
+def _is_due(witnessed: WitnessedInterval, settle_after_ms: int, now_ms: int) -> bool:
+    """Whether to post: at once on proof; on estimates after ``settleAfter`` without evidence. A session whose
+    pod may still prove something stays open, even after such a posting."""
+    silent = now_ms - witnessed.interval.end_ms >= settle_after_ms and witnessed.interval.length_ms > 0
+    return witnessed.proven or silent or (witnessed.closed and not witnessed.interval.length_ms)
 
 
 def _postings(
-    held: UnsettledSession, seen: WitnessedInterval, history: History, now_ms: int
+    open_session: UnsettledSession, witnessed: WitnessedInterval, history: History, now_ms: int
 ) -> tuple[Posting, ...]:
-    session = held.session
-    reason = _BY_PROOF if seen.proven else _BY_EVIDENCE
+    session = open_session.session
+    reason = _BY_PROOF if witnessed.proven else _BY_EVIDENCE
 
     def pieces(interval: Interval) -> Iterable[Interval]:
         return history.pieces(session.namespace, interval)
 
-    return still_to_post(session, held.posted, seen.interval, pieces, reason, now_ms)
+    return still_to_post(session, open_session.posted, witnessed.interval, pieces, reason, now_ms)

@@ -1,9 +1,8 @@
-"""Evicts pods over their memory share where the budgets say so, from a thread of the one process that
-settles.
+"""Evicts pods that use more GPU memory than their share, if the budget says so. Runs in a thread of the
+settler.
 
-Each eviction is decided anew from what the database and the watches say at that moment; between two decisions
-nothing is remembered but what was done. A PodDisruptionBudget is respected for as long as it stands: nobody
-is deleted in place of an eviction.
+Each eviction is decided from what the database and the watches say at that moment; only the history of
+evictions is remembered. A PodDisruptionBudget is always respected: a pod is never deleted instead of evicted.
 """
 
 from collections.abc import Callable
@@ -23,88 +22,90 @@ from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.notices import Telling, evicted, protected
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
-from timekeeper.store.writes import fencing as terms
-from timekeeper.store.writes import node_usage as node_uses
+from timekeeper.store.writes import fencing, node_usage
 from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 LOOK_S = 10.0
-SOON_S = 1.0  # after an attempt that came to something: there may be others that are due
-AWAY_S = 30.0  # where the database is away, or something is wrong with us
+SOON_S = 1.0  # after an attempt with a result: other pods may be due
+AWAY_S = 30.0  # if the database is unreachable, or after an unexpected error
 
 
 @dataclass(frozen=True, slots=True)
 class SettlerView:
-    """What the settler knows, for another thread to look at: the pod of a UID, and the budgets. Each is one
-    immutable value, which the settler replaces whole. It knows no pod before the budgets were heard: those in
-    the book may have been changed while nobody settled."""
+    """What another thread may read from the settler; each is one immutable value that the settler replaces as
+    a whole."""
 
+    # the pod of a UID; None before the settler's first decision, because budgets may have changed while no
+    # settler was running
     pod: Callable[[str], LedgerPod | None]
-    history: Callable[[], History]
+    history: Callable[[], History]  # the budgets
 
 
 def view_of(settler: Settler) -> SettlerView:
-    """What this settler knows, from its first decision on."""
+    """The view of this settler, from its first decision on."""
 
     def pod(uid: str) -> LedgerPod | None:
-        return settler.world.pods.get(uid) if settler.has_decided else None
+        return settler.cluster.pods.get(uid) if settler.has_decided else None
 
-    return SettlerView(pod, lambda: settler.book.history)
+    return SettlerView(pod, lambda: settler.ledger.history)
 
 
 class Evictor:
-    """One thread uses it, for as long as the term lasts. ``steady`` tells milliseconds like ``clock``, but is
-    never set: by it evictions are spaced and counted."""
+    """Used by one thread for as long as the term lasts. ``steady`` is a monotonic clock in milliseconds: it
+    spaces and counts evictions."""
 
     def __init__(
         self,
         store: Store,
         term: Epoch,
         api: ApiServer,
-        sight: SettlerView,
+        view: SettlerView,
         clock: Callable[[], int],
         steady: Callable[[], int] = monotonic_ms,
     ) -> None:
         self._store = store
         self._term = term
         self._api = api
-        self._sight = sight
+        self._view = view
         self._clock = clock
         self._steady = steady
-        self._telling = Telling(api, term.holder)
-        self._past = EvictionHistory(steady())
+        self._events = Telling(api, term.holder)
+        self._history = EvictionHistory(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
     def step(self) -> Result | None:
-        """Evict the one that is due, if any; what came of it, None where it was not tried. Raises
-        OverError where another settles, UnavailableError or ConflictError where the database cannot be
-        asked."""
+        """Evict the pod that is due, if any; returns the result, None if there was no attempt.
+
+        Raises OverError if another settler has started, UnavailableError or ConflictError if the database
+        cannot be read.
+        """
         now_ms = self._clock()
         with self._store.reading() as connection:
-            terms.confirm(connection, self._term)
-            over = node_uses.over(connection, "", now_ms)
-        history = self._sight.history()
-        # where the clock was set back, what was written last still counts
+            fencing.confirm(connection, self._term)
+            over = node_usage.over(connection, "", now_ms)
+        history = self._view.history()
+        # if the clock was set back, the newest entries still count
         in_force_ms = max(now_ms, history.newest_ms())
-        suspects = (self._suspect(each, history, in_force_ms) for each in over)
-        verdict = decide(suspects, self._past, now_ms, self._steady())
-        metrics.OVERUSE_HELD_BACK.set(verdict.held_back)
-        if verdict.leaves is None:
+        candidates = (self._candidate(each, history, in_force_ms) for each in over)
+        decision = decide(candidates, self._history, now_ms, self._steady())
+        metrics.OVERUSE_HELD_BACK.set(decision.held_back)
+        if decision.leaves is None:
             return None
-        return self._evict(verdict.leaves, now_ms)
+        return self._evict(decision.leaves, now_ms)
 
-    def _suspect(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
+    def _candidate(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
-        pod = self._sight.pod(over.uid)
+        pod = self._view.pod(over.uid)
         may_leave = pod is not None and may_be_evicted(pod, over.node)
         return EvictionCandidate(over, grace_ms, may_leave)
 
-    def _evict(self, suspect: EvictionCandidate, now_ms: int) -> Result:
-        over = suspect.over
-        before = self._past.tried.get(over.uid)
-        result, said = self._ask(over)
-        self._past = self._past.after(over.uid, over.node, result, self._steady())
-        attempt = self._past.tried[over.uid].count
+    def _evict(self, candidate: EvictionCandidate, now_ms: int) -> Result:
+        over = candidate.over
+        before = self._history.tried.get(over.uid)
+        result, error_text = self._post_eviction(over)
+        self._history = self._history.after(over.uid, over.node, result, self._steady())
+        attempt = self._history.tried[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         log(
             "overuse-eviction",
@@ -114,19 +115,19 @@ class Evictor:
             uid=over.uid,
             node=over.node,
             since_ms=over.episode.since_ms,
-            grace_ms=suspect.grace_ms,
+            grace_ms=candidate.grace_ms,
             cards=_cards(over),
             attempt=attempt,
-            error=said or None,
+            error=error_text or None,
         )
         if result == "evicted":
-            self._telling.tell(evicted(suspect, now_ms))
+            self._events.tell(evicted(candidate, now_ms))
         elif result == "protected" and (before is None or before.result != "protected"):
-            self._telling.tell(protected(suspect, now_ms))
+            self._events.tell(protected(candidate, now_ms))
         return result
 
-    def _ask(self, over: OverusingPod) -> tuple[Result, str]:
-        """What came of it, and the API server's words where it did not simply do it."""
+    def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
+        """The result, and the API server's message unless it evicted the pod."""
         path = f"/api/v1/namespaces/{over.namespace}/pods/{over.name}/eviction"
         try:
             self._api.post(path, eviction(over.namespace, over.name, over.uid))
@@ -136,26 +137,26 @@ class Evictor:
             return "refused", f"POST {path}: 410"
         except UnreachableError as error:
             return "unclear", str(error)
-        except Exception as error:  # of the package that reads our token, say: was it sent? Nobody can tell
+        except Exception as error:  # for example while reading our token: the request may have been sent
             return "unclear", repr(error)
         return "evicted", ""
 
 
 def may_be_evicted(pod: LedgerPod, node: str) -> bool:
-    """Whether the pod is on this node and neither ended nor about to go anyway."""
+    """Whether the pod is on this node, and has neither ended nor is about to."""
     ends = pod.deleted_ms is not None or pod.ended_ms is not None or pod.others_ended
     return pod.node == node and not ends
 
 
 def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
-    """Take an evictor's next ``step`` every few seconds until ``stop``, or until the term is over. Nothing
-    else ends it: whoever settles is the only one who evicts."""
+    """Run an evictor's ``step`` every few seconds until ``stop``, or until the term is over. No other error
+    ends it: only the settler evicts."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
             pause_s = _pause_after_s(step())
         except EpochOverError as error:
-            log("evictor-ends", level="warning", reason="another settles, and evicts", error=error)
+            log("evictor-ends", level="warning", reason="another settler has started", error=error)
             return
         except (UnavailableError, ConflictError) as error:
             log("overuse-check-failed", level="error", error=error)
@@ -166,7 +167,7 @@ def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
 
 
 def _pause_after_s(result: Result | None) -> float:
-    """Until the next step. Whoever refused one, or did not answer, is not asked for the next one at once."""
+    """Until the next step: longer after a refusal or no answer."""
     return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
 
@@ -180,6 +181,6 @@ def _refusal(error: RefusedError) -> Result:
 
 
 def _cards(over: OverusingPod) -> str:
-    """``UUID:used/share`` in MiB, with commas."""
+    """``UUID:used/share`` in MiB, comma-separated."""
     found = (each.excess for each in over.episode.cards)
     return ",".join(f"{each.uuid}:{each.memory_mib}/{each.share_mib}" for each in found)

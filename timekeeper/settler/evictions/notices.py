@@ -1,4 +1,4 @@
-"""Kubernetes Events on pods that are evicted for overuse, so that `kubectl describe` tells why."""
+"""Kubernetes Events on pods that are evicted for overuse, so that `kubectl describe pod` shows the reason."""
 
 import hashlib
 import re
@@ -24,7 +24,7 @@ _MOST_INSTANCE = 128
 
 @dataclass(frozen=True, slots=True)
 class PodNotice:
-    """An Event for a pod: one word, and a sentence for people."""
+    """An Event for a pod: a reason word, and a sentence."""
 
     namespace: str
     name: str
@@ -35,14 +35,14 @@ class PodNotice:
 
 
 class Telling:
-    """Posts Events as ``instance``. What cannot be posted stands in the log."""
+    """Posts Events as ``instance``. Events that cannot be posted are in the log."""
 
     def __init__(self, api: ApiServer, instance: str) -> None:
         self._api = api
         self._instance = instance
 
     def tell(self, notice: PodNotice) -> None:
-        """Post it, once."""
+        """Post it once, without a retry."""
         path = f"/apis/events.k8s.io/v1/namespaces/{notice.namespace}/events"
         try:
             self._api.post(path, pod_event(notice, self._instance))
@@ -50,19 +50,19 @@ class Telling:
             log("event-not-posted", level="warning", namespace=notice.namespace, pod=notice.name, error=error)
 
 
-def evicted(suspect: EvictionCandidate, now_ms: int) -> PodNotice:
-    """The pod was asked to leave."""
-    return _notice(suspect, EVICTED, f"evicted by Bursar: {_why(suspect)}", now_ms)
+def evicted(candidate: EvictionCandidate, now_ms: int) -> PodNotice:
+    """The pod was evicted."""
+    return _notice(candidate, EVICTED, f"Evicted by Bursar: {_why(candidate)}", now_ms)
 
 
-def protected(suspect: EvictionCandidate, now_ms: int) -> PodNotice:
-    """A PodDisruptionBudget keeps the pod."""
-    note = f"a PodDisruptionBudget keeps this pod from being evicted: {_why(suspect)}"
-    return _notice(suspect, PROTECTED, note, now_ms)
+def protected(candidate: EvictionCandidate, now_ms: int) -> PodNotice:
+    """A PodDisruptionBudget prevents the eviction."""
+    note = f"A PodDisruptionBudget prevents the eviction of this pod: {_why(candidate)}"
+    return _notice(candidate, PROTECTED, note, now_ms)
 
 
 def pod_event(notice: PodNotice, instance: str) -> Mapping[str, Any]:
-    """The object; its name is made of what it says and when, so that no two clash."""
+    """The Event object. Its name contains a hash of message and time, so names do not clash."""
     at = datetime.fromtimestamp(notice.at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     text = f"{notice.uid} {notice.reason} {notice.at_ms}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -88,16 +88,17 @@ def pod_event(notice: PodNotice, instance: str) -> Mapping[str, Any]:
     }
 
 
-def _notice(suspect: EvictionCandidate, reason: str, note: str, now_ms: int) -> PodNotice:
-    over = suspect.over
+def _notice(candidate: EvictionCandidate, reason: str, note: str, now_ms: int) -> PodNotice:
+    over = candidate.over
     return PodNotice(over.namespace, over.name, over.uid, reason, note, now_ms)
 
 
-def _why(suspect: EvictionCandidate) -> str:
-    episode = suspect.over.episode
+def _why(candidate: EvictionCandidate) -> str:
+    episode = candidate.over.episode
     since = datetime.fromtimestamp(episode.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = (each.excess for each in episode.cards)
-    cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (given {each.share_mib} MiB)" for each in found)
-    grace_s = (suspect.grace_ms or 0) / 1000
-    used = f"it has used more GPU memory than it was given since {since}, now {cards}"
+    cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (share {each.share_mib} MiB)" for each in found)
+    grace_s = (candidate.grace_ms or 0) / 1000
+    used = f"the pod has used more GPU memory than its share since {since}, now {cards}"
+
     return f"{used}; overuseGrace is {grace_s:g}s"

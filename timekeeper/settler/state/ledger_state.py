@@ -1,5 +1,5 @@
-"""The ledger as the settler knows it: what stands in the database, so that a tick writes only what
-differs."""
+"""The ledger as the settler holds it in memory: what the database contains, so that a tick writes only
+differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,70 +22,67 @@ from timekeeper.store.queries import ledger as reading
 
 @dataclass(slots=True)
 class LedgerState:
-    """``sessions``: those that are not settled; ``settled``: those that are, whose pod is still there;
-    ``folded``: pods that are still there and whose sessions were folded.
+    """Everything the settler knows of the database, and the totals and statements it caches from tick to
+    tick."""
 
-    ``totals``: what is posted in each account that was asked for. It grows by what is posted here, and is
-    read anew at every start; a test holds it against the sum. ``tally``, ``waits``, ``grants`` and ``kept``
-    are sums and statements that are kept from tick to tick. ``heard_beats``: sessions with a later heartbeat
-    than the tally knows; ``regranted``: subjects whose grants are others than ``kept`` knows; ``ranks``:
-    which priority classes the standings document knows; ``entries``: those of the document, encoded;
-    ``marked_ms``: when watermarks were last moved.
-    """
-
-    history: History
-    errors: dict[str, str]
-    sessions: dict[str, Session]
+    history: History  # all budget entries, dated by when they took effect
+    errors: dict[str, str]  # budget entry key -> what is wrong with it, as published
+    sessions: dict[str, Session]  # UID -> session that is not settled
+    # UID -> postings of a session that is open, or settled with its pod still present
     posted: dict[str, tuple[Posting, ...]]
-    beats: dict[str, int]
-    watermarks: dict[str, int]
-    namespaces: set[str]
-    waiting: dict[str, int]
-    published: StandingsDocument | None = None
-    settled: dict[str, Session] = field(default_factory=dict)
+    beats: dict[str, int]  # UID -> time of the latest heartbeat
+    watermarks: dict[str, int]  # node -> until when its pods are known to have been running
+    namespaces: set[str]  # every namespace that ever had a session
+    waiting: dict[str, int]  # namespace -> rate of its pods without a node, as written
+    published: StandingsDocument | None = None  # the standings document as written
+    settled: dict[str, Session] = field(default_factory=dict)  # UID -> settled session whose pod still exists
+    # UIDs of pods that still exist and whose sessions have been rolled up
     folded: set[str] = field(default_factory=set)
+    # posted amount by namespace and span; grows by our own postings, read anew at start
     totals: dict[Part, int] = field(default_factory=dict)
-    standings: dict[str, str] = field(default_factory=dict)
-    pulse: Pulse = NEVER
-    tally: OpenSessionTotals = field(default_factory=OpenSessionTotals)
-    waits: UnboundPods = field(default_factory=UnboundPods)
-    grants: GrantCache = field(default_factory=GrantCache)
-    kept: StatementCache | None = None
-    heard_beats: set[str] = field(default_factory=set)
-    regranted: set[str] = field(default_factory=set)
-    ranks: int = 0
-    entries: EntryCache = field(default_factory=EntryCache)
-    marked_ms: int = 0
+    standings: dict[str, str] = field(default_factory=dict)  # namespace -> standing as last logged
+    pulse: Pulse = NEVER  # the last sign of life that was written
+    # what open sessions owe and reserve
+    open_totals: OpenSessionTotals = field(default_factory=OpenSessionTotals)
+    unbound_pods: UnboundPods = field(default_factory=UnboundPods)  # rates of pods without a node
+    grants: GrantCache = field(default_factory=GrantCache)  # grants by account
+    statement_cache: StatementCache | None = None  # the statements of the last tick
+    new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``open_totals`` knows
+    # subjects whose grants differ from those in ``statement_cache``
+    changed_grants: set[str] = field(default_factory=set)
+    classes_version: int = 0  # version of the priority classes in the standings document
+    entry_cache: EntryCache = field(default_factory=EntryCache)  # encoded entries of the standings document
+    watermarks_ms: int = 0  # when watermarks were last written
 
     def session(self, uid: str) -> Session | None:
         """The pod's session, settled or not."""
         return self.sessions.get(uid) or self.settled.get(uid)
 
-    def held(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
-        """A session with all that is known of it; ``watermark_ms`` is its node's."""
+    def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
+        """The session with all its evidence and postings; ``watermark_ms`` is its node's."""
         known = evidence(session, watermark_ms, self.beats.get(session.uid))
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
-    def recall(self, found: reading.Sessions) -> None:
-        """Take in sessions that were read again, because their pods are there."""
+    def add_sessions(self, found: reading.Sessions) -> None:
+        """Add sessions that were read from the database because their pods exist."""
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
             table[uid] = session
-            self.tally.is_whole &= session.settled_ms is not None
+            self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.folded |= found.folded
 
-    def merge(self, changes: Changes, history: History, kept: StatementCache) -> None:
-        """Take in what was written."""
-        self.history, self.kept = history, kept
+    def apply_changes(self, changes: Changes, history: History, kept: StatementCache) -> None:
+        """Apply changes after they were written."""
+        self.history, self.statement_cache = history, kept
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
-        self.waiting = self.waits.rates
+        self.waiting = self.unbound_pods.rates
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)
-        self.marked_ms = self.pulse.decided_ms if changes.watermarks else self.marked_ms
+        self.watermarks_ms = self.pulse.decided_ms if changes.watermarks else self.watermarks_ms
         for session in (*changes.opened, *changes.changed):
-            self._keep(session)
+            self._put(session)
         by_namespace: dict[str, list[Posting]] = {}
         for posting in changes.postings:
             self.posted[posting.session_uid] = (*self.posted.get(posting.session_uid, ()), posting)
@@ -93,20 +90,20 @@ class LedgerState:
         for namespace, start, end in self.totals if by_namespace else ():
             new = by_namespace.get(namespace, ())
             self.totals[namespace, start, end] += amount_within(new, Interval(start, end))
-        self.heard_beats.clear()
-        self.regranted.clear()
+        self.new_beats.clear()
+        self.changed_grants.clear()
         at_ms = max(kept.at_ms, history.newest_ms())
-        self.tally.written(lambda name: history.budget(name, at_ms).budget.amount is not None)
+        self.open_totals.mark_written(lambda name: history.budget(name, at_ms).budget.amount is not None)
 
     def forget(self, there: Mapping[str, object]) -> None:
-        """Let go of settled sessions whose pods are gone: nothing can be said of them any more."""
+        """Drop settled sessions whose pods are gone: no further evidence can arrive for them."""
         for uid in [uid for uid in self.settled if uid not in there]:
             del self.settled[uid]
             self.posted.pop(uid, None)
             self.beats.pop(uid, None)
         self.folded = {uid for uid in self.folded if uid in there}
 
-    def _keep(self, session: Session) -> None:
+    def _put(self, session: Session) -> None:
         self.namespaces.add(session.namespace)
         mine, other = self.sessions, self.settled
         if session.settled_ms is not None:
@@ -116,12 +113,12 @@ class LedgerState:
 
 
 def read_ledger_state(store: Store) -> LedgerState:
-    """The book as the database has it, of one moment. The standings are published anew, for their gist is not
-    kept; thousands of entries are parsed once the transaction is over."""
+    """The database's content at one moment. The standings document is published anew, because its digest is
+    not stored. Entries are parsed after the transaction: there may be thousands."""
     with store.reading() as connection:
         entries = reading.entries(connection)
         found = reading.unsettled(connection)
-        book = LedgerState(
+        ledger = LedgerState(
             history=history_of(()),
             errors=reading.entry_errors(connection),
             sessions=found.sessions,
@@ -132,5 +129,5 @@ def read_ledger_state(store: Store) -> LedgerState:
             waiting=reading.waiting(connection),
             pulse=reading.pulse(connection) or NEVER,
         )
-    book.history = history_of(entries)
-    return book
+    ledger.history = history_of(entries)
+    return ledger

@@ -1,7 +1,7 @@
-"""The statements of the last tick, and which of them a tick has to make anew.
+"""The statements of the last tick, and which of them a tick must recompute.
 
-A statement follows from its namespace's sums and grants, from its budget, from those of its group, and from
-time: where its period ends, and, while anything is reserved, through the lookahead before that end.
+A statement follows from its namespace's totals and grants, its budget, its group's, and time: its period
+ends, and while something is reserved it changes throughout the lookahead before that end.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -12,37 +12,35 @@ from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.statements import Statements, statements, working_set
 from timekeeper.settler.state.totals import TickTotals
 
-_ALL_EACH_MS = 3_600_000  # how long anything is kept without a look at all of it
+_ALL_EACH_MS = 3_600_000  # everything is recomputed at least this often
 
-_NOBODY = ""  # stands for all who have no entry: the statement ``default``
+_DEFAULT = ""  # the subject of the statement ``default``: namespaces without an entry
 
 
 @dataclass(frozen=True, slots=True)
 class Invalidation:
-    """What moved since the last tick that was written: ``namespaces`` whose sums or grants did, ``keys`` of
-    entries; ``everything`` where nothing that was kept is to be trusted."""
+    """What changed since the last written tick."""
 
-    namespaces: Set[str]
-    keys: Set[str]
-    everything: bool
+    namespaces: Set[str]  # namespaces whose totals or grants changed
+    keys: Set[str]  # budget entries that changed
+    everything: bool  # no cached statement may be used
 
 
 @dataclass(frozen=True, slots=True)
 class StatementCache:
-    """``until_ms``: for each subject, from when on time alone makes its statement another; ``members``: for
-    each group the names that ever were in it; ``fresh``: the names that were last made anew."""
+    """The statements as of ``at_ms``."""
 
     at_ms: int
     names: tuple[str, ...]
     statements: Statements
-    until_ms: Mapping[str, int]
-    members: Mapping[str, Set[str]]
-    fresh: Set[str]
+    until_ms: Mapping[str, int]  # subject -> when time alone changes its statement
+    members: Mapping[str, Set[str]]  # group -> names that were ever in it
+    fresh: Set[str]  # names that were recomputed in the last tick
 
 
 @dataclass(frozen=True, slots=True)
 class StatementInputs:
-    """What the statements of a tick are made of: see `statements`."""
+    """The arguments of `statements`."""
 
     history: History
     names: tuple[str, ...]
@@ -51,90 +49,92 @@ class StatementInputs:
     now_ms: int
 
 
-def renewed(
-    kept: StatementCache | None, moved: Invalidation, asked: StatementInputs
+def refreshed(
+    cache: StatementCache | None, invalid: Invalidation, inputs: StatementInputs
 ) -> tuple[StatementCache, tuple[Grant, ...]]:
-    """The statements now, and the grants that are due; the kept ones themselves where nothing moved."""
-    if kept is None or moved.everything or any(key.startswith("_") for key in moved.keys):
-        return _all(asked)
-    if kept.at_ms // _ALL_EACH_MS != asked.now_ms // _ALL_EACH_MS:
-        return _all(asked)
-    if asked.history.has_groups and not set(kept.names) <= set(asked.names):
-        return _all(asked)  # a group may have lost its last member that is listed
-    stale = _stale(kept, moved, asked)
-    return _some(kept, stale, asked) if stale or kept.names != asked.names else (kept, ())
+    """The statements now, and the grants that are due. Returns the cached object if nothing changed."""
+    if cache is None or invalid.everything or any(key.startswith("_") for key in invalid.keys):
+        return _all(inputs)
+    if cache.at_ms // _ALL_EACH_MS != inputs.now_ms // _ALL_EACH_MS:
+        return _all(inputs)
+    if inputs.history.has_groups and not set(cache.names) <= set(inputs.names):
+        return _all(inputs)  # a group may have lost its last listed member
+    stale = _stale(cache, invalid, inputs)
+    return _some(cache, stale, inputs) if stale or cache.names != inputs.names else (cache, ())
 
 
-def _stale(kept: StatementCache, moved: Invalidation, asked: StatementInputs) -> set[str]:
-    """The names to make anew. A group's standing counts for all its members, and what a former one spent
-    counts for the group."""
-    stale = {name for name, until_ms in kept.until_ms.items() if until_ms <= asked.now_ms}
-    stale |= moved.namespaces | moved.keys
-    if kept.names != asked.names:
-        stale.update(set(asked.names).difference(kept.names))
-    groups = {group for name in stale for group in _groups(asked.history, name)}
+def _stale(cache: StatementCache, invalid: Invalidation, inputs: StatementInputs) -> set[str]:
+    """Names to recompute. A group's standing affects all its members, and the spending of a former member
+    affects the group."""
+    stale = {name for name, until_ms in cache.until_ms.items() if until_ms <= inputs.now_ms}
+    stale |= invalid.namespaces | invalid.keys
+    if cache.names != inputs.names:
+        stale.update(set(inputs.names).difference(cache.names))
+    groups = {group for name in stale for group in _groups(inputs.history, name)}
     for group in groups:
-        stale |= kept.members.get(group, frozenset())
+        stale |= cache.members.get(group, frozenset())
     return stale
 
 
 def _groups(history: History, subject: str) -> Set[str]:
-    """The groups whose accounts a subject's figures count in."""
+    """The groups whose accounts the subject's totals count in."""
     return {subject.removeprefix(GROUP)} if is_group(subject) else history.groups_of(subject)
 
 
-def _all(asked: StatementInputs) -> tuple[StatementCache, tuple[Grant, ...]]:
-    made = _made(asked, asked.names)
-    kept = working_set(asked.history, asked.names, asked.spenders, asked.now_ms)
-    asked.sums.keep(kept.accounts, kept.parts)
+def _all(inputs: StatementInputs) -> tuple[StatementCache, tuple[Grant, ...]]:
+    made = _made(inputs, inputs.names)
+    wanted = working_set(inputs.history, inputs.names, inputs.spenders, inputs.now_ms)
+    inputs.sums.retain(wanted.accounts, wanted.parts)
     members: dict[str, set[str]] = {}
-    for name in asked.names:
-        for group in asked.history.groups_of(name):
+    for name in inputs.names:
+        for group in inputs.history.groups_of(name):
             members.setdefault(group, set()).add(name)
-    until_ms = _until_ms(asked, made, (*asked.names, _NOBODY))
+    until_ms = _until_ms(inputs, made, (*inputs.names, _DEFAULT))
     return StatementCache(
-        asked.now_ms, asked.names, made, until_ms, members, frozenset(asked.names)
+        inputs.now_ms, inputs.names, made, until_ms, members, frozenset(inputs.names)
     ), made.grants
 
 
 def _some(
-    kept: StatementCache, stale: set[str], asked: StatementInputs
+    cache: StatementCache, stale: set[str], inputs: StatementInputs
 ) -> tuple[StatementCache, tuple[Grant, ...]]:
-    names = set(asked.names)
+    names = set(inputs.names)
     fresh = sorted(stale & names)
-    made = _made(asked, fresh)
+    made = _made(inputs, fresh)
     old = {
-        name: each for name, each in kept.statements.namespaces.items() if name in names and name not in stale
+        name: each
+        for name, each in cache.statements.namespaces.items()
+        if name in names and name not in stale
     }
-    groups = {**kept.statements.groups, **made.groups}
-    still = {each for each in kept.until_ms if each in names or is_group(each)} - made.groups.keys()
-    until_ms = {each: kept.until_ms[each] for each in still}
-    until_ms |= _until_ms(asked, made, (*fresh, _NOBODY))
-    members: dict[str, Set[str]] = dict(kept.members)
+    groups = {**cache.statements.groups, **made.groups}
+    still = {each for each in cache.until_ms if each in names or is_group(each)} - made.groups.keys()
+    until_ms = {each: cache.until_ms[each] for each in still}
+    until_ms |= _until_ms(inputs, made, (*fresh, _DEFAULT))
+    members: dict[str, Set[str]] = dict(cache.members)
     for name in fresh:
-        for group in asked.history.groups_of(name):
+        for group in inputs.history.groups_of(name):
             members[group] = members.get(group, frozenset()) | {name}
     statements = Statements({**old, **made.namespaces}, made.default, groups)
     return StatementCache(
-        asked.now_ms, asked.names, statements, until_ms, members, frozenset(fresh)
+        inputs.now_ms, inputs.names, statements, until_ms, members, frozenset(fresh)
     ), made.grants
 
 
-def _made(asked: StatementInputs, names: Iterable[str]) -> Statements:
-    return statements(asked.history, names, asked.spenders, asked.sums, asked.now_ms)
+def _made(inputs: StatementInputs, names: Iterable[str]) -> Statements:
+    return statements(inputs.history, names, inputs.spenders, inputs.sums, inputs.now_ms)
 
 
-def _until_ms(asked: StatementInputs, made: Statements, names: Iterable[str]) -> dict[str, int]:
-    """From when on time alone changes each: what is reserved shrinks within a lookahead of the period's
+def _until_ms(inputs: StatementInputs, made: Statements, names: Iterable[str]) -> dict[str, int]:
+    """From when time alone changes each statement: reservations shrink within a lookahead of the period's
     end."""
-    history, now_ms = asked.history, asked.now_ms
+    history, now_ms = inputs.history, inputs.now_ms
     lookahead_ms = history.settings(now_ms).lookahead_ms
     ends: dict[str, int] = {
         subject: each.account.span.end_ms - lookahead_ms for subject, each in made.groups.items()
     }
     until_ms = {}
     for name in names:
-        rates = asked.sums.rates(name)
+        rates = inputs.sums.rates(name)
         reserves = rates.reserving_milli or rates.waiting_milli
         end_ms = history.account(name, now_ms).span.end_ms - (lookahead_ms if reserves else 0)
         group = history.group(name, now_ms)

@@ -1,5 +1,4 @@
-"""What `statements` asks of the ledger, answered from sums that are kept; from the database where they are
-not."""
+"""Answers what `statements` reads from the ledger: from cached totals, and from the database for the rest."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -13,72 +12,72 @@ from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 
 
-class Stored(Protocol):
-    """The same questions to the database, for many accounts at once; it knows nothing of this tick's
-    postings."""
+class StoredTotals(Protocol):
+    """The same totals from the database, for many accounts at once. Postings of the current tick are not in
+    them."""
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
-        """What is posted of each part."""
+        """Posted amount of each part."""
 
     def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
-        """The grants of accounts, ended or not, that have any."""
+        """Grants of the accounts, ended or not, that have any."""
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
-        """For each subject the span of its latest account that ended by then and has a grant."""
+        """Subject -> span of its latest account with a grant that ended by then."""
 
 
 @dataclass(slots=True)
 class GrantCache:
-    """Grants by account, as of the ``mark`` that the database had: of accounts that had not ended at
-    ``at_ms``, and what was asked of those that had. ``latest``: for each subject the span of its latest
-    account that had ended by ``latest_ms`` and has a grant; ``last``: the same by earlier moments."""
+    """Grants by account."""
 
-    mark: tuple[int, int] = (-1, -1)
-    at_ms: int = 0
+    mark: tuple[int, int] = (-1, -1)  # identifies the newest grant in the database when this was read
+    at_ms: int = 0  # when it was read
+    # grants of accounts that had not ended at ``at_ms``
     now: Mapping[AccountKey, GrantSums] = field(default_factory=dict)
+    # grants of ended accounts that were looked up
     ended: dict[AccountKey, GrantSums] = field(default_factory=dict)
+    # subject -> span of its latest account with a grant that ended by ``latest_ms``
     latest: dict[str, Interval] = field(default_factory=dict)
     latest_ms: int = -1
-    last: dict[int, dict[str, Interval]] = field(default_factory=dict)
+    last: dict[int, dict[str, Interval]] = field(default_factory=dict)  # the same for earlier moments
 
 
 @dataclass(slots=True)
 class TickTotals:
-    """The sums of one tick. ``grants`` and ``totals`` are the book's and grow by what is asked for; ``new``:
-    this tick's postings by namespace."""
+    """The totals of one tick. Missing values are read from the database and cached."""
 
-    grants: GrantCache
-    totals: dict[Part, int]
-    tally: OpenSessionTotals
-    waiting: Mapping[str, int]
-    new: Mapping[str, tuple[Posting, ...]]
-    stored: Stored
+    grants: GrantCache  # the ledger state's; grows
+    totals: dict[Part, int]  # the ledger state's; grows
+    open_totals: OpenSessionTotals
+    waiting: Mapping[str, int]  # namespace -> rate of its waiting pods
+    new: Mapping[str, tuple[Posting, ...]]  # namespace -> this tick's postings
+    stored: StoredTotals
     now_ms: int
 
     def expect(self, parts: Iterable[Part]) -> None:
-        """Read together what of these parts is not known yet."""
+        """Read the parts that are not cached in one query."""
         missing = {part for part in parts if part not in self.totals}
         if missing:
             self.totals.update(self.stored.posted(missing))
 
     def expect_granted(self, keys: Iterable[AccountKey]) -> None:
-        """Read together the grants of these accounts, which have ended, that are not known yet."""
+        """Read the grants of these ended accounts that are not cached in one query."""
         known = self.grants.ended
         missing = {key for key in keys if key not in known and key not in self.grants.now}
         if missing:
             found = self.stored.granted(missing)
             known |= {key: found.get(key, NO_GRANTS) for key in missing}
 
-    def keep(self, accounts: Set[AccountKey], parts: Set[Part]) -> None:
-        """Keep the grants of these accounts, where they have ended, and the sums of these parts alone."""
+    def retain(self, accounts: Set[AccountKey], parts: Set[Part]) -> None:
+        """Drop the grants of other ended accounts, and the totals of other parts."""
         for key in self.grants.ended.keys() - accounts:
             del self.grants.ended[key]
         for part in self.totals.keys() - parts:
             del self.totals[part]
-        self.tally.keep(parts)
+        self.open_totals.retain(parts)
 
     def granted(self, key: AccountKey) -> GrantSums:
-        """See `statements.Sums`."""
+        """See `statements.LedgerTotals`."""
         found = self.grants.now.get(key)
         if found is not None or key[2] > self.now_ms:
             return found or NO_GRANTS
@@ -89,7 +88,7 @@ class TickTotals:
         return self.grants.ended[key]
 
     def _is_missed(self, key: AccountKey) -> bool:
-        """Whether the subject's latest grant is known to be of an account before this one."""
+        """Whether the subject's latest grant is known to belong to an earlier account."""
         subject, _, end_ms = key
         if end_ms > self.grants.latest_ms:
             return False
@@ -97,8 +96,8 @@ class TickTotals:
         return latest is None or latest.end_ms < end_ms
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
-        """See `statements.Sums`. The first question reads what the others will ask, of all subjects and of
-        all moments before."""
+        """See `statements.LedgerTotals`. The first call reads the answer for all subjects and all earlier
+        moments."""
         grants = self.grants
         if before_ms > grants.latest_ms:
             grants.latest, grants.latest_ms = self.stored.last_granted(self.now_ms), self.now_ms
@@ -111,7 +110,7 @@ class TickTotals:
         return grants.last[before_ms].get(subject)
 
     def posted(self, part: Part) -> int:
-        """See `statements.Sums`."""
+        """See `statements.LedgerTotals`."""
         namespace, start, end = part
         if part not in self.totals:
             self.expect((part,))
@@ -119,15 +118,18 @@ class TickTotals:
         return self.totals[part] + (amount_within(new, Interval(start, end)) if new else 0)
 
     def pending(self, part: Part) -> int:
-        """See `statements.Sums`."""
+        """See `statements.LedgerTotals`."""
         namespace, start, end = part
-        return self.tally.pending(namespace, Interval(start, end))
+        return self.open_totals.pending(namespace, Interval(start, end))
 
     def rates(self, namespace: str) -> Rates:
-        """See `statements.Sums`."""
-        return self.tally.rates(namespace, self.waiting.get(namespace, 0))
+        """See `statements.LedgerTotals`."""
+        return self.open_totals.rates(namespace, self.waiting.get(namespace, 0))
 
-    def touched(self, namespace: str) -> int | None:
-        """See `statements.Sums`."""
-        moments = (self.tally.touched.get(namespace), self.tally.owed.get(namespace))
+    def changed_since(self, namespace: str) -> int | None:
+        """See `statements.LedgerTotals`."""
+        moments = (
+            self.open_totals.changed_since.get(namespace),
+            self.open_totals.changed_without_budget.get(namespace),
+        )
         return min((each for each in moments if each is not None), default=None)

@@ -1,4 +1,4 @@
-"""The rates that admitted pods without a node will have, added up by namespace as pods come and go."""
+"""The rates that admitted pods without a node will have, summed by namespace as pods come and go."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -10,59 +10,61 @@ from timekeeper.core.request.cards import weight_of
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
-MOST_ESTIMATES = 4_096  # of requests: their texts are the tenants' to choose
-MOST_PASSED = 1_000  # moments planned for pods that wait no more
+MOST_ESTIMATES = 4_096  # cached rates by request: tenants choose the requests, so the cache needs a limit
+MOST_PASSED = 1_000  # planned expiries of pods that no longer wait
 
 
 @dataclass(slots=True)
 class UnboundPods:
-    """``rates``: what each namespace's waiting pods will have. A pod counts for one lookahead after its
-    creation, and all of a namespace together for no more than all the cluster's cards: pods that can be
-    placed nowhere must not demote their siblings for ever."""
+    """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
+    cards of the cluster: pods that fit nowhere must not demote other pods of their namespace forever."""
 
-    rates: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
+    # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
-    _inventory: int = -1
+    _inventory: int = -1  # the version of the inventory that the estimates are based on
     _at_ms: int = 0
-    _cards: tuple[Card, ...] = ()
-    _kinds: tuple[Card, ...] = ()
-    _most_milli: int = 0
+    _cards: tuple[Card, ...] = ()  # all cards of the cluster
+    _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
+    _most_milli: int = 0  # the rate of all cards together
+    # UID -> namespace and rate of a pod that counts
     _waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
-    _sums: dict[str, int] = field(default_factory=dict)
-    _too_old: list[tuple[int, str]] = field(default_factory=list)
-    _estimates: dict[GPURequest, int] = field(default_factory=dict)
+    _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
+    # heap of (moment, UID): the pod counts no longer then
+    _expiries: list[tuple[int, str]] = field(default_factory=list)
+    _estimates: dict[GPURequest, int] = field(default_factory=dict)  # request -> rate
 
-    def follow(self, world: ClusterState, settings: BudgetSettings, now_ms: int) -> set[str]:
-        """Bring ``rates`` to this moment; the namespaces whose rate is another now."""
+    def update(self, cluster: ClusterState, settings: BudgetSettings, now_ms: int) -> set[str]:
+        """Bring ``rates`` up to date; returns the namespaces whose rate changed."""
         before = self.rates
-        if (self._settings, self._inventory) != (settings, world.inventory) or now_ms < self._at_ms:
-            self._begin(world, settings)
+        if (self._settings, self._inventory) != (settings, cluster.inventory_version) or now_ms < self._at_ms:
+            self._restart(cluster, settings)
         self._at_ms = now_ms
-        looked_at = set(world.stirred)
-        while self._too_old and self._too_old[0][0] <= now_ms:
-            looked_at.add(heapq.heappop(self._too_old)[1])
-        world.stirred.clear()
-        if not looked_at and before is self.rates:
+        uids = set(cluster.unbound_changes)
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            uids.add(heapq.heappop(self._expiries)[1])
+        cluster.unbound_changes.clear()
+        if not uids and before is self.rates:
             return set()
-        for uid in looked_at:
-            self._count(uid, world.pods.get(uid) if uid in world.unbound else None, now_ms)
+        for uid in uids:
+            self._recount(uid, cluster.pods.get(uid) if uid in cluster.unbound else None, now_ms)
         most_milli = self._most_milli
         self.rates = {name: min(most_milli, rate) for name, rate in self._sums.items() if most_milli}
         names = before.keys() | self.rates.keys()
         return {name for name in names if before.get(name) != self.rates.get(name)}
 
-    def _begin(self, world: ClusterState, settings: BudgetSettings) -> None:
-        """What every estimate rests on is another: all anew."""
-        self._settings, self._inventory = settings, world.inventory
-        self._cards = tuple(card for node in world.nodes.values() for card in node.cards)
+    def _restart(self, cluster: ClusterState, settings: BudgetSettings) -> None:
+        """The inputs of every estimate changed: recompute all."""
+        self._settings, self._inventory = settings, cluster.inventory_version
+        self._cards = tuple(card for node in cluster.nodes.values() for card in node.cards)
         self._kinds = tuple({(each.model, each.memory_mib): each for each in self._cards}.values())
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
-        self._waiting, self._sums, self._too_old, self._estimates = {}, {}, [], {}
+        self._waiting, self._sums, self._expiries, self._estimates = {}, {}, [], {}
         self.rates = {}
-        world.stirred.update(world.unbound)
+        cluster.unbound_changes.update(cluster.unbound)
 
-    def _count(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
-        """Take the pod out of the sums, and in again where it still waits."""
+    def _recount(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
+        """Remove the pod from the sums; add it again if it still waits."""
         namespace, rate = self._waiting.pop(uid, ("", 0))
         self._add(namespace, -rate)
         if pod is None or not admitted_in_budget(pod.standing, self._settings):
@@ -72,14 +74,14 @@ class UnboundPods:
         if rate:
             self._waiting[uid] = (pod.namespace, rate)
             self._add(pod.namespace, rate)
-            self._plan(until_ms, uid)
+            self._plan_expiry(until_ms, uid)
 
-    def _plan(self, until_ms: int, uid: str) -> None:
-        """Look at the pod again then. Once most that is planned is of pods that wait no more, or twice of the
-        same, that is let go."""
-        heapq.heappush(self._too_old, (until_ms, uid))
-        if len(self._too_old) > 2 * len(self._waiting) + MOST_PASSED:
-            self._too_old = sorted({each for each in self._too_old if each[1] in self._waiting})
+    def _plan_expiry(self, until_ms: int, uid: str) -> None:
+        """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,
+        they are removed."""
+        heapq.heappush(self._expiries, (until_ms, uid))
+        if len(self._expiries) > 2 * len(self._waiting) + MOST_PASSED:
+            self._expiries = sorted({each for each in self._expiries if each[1] in self._waiting})
 
     def _add(self, namespace: str, rate: int) -> None:
         if rate:

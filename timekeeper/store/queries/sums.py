@@ -63,7 +63,7 @@ class DatabaseSums:
         """See `accounts.statements.Sums`."""
         return rates_of(self._sessions(namespace), self.waiting.get(namespace, 0), self.now_ms)
 
-    def touched(self, namespace: str) -> int | None:
+    def changed_since(self, namespace: str) -> int | None:
         """See `accounts.statements.Sums`; only the settler looks at accounts that ended long ago."""
         return None
 
