@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(settings: Settings, given: Sequence[str]) -> int:
-    """Each command imports what it needs: the settler needs no web server, --help needs nothing."""
+    """Each command imports only what it needs: the settler needs no web server, --help needs nothing."""
     if settings.leash:
         parent_death.hold()
     if settings.command == "settle":

@@ -1,7 +1,7 @@
-"""What the timekeeper counts of itself. No figure here names a tenant.
+"""The timekeeper's own metrics. No label names a tenant.
 
-Settler and workers are processes of their own: where ``PROMETHEUS_MULTIPROC_DIR`` is set, which the
-supervisor does, each writes into a file of that folder and whoever is asked adds them up.
+Settler and workers are separate processes: if ``PROMETHEUS_MULTIPROC_DIR`` is set (the supervisor sets it),
+each writes files there, and a scrape sums them.
 """
 
 import os
@@ -56,8 +56,8 @@ TICK_SECONDS = Gauge(
 
 
 def exposition() -> bytes:
-    """All figures of all processes in Prometheus' text format."""
-    if FIGURES_FOLDER not in os.environ:  # as prometheus_client itself decides
+    """All metrics of all processes in Prometheus' text format."""
+    if FIGURES_FOLDER not in os.environ:  # the same condition as in prometheus_client
         return generate_latest(REGISTRY)
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from timekeeper.runtime.flags import Parser, address, duration_ms, nonempty, opt
 # The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
 FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
-# The commands that look at a whole ledger; see `timekeeper.operations.audit`.
+# Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
 _WITH_FILE = ("export", "import", "backup")
 
@@ -43,14 +43,13 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything an operator sets. ``kubeconfig`` empty: the cluster that we run in; ``issuer`` empty: that
-    of our own token, where we have one.
+    """All settings of the timekeeper.
 
-    ``command`` is what this process runs: a supervisor's children repeat its flags, and ``--as`` tells them
-    apart. ``file``, ``output`` and ``older_than_ms`` are of single commands; ``retain_ms`` 0: nothing is
-    folded by itself. ``leash``: end when standard input is closed, for the process that started us is gone
-    then; ``socket_fd``: a socket that listens already, inherited from it; ``holder``: the settlers' name, of
-    which there is one after the other.
+    ``kubeconfig`` empty: the cluster that it runs in. ``issuer`` empty: that of its own token, if any.
+    ``command``: what this process runs; a supervisor's children repeat its flags, and ``--as`` selects
+    theirs. ``file``, ``output`` and ``older_than_ms`` belong to single commands. ``retain_ms`` 0: no daily
+    rollup. ``leash``: exit when standard input closes, because the parent process is gone. ``socket_fd``: an
+    inherited listening socket. ``holder``: the name shared by successive settlers.
     """
 
     command: str
@@ -97,7 +96,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
 
 
 def _check_command(parser: Parser, given: Settings) -> None:
-    """What some commands need, and the others have no use for."""
+    """Arguments that some commands need and others reject."""
     if given.command in _WITH_FILE and not given.file:
         parser.error(f"{given.command}: a FILE is missing, such as `{given.command} ledger.jsonl`")
     if given.command not in _WITH_FILE and given.file:
@@ -120,7 +119,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     _add_flags(parser)
     parser.add_log_format()
-    # what a supervisor tells its children
+    # set by the supervisor for its children
     parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)

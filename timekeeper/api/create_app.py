@@ -1,4 +1,4 @@
-"""The REST API: routes over the ledger. Workers meet the settler only in the database."""
+"""Assembles the REST API: the WSGI application with all routes."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from timekeeper import metrics
 from timekeeper.api import route_table
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.heartbeat_writer import Beating
-from timekeeper.api.ledger.ledger_reader import Ledger
+from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
+from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.api.resources import (
     ancestor,
@@ -34,8 +34,8 @@ Clock = Callable[[], int]
 def create_app(
     store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
 ) -> Flask:
-    """The API over a database, a gate that knows its callers, and a clock in milliseconds. Touches neither
-    before the first request. ``heartbeat_interval_ms``: the shortest that sidecars are asked for."""
+    """The API over a database, with a gate for callers and a clock in milliseconds. It uses neither before
+    the first request. ``heartbeat_interval_ms``: the shortest interval asked of sidecars."""
     return app_of(create_services(store, gate, clock, ca, heartbeat_interval_ms))
 
 
@@ -43,8 +43,8 @@ def create_services(
     store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
 ) -> Services:
     """See `create_app`."""
-    ledger = Ledger(store, clock)
-    return Services(ledger, gate, Beating(store, ledger.served, heartbeat_interval_ms), clock, ca)
+    ledger = LedgerReader(store, clock)
+    return Services(ledger, gate, HeartbeatWriter(store, ledger.served, heartbeat_interval_ms), clock, ca)
 
 
 def app_of(services: Services) -> Flask:
@@ -90,7 +90,7 @@ def _handle_errors(app: Flask) -> None:
     @app.errorhandler(Exception)
     def own_up(error: Exception) -> Response:
         log_exception("internal-error", error, route=request.path)
-        return Problem(500, "something went wrong here; it stands in the log").response()
+        return Problem(500, "internal error; the timekeeper's log has the details").response()
 
 
 def _count(app: Flask) -> None:

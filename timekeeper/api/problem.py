@@ -1,4 +1,4 @@
-"""What goes wrong for a caller, as RFC 9457 problem details."""
+"""Errors for callers, as RFC 9457 problem details."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,7 @@ CONTENT_TYPE = "application/problem+json"
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """An answer that is a refusal: ``detail`` is a sentence for the caller, ``where`` the field it is
-    about."""
+    """An error answer. ``detail`` is a sentence for the caller, ``where`` the field it concerns."""
 
     status: int
     detail: str
@@ -25,7 +24,7 @@ class Problem(Exception):
         return Response(self.body(), self.status, self.headers, content_type=CONTENT_TYPE)
 
     def body(self) -> bytes:
-        """What it carries."""
+        """Its JSON body."""
         title = HTTPStatus(self.status).phrase
         detail = _sendable(self.detail)
         body = {"type": "about:blank", "title": title, "status": self.status, "detail": detail}
@@ -35,12 +34,12 @@ class Problem(Exception):
 
 
 def _sendable(text: str) -> str:
-    """The text as UTF-8 can say it: JSON's escapes can name halves of characters."""
+    """The text as valid UTF-8: JSON escapes can contain half surrogate pairs."""
     return text.encode(errors="replace").decode()
 
 
 def bad(where: str, detail: str) -> Problem:
-    """400: a field of the request that cannot be taken."""
+    """400: an invalid field of the request."""
     return Problem(400, detail, where)
 
 

@@ -1,5 +1,5 @@
-"""``GET /v1/openapi.json``: every route of the timekeeper, described. Here stand the declarations of those
-whose handlers read for themselves: the sidecars', the ancestor's, and those for kubelet and Prometheus."""
+"""``GET /v1/openapi.json``: every route of the timekeeper. Declared here: routes whose handlers parse their
+requests themselves (sidecars', the ancestor's, and those for kubelet and Prometheus)."""
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -17,7 +17,7 @@ TEXT = "text/plain"
 
 
 class Minutes(TypedDict):
-    """A budget in GPU-minutes; null where unlimited."""
+    """A budget in GPU-minutes; null if unlimited."""
 
     budget_available: bool
     budget: float | None
@@ -32,7 +32,7 @@ class Increase(TypedDict):
 
 
 class Terminate(TypedDict):
-    """Whether the pod has ended."""
+    """True if the pod has ended."""
 
     terminate: bool
 
@@ -42,7 +42,7 @@ _NAMESPACE = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "
 HEARTBEATS = Route(
     "POST",
     "/v1/heartbeats",
-    "a pod's sidecar says that it ran; for the token of a governed pod",
+    "a pod's sidecar reports that the pod runs; requires the token of a governed pod",
     None,
     {JSON: HeartbeatAnswer},
     body=Heartbeats,

@@ -1,5 +1,5 @@
-"""What an operator calls: audit, export, import, fold and backup. Each ends with a sentence, or with what it
-found."""
+"""Operators' commands: audit, export, import, fold and backup. Each ends with a sentence, or with its
+findings."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ _STREAM = "-"  # standard input or output
 
 
 def run(settings: Settings) -> int:
-    """Run the command; its exit code. Raises UnusableError with a sentence for the operator."""
+    """Run the command; returns its exit code. Raises UnusableError with a sentence for the operator."""
     commands: dict[str, Callable[[Settings], int]] = {
         "audit": run_audit,
         "export": run_export,
@@ -36,7 +36,7 @@ def run(settings: Settings) -> int:
 
 
 def run_audit(settings: Settings) -> int:
-    """Tell what differs from the evidence: 0 where nothing does, else 1."""
+    """Report differences from the evidence: 0 without any, else 1."""
     report: Report = report_as(settings.output, sys.stdout)
     with _ledger(settings) as store, snapshot(store) as connection:
         report.begin()
@@ -46,7 +46,7 @@ def run_audit(settings: Settings) -> int:
 
 
 def run_export(settings: Settings) -> int:
-    """Write the whole ledger, as it is in one moment, into a new file or to standard output."""
+    """Write the whole ledger, as of one moment, to a new file or to standard output."""
     with _ledger(settings) as store, _written(settings.file) as out, snapshot(store) as connection:
         for line in export(connection):
             out.write(line)
@@ -54,7 +54,7 @@ def run_export(settings: Settings) -> int:
 
 
 def run_import(settings: Settings) -> int:
-    """Write an exported ledger into an empty database, or nothing of it."""
+    """Write an exported ledger into an empty database: all of it, or nothing."""
     migrate(settings)
     with _ledger(settings) as store, _read(settings.file) as lines:
         try:
@@ -67,7 +67,7 @@ def run_import(settings: Settings) -> int:
 
 
 def run_fold(settings: Settings) -> int:
-    """Fold the sessions that ended and were settled long ago: 1 where some had to be left for an audit."""
+    """Roll up sessions that ended and were settled long ago: 1 if some were left for an audit."""
     with _ledger(settings) as store:
         total = roll_up_all(store, now_ms, settings.older_than_ms)
     print(f"{total.sessions} sessions were folded into {total.rows} rows")
@@ -77,7 +77,7 @@ def run_fold(settings: Settings) -> int:
 
 
 def run_backup(settings: Settings) -> int:
-    """Copy an SQLite ledger into a new file while it is in use."""
+    """Copy a running SQLite ledger to a new file."""
     with _ledger(settings) as store:
         back_up(store, Path(settings.file))
     return 0
@@ -85,7 +85,7 @@ def run_backup(settings: Settings) -> int:
 
 @contextmanager
 def _ledger(settings: Settings) -> Iterator[Store]:
-    """The ledger, which must be there: SQLite would make an empty one of a mistyped name."""
+    """The ledger, which must exist: SQLite would create an empty one for a mistyped name."""
     store = open_store(settings.database)
     try:
         path = store.engine.url.database or ""
@@ -101,7 +101,7 @@ def _ledger(settings: Settings) -> Iterator[Store]:
 
 @contextmanager
 def _written(name: str) -> Iterator[BinaryIO]:
-    """Standard output, or a new file that has its name only once it is whole."""
+    """Standard output, or a new file that gets its name once it is complete."""
     if name == _STREAM:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""``bursar-timekeeper migrate``: the database brought to this release's schema."""
+"""``bursar-timekeeper migrate``: brings the database to this release's schema."""
 
 import os
 
@@ -9,7 +9,7 @@ from timekeeper.store.engine.upgrade import upgrade
 
 
 def migrate(settings: Settings) -> None:
-    """Run the migrations that are missing. Raises UnusableError with a sentence for the operator."""
+    """Run the missing migrations. Raises UnusableError with a sentence for the operator."""
     store = open_store(settings.database, connections=settings.database_connections)
     try:
         later = upgrade(store)

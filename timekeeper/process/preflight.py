@@ -1,5 +1,7 @@
-"""What `serve` does before anything serves: every setting that can be found wrong is, then the migrations
-run. A process of its own, since what it imports is large, and is not needed again."""
+"""Checks before ``serve`` starts anything: every setting that can be verified, then the migrations.
+
+It is a process of its own, because its imports are large and needed only once.
+"""
 
 from timekeeper.api_server import connect
 from timekeeper.operations.migrate import migrate

@@ -1,5 +1,4 @@
-"""``bursar-timekeeper serve``: the settings checked and the migrations run, then settler and serving workers
-as children, until SIGTERM."""
+"""``bursar-timekeeper serve``: preflight, then settler and serving workers as children, until SIGTERM."""
 
 import os
 import secrets
@@ -20,14 +19,14 @@ from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
 _LOOK_EACH_S = 0.1
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-_STEADY_S = 60.0  # a settler that has run for so long has recovered
+_STEADY_S = 60.0  # a settler that ran this long has recovered
 _END_WITHIN_S = 8.0
 
 
 def serve(settings: Settings, arguments: Sequence[str]) -> int:
-    """Run until SIGTERM, then end in order; the exit code.
+    """Run until SIGTERM, then shut down in order; returns the exit code.
 
-    Raises UnusableError with a sentence where the settings cannot be followed.
+    Raises UnusableError with a sentence if the settings cannot be used.
     """
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -50,11 +49,11 @@ def serve(settings: Settings, arguments: Sequence[str]) -> int:
 
 
 class _Family:
-    """The children. All are on a leash: they end when this process is gone, however it went. What they need
-    to import stays out of this process."""
+    """The child processes. They end when this process is gone, for whatever reason. This process does not
+    import what they need."""
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        # one name for all settlers of this process: the next one need not wait for the Lease of the last
+        # one name for all settlers of this process: the next one does not wait for the last one's Lease
         self._arguments = [*arguments, f"--holder={socket.gethostname()}_{secrets.token_hex(4)}"]
         self._environment = environment
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -62,8 +61,8 @@ class _Family:
         self._pause_s = _FIRST_PAUSE_S
 
     def prepare(self, stop: Event) -> int:
-        """Check the settings and bring the database to this release's schema; the exit code, 0 also where
-        ``stop`` came in between."""
+        """Check the settings and migrate the database; returns the exit code, 0 also if ``stop`` was set
+        meanwhile."""
         running = self._start("prepare")
         while running.poll() is None:
             if stop.wait(_LOOK_EACH_S):
@@ -77,8 +76,7 @@ class _Family:
         self._start_settler()
 
     def watch(self, stop: Event) -> int:
-        """Until ``stop``, start the settler again whenever it ends. Without workers there is nothing to stay
-        for: 1."""
+        """Until ``stop``, restart the settler whenever it ends. Returns 1 if the workers end."""
         while not stop.wait(_LOOK_EACH_S):
             code = self._children["workers"].poll()
             if code is not None:
@@ -88,7 +86,7 @@ class _Family:
         return 0
 
     def end(self) -> None:
-        """End them in order; by force what does not end in time."""
+        """Stop the children in order; kill those that do not stop in time."""
         for child in self._children.values():
             if child.poll() is None:
                 child.terminate()
@@ -102,7 +100,7 @@ class _Family:
             self._bury(name)
 
     def _keep_settler(self) -> None:
-        """Start it again after a pause that grows while it keeps ending; /readyz tells of it meanwhile."""
+        """Restart it after a pause that grows while it keeps ending; meanwhile /readyz fails."""
         now = time.monotonic()
         settler = self._children.get("settle")
         if settler is None:
@@ -134,8 +132,7 @@ class _Family:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """The socket that the workers serve: here first, so that a port that is taken is found before anything
-    else happens."""
+    """The workers' socket, opened first, so that a port in use is found before anything else starts."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

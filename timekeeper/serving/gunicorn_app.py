@@ -12,7 +12,7 @@ from timekeeper.api.auth.tokens import Expected, issuer_of
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.problem import Problem
-from timekeeper.api.resources.heartbeats import Heartbeats
+from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.api_server import connect
 from timekeeper.runtime import parent_death
 from timekeeper.runtime.clock import now_ms
@@ -61,7 +61,7 @@ def make_service(settings: Settings, limits: HttpLimits) -> HttpService:
         newest_text(Path(settings.ca)),
         settings.heartbeat_interval_ms,
     )
-    heartbeats = Heartbeats(services.gate, services.beating, services.clock, services.ca)
+    heartbeats = HeartbeatHandler(services.gate, services.beating, services.clock, services.ca)
     return HttpService(
         app_of(services),
         settings.threads,

@@ -8,12 +8,12 @@ from http import HTTPStatus
 from timekeeper import metrics
 from timekeeper.api.auth.gate import BoundPod
 from timekeeper.api.problem import CONTENT_TYPE, Problem
-from timekeeper.api.resources.heartbeats import PATH, Heartbeats
+from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpRequest, Route
 from timekeeper.runtime.log import log_exception
 
 
-def heartbeat_route(heartbeats: Heartbeats) -> Route:
+def heartbeat_route(heartbeats: HeartbeatHandler) -> Route:
     """The route for the loop. A token that must be reviewed by the API server first takes a thread."""
     seconds = metrics.SECONDS.labels(PATH)
 

@@ -588,7 +588,7 @@ def test_a_settler_that_is_gone_is_told_by_readyz(home: Town) -> None:
 
     assert (answer.status_code, answer.get_data(as_text=True)) == (
         503,
-        "settler: it has written nothing of late\n",
+        "settler: it has written nothing recently\n",
     )
     assert home.client.get("/livez").status_code == 200
 

@@ -343,7 +343,7 @@ def test_standings_that_nobody_keeps_up_are_not_served(home: Town) -> None:
     answer = home.get("/v1/standings")
 
     assert answer.status_code == 503
-    assert "decided nothing of late" in answer.get_json()["detail"]
+    assert "made no decision recently" in answer.get_json()["detail"]
 
 
 def test_before_the_first_decision_there_are_no_standings(town: Town) -> None:

@@ -1,5 +1,4 @@
-"""Who calls, and whether they may: Kubernetes' own TokenReview and SubjectAccessReview, remembered for a
-while."""
+"""Authentication and authorization: Kubernetes' TokenReview and SubjectAccessReview, cached for a while."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
@@ -29,7 +28,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """The pod that a token is bound to, by the API server's word."""
+    """The pod that a token is bound to, as the API server states."""
 
     namespace: str
     name: str
@@ -38,7 +37,7 @@ class BoundPod:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Someone whose token the API server took. ``pod`` None: the token is bound to none."""
+    """An authenticated caller. ``pod`` None: the token is bound to no pod."""
 
     username: str
     uid: str
@@ -48,7 +47,7 @@ class Caller:
 
 
 class Gate:
-    """Asks the API server through ``post(path, body)``, which raises UnreachableError; one per process."""
+    """Asks the API server through ``post(path, body)``, which raises UnreachableError. One per process."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class Gate:
         clock: Callable[[], int],
         most_remembered: int = MOST_REMEMBERED,
     ) -> None:
-        """``most_remembered``: answers of each kind, of the last minute and of the one before."""
+        """``most_remembered``: answers of each kind, of the current minute and of the one before."""
         self._post = post
         self._expected = expected
         self._clock = clock
@@ -65,18 +64,17 @@ class Gate:
         self._rights = _Memory(clock, most_remembered)
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who sends this header. Raises a Problem: 401, or 503 where nobody can tell."""
+        """The caller that sends this header. Raises a Problem: 401, or 503 if the API server cannot
+        answer."""
         token = self._token(authorization)
         return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
 
     def pod(self, authorization: str | None) -> BoundPod:
-        """The pod whose token this is. Raises a Problem: 401, 403 where the token is bound to no pod, or
-        503."""
+        """The pod that the token is bound to. Raises a Problem: 401, 403 if it is bound to no pod, or 503."""
         return _pod_of(self.caller(authorization))
 
     def node(self, authorization: str | None) -> str:
-        """The node that this token's pod runs on. Raises a Problem: 401, 403 where the token names none, or
-        503."""
+        """The node of the token's pod. Raises a Problem: 401, 403 if the token names no node, or 503."""
         named = dict(self.caller(authorization).extra).get(f"{_EXTRA}node-name", ())
         if len(named) != 1 or not named[0]:
             raise Problem(
@@ -85,15 +83,15 @@ class Gate:
         return named[0]
 
     def known_pod(self, authorization: str | None) -> BoundPod | None:
-        """As `pod`, without a question to anyone: None where one would have to be asked."""
+        """Like `pod`, but only from the cache; None if the API server would have to be asked."""
         known = self._tokens.known(_digest(self._token(authorization)))
         return _pod_of(_taken(known[0])) if known else None
 
     def allow(
         self, authorization: str | None, verb: str, resource: str, namespace: str = "", name: str = ""
     ) -> Caller:
-        """The caller, who may do this to ``resource`` of group ``bursar.dev``, in one namespace or, where
-        that is empty, in all; there to the one of this name, or to any. Raises a Problem: 401, 403 or 503."""
+        """The caller, if it may do this to ``resource`` of API group ``bursar.dev`` in one namespace (empty:
+        in all), to the object of this name (empty: any). Raises a Problem: 401, 403 or 503."""
         caller = self.caller(authorization)
         key = (caller, verb, resource, namespace, name)
         if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace, name)):
@@ -102,11 +100,11 @@ class Gate:
         return caller
 
     def remembered(self) -> int:
-        """How many tokens' answers are kept."""
+        """The number of cached tokens."""
         return len(self._tokens)
 
     def _token(self, authorization: str | None) -> str:
-        """The token in the header, where it may be good. Raises a Problem."""
+        """The token in the header, if it can be valid. Raises a Problem."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise _unknown("a bearer token is needed")
@@ -114,7 +112,7 @@ class Gate:
         problem = fault(token, self._expected, self._clock())
         if problem:
             metrics.REVIEWS.labels("token", "spared").inc()
-            raise _unknown(f"the token is refused: {problem}")
+            raise _unknown(f"the token is rejected: {problem}")
         return token
 
     def _review(self, token: str) -> Caller | None:
@@ -147,14 +145,16 @@ class Gate:
             answer = self._post(path, {"apiVersion": version, "kind": name, "spec": spec})
         except UnreachableError as error:
             metrics.REVIEWS.labels(kind, "failed").inc()
-            raise unavailable("the API server could not be asked who you are and what you may do") from error
+            raise unavailable(
+                "the API server is unreachable, so your identity and rights are unknown"
+            ) from error
         metrics.REVIEWS.labels(kind, "asked").inc()
         return mapping(answer.get("status"))
 
 
 class _Memory:
-    """Answers by key, each for its time: what is granted longer than what is refused. What nobody asked for
-    in the last minute or two is forgotten."""
+    """Answers by key, each with its lifetime: positive ones live longer than negative ones. Keys unused for a
+    minute or two are dropped."""
 
     def __init__(self, clock: Callable[[], int], most: int) -> None:
         self._clock = clock
@@ -165,7 +165,7 @@ class _Memory:
         self._turned_ms = 0
 
     def get(self, key: Hashable, ask: Callable[[], object]) -> object:
-        """The remembered answer, or a new one. What ``ask`` raises is not remembered."""
+        """The cached answer, or a new one. An exception of ``ask`` is not cached."""
         known = self.known(key)
         if known:
             return known[0]
@@ -178,7 +178,7 @@ class _Memory:
         return answer
 
     def known(self, key: Hashable) -> tuple[object] | None:
-        """The remembered answer; None where there is none, or none that is good still."""
+        """The cached answer; None if there is none that is still valid."""
         now_ms = self._clock()
         with self._lock:
             until_ms, answer = self._young.get(key) or self._old.get(key) or (0, None)
@@ -193,9 +193,9 @@ def _digest(token: str) -> bytes:
 
 
 def _taken(caller: object) -> Caller:
-    """Whom the API server took. Raises a Problem where it took nobody."""
+    """The authenticated user. Raises a Problem if the API server rejected the token."""
     if not isinstance(caller, Caller):
-        raise _unknown("the token is refused by the API server")
+        raise _unknown("the API server rejected the token")
     return caller
 
 
@@ -224,7 +224,7 @@ def _caller(user: Json) -> Caller:
 
 
 def _bound_pod(username: str, extra: Mapping[str, tuple[str, ...]]) -> BoundPod | None:
-    """A pod's token is its service account's, which lives in the pod's namespace."""
+    """A pod's token belongs to its service account, in the pod's namespace."""
     uids, pods = extra.get(f"{_EXTRA}pod-uid", ()), extra.get(f"{_EXTRA}pod-name", ())
     if not username.startswith(_ACCOUNT) or len(uids) != 1 or len(pods) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What a token says of itself, unverified: enough to spend no question on those that cannot be good."""
+"""The unverified claims of a token: enough to reject a hopeless token without a TokenReview."""
 
 import base64
 import binascii
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import orjson
 
 _FORM = re.compile(r"[A-Za-z0-9_-]{2,4096}\.[A-Za-z0-9_-]{2,16384}\.[A-Za-z0-9_-]{2,4096}", re.ASCII)
-_LEEWAY_S = 60  # between our clock and that of who signed
+_LEEWAY_S = 60  # allowed difference between our clock and the issuer's
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What tokens for us carry; ``issuer`` empty where any will do."""
+    """The claims that our tokens carry; an empty ``issuer`` matches any."""
 
     audience: str
     issuer: str = ""
 
 
 def fault(token: str, expected: Expected, now_ms: int) -> str:
-    """Why the token cannot be good, in a few words; empty where it may be."""
+    """Why the token cannot be valid, in a few words; empty if it can be."""
     claims = _claims(token)
     if claims is None:
         return "it is not a service account token"
@@ -36,7 +36,7 @@ def fault(token: str, expected: Expected, now_ms: int) -> str:
 
 
 def issuer_of(token: str) -> str:
-    """The issuer that a token names; empty where it names none."""
+    """The token's issuer; empty if it names none."""
     claims = _claims(token) or {}
     issuer = claims.get("iss")
     return issuer if isinstance(issuer, str) else ""

@@ -1,4 +1,4 @@
-"""Callers' bodies, read at the door: past it they are values, and nothing is checked again."""
+"""Bodies and headers of grant requests. After this module they are values that need no further checks."""
 
 import json
 import re
@@ -22,16 +22,16 @@ _GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
 
 
 def read_increase(body: bytes) -> tuple[int, str]:
-    """The body of ``POST /budget/<namespace>/increase`` as an amount and its reason. Raises a Problem."""
+    """The body of ``POST /budget/<namespace>/increase``: an amount and its reason. Raises a Problem."""
     raw = _exact_object(body)
     reason = _reason(raw.get("reason", "asked for over REST"))
     return _minutes(raw.get("minutes")), reason
 
 
 @dataclass(frozen=True, slots=True)
-class AskedGrant:
-    """What ``POST /v1/grants`` asks for. ``giver``: the namespace that it is taken from, empty where it comes
-    on top of everything."""
+class GrantRequest:
+    """A parsed ``POST /v1/grants``. ``giver``: the namespace that the amount is moved from; empty for an
+    additional grant."""
 
     subject: str
     giver: str
@@ -40,12 +40,12 @@ class AskedGrant:
     kind: str
 
 
-def read_grant(body: bytes) -> AskedGrant:
+def read_grant(body: bytes) -> GrantRequest:
     """The body of ``POST /v1/grants``. Raises a Problem that names the field."""
     raw = _exact_object(body)
     unknown = sorted(raw.keys() - set(_GRANT_FIELDS))
     if unknown:
-        raise bad(unknown[0][:60], f"no such field; there are {', '.join(_GRANT_FIELDS)}")
+        raise bad(unknown[0][:60], f"no such field; allowed: {', '.join(_GRANT_FIELDS)}")
     subject, giver = raw.get("subject"), raw.get("from", "")
     if not isinstance(subject, str) or not re.fullmatch(SUBJECT, subject, re.ASCII):
         raise bad("subject", "it must be the name of a namespace, or _group.NAME")
@@ -55,12 +55,12 @@ def read_grant(body: bytes) -> AskedGrant:
     if kind not in ((TRANSFER,) if giver else (MANUAL, CORRECTION)):
         raise bad("kind", "it must be manual or correction; or with from, transfer")
     if giver and (is_group(subject) or giver == subject):
-        raise bad("subject", "with from it must be another namespace")
-    return AskedGrant(subject, giver, _granted(raw, kind), _reason(raw.get("reason")), kind)
+        raise bad("subject", "it must differ from the namespace in from")
+    return GrantRequest(subject, giver, _granted(raw, kind), _reason(raw.get("reason")), kind)
 
 
 def _granted(raw: Mapping[str, Any], kind: str) -> int:
-    """The amount, as whole milli-GPU x milliseconds or as decimal GPU-hours."""
+    """The amount: an integer of milli-GPU x milliseconds, or decimal GPU-hours."""
     if ("amount" in raw) == ("gpuHours" in raw):
         raise bad("gpuHours", "either gpuHours or amount is needed")
     where = "amount" if "amount" in raw else "gpuHours"
@@ -68,14 +68,14 @@ def _granted(raw: Mapping[str, Any], kind: str) -> int:
     if not isinstance(exact, int) or isinstance(exact, bool):
         raise bad(where, "it must be a whole number of milli-GPU x milliseconds")
     if kind != CORRECTION and exact <= 0:
-        raise bad(where, "it must be above 0; only a correction may take something away")
+        raise bad(where, "it must be above 0; only a correction may be negative")
     if exact == 0 or abs(exact) > _MOST_HOURS * GPU_HOUR:
         raise bad(where, f"it must not be 0, and at most {_MOST_HOURS} GPU-hours")
     return exact
 
 
 def _hours(value: object) -> int:
-    """Decimal GPU-hours, as text or as a number, with at most 8 decimals: every one is a whole amount."""
+    """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount."""
     if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,8})?", value, re.ASCII):
         raise bad("gpuHours", _HOURS_ALLOWED)
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
@@ -94,7 +94,7 @@ def _reason(value: object) -> str:
 
 
 def _exact_object(body: bytes) -> dict[str, Any]:
-    """The body's fields, numbers as the caller wrote them: 0.1 is a tenth and not the nearest float."""
+    """The body's fields. Numbers keep their decimal text: 0.1 is a tenth, not the nearest float."""
     try:
         raw = json.loads(body, parse_float=_exact, parse_constant=_no_constant, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
@@ -105,8 +105,8 @@ def _exact_object(body: bytes) -> dict[str, Any]:
 
 
 def _exact(text: str) -> Decimal:
-    """A number that is no whole one. Its exponent may be such as no Decimal has: then it is infinite, which
-    no field takes and each refuses by its own name."""
+    """A number that is not an integer. If no Decimal can hold its exponent it becomes infinite, which every
+    field rejects by its own name."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -116,14 +116,14 @@ def _exact(text: str) -> Decimal:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise bad("", "a field stands twice in the body")
+        raise bad("", "a field appears twice in the body")
     return fields
 
 
 def read_namespace(text: str) -> str:
-    """A namespace's name out of a path or a parameter. Raises a Problem."""
+    """A namespace's name from a path or parameter. Raises a Problem."""
     if not re.fullmatch(NAME, text, re.ASCII):
-        raise bad("namespace", "no namespace can have this name")
+        raise bad("namespace", "not a valid namespace name")
     return text
 
 

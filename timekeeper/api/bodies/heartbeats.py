@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/heartbeats``, read at the door: past it nothing is checked again."""
+"""The body of ``POST /v1/heartbeats``. After this module it is a value that needs no further checks."""
 
 import re
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ MOST_FIGURE = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """A post of heartbeats: which run of the sidecar, its how manieth post, how old each beat is, and the
-    figures of the cards of each beat, or none at all."""
+    """A post of heartbeats: the sidecar's run, the post's ``sequence`` within it, each heartbeat's age, and
+    each one's figures of its cards (or none)."""
 
     boot: str
     sequence: int
@@ -29,9 +29,9 @@ class Beats:
 
 
 def read_heartbeats(body: bytes) -> Beats:
-    """The body as a value. Raises a Problem that names the field.
+    """Parse the body. Raises a Problem that names the field.
 
-    Figures are checked for their form alone; they are the tenant's own word and nothing is charged by them.
+    Only the form of figures is checked: they are the tenant's own data, and nothing is charged by them.
     """
     raw = read_object(body, ("version", "boot", "sequence", "beats"))
     boot, sequence = read_run(raw)
@@ -61,7 +61,7 @@ def read_run(raw: dict[str, Any]) -> tuple[str, int]:
 
 
 def read_object(body: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
-    """A body that is a JSON object, these fields of it given once. Raises a Problem."""
+    """A JSON object in which each field appears once. Raises a Problem."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -88,14 +88,13 @@ def _beat(beat: object, index: int) -> tuple[int, tuple[CardSample, ...]]:
 def _figure(device: object, where: str) -> CardSample:
     field = _wrong_field(device)
     if field is not None or not isinstance(device, dict):
-        raise bad(f"{where}{field or ''}", "it has another form than a card's figures have")
+        raise bad(f"{where}{field or ''}", "it does not have the form of a card's figures")
     utilisation, memory_mib = device.get("utilisation"), device.get("memory_mib")
     return CardSample(device["uuid"], utilisation, memory_mib, device["scope"] == "exclusive")
 
 
 def _wrong_field(device: object) -> str | None:
-    """The field of a card's figures that is not as it must be, empty for the whole of it; None where all
-    are."""
+    """The invalid field of a card's figures; empty if the whole is invalid; None if all are valid."""
     if not isinstance(device, dict):
         return ""
     uuid, scope = device.get("uuid"), device.get("scope")
@@ -108,5 +107,5 @@ def _wrong_field(device: object) -> str | None:
 
 
 def is_natural(value: object, most: int) -> TypeGuard[int]:
-    """Whether it is a whole number from 0 to ``most``."""
+    """True for an integer from 0 to ``most``."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

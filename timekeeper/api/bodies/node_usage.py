@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/nodeusage``, read at the door: past it nothing is checked again."""
+"""The body of ``POST /v1/nodeusage``. After this module it is a value that needs no further checks."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _UUID = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """A post of a node's agent: which run of it, its how manieth post, and its looks."""
+    """A post of a node agent: its run, the post's ``sequence`` within it, and its looks at the cards."""
 
     boot: str
     sequence: int
@@ -30,7 +30,7 @@ class Looks:
 
 
 def read_node_usage(body: bytes) -> Looks:
-    """The body as a value. Raises a Problem that names the field."""
+    """Parse the body. Raises a Problem that names the field."""
     raw = read_object(body, ("version", "boot", "sequence", "uses"))
     boot, sequence = read_run(raw)
     return Looks(boot, sequence, tuple(_each(raw.get("uses"), "uses", MOST_LOOKS, _look, least=1)))
@@ -42,7 +42,7 @@ def _look(raw: dict[str, Any], where: str) -> UsageSample:
         raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
     pods = _each(raw.get("pods"), f"{where}.pods", MOST_PODS, _pod)
     if len(dict(pods)) < len(pods):
-        raise bad(f"{where}.pods", "each pod must stand there once")
+        raise bad(f"{where}.pods", "each pod must appear once")
     return UsageSample(age, tuple(pods), _cards(raw.get("cards"), f"{where}.cards"))
 
 
@@ -56,7 +56,7 @@ def _pod(raw: dict[str, Any], where: str) -> tuple[str, tuple[CardSample, ...]]:
 def _cards(raw: object, where: str) -> tuple[CardSample, ...]:
     cards = _each(raw, where, MOST_CARDS, _figure)
     if len({each.uuid for each in cards}) < len(cards):
-        raise bad(where, "each card must stand there once")
+        raise bad(where, "each card must appear once")
     return tuple(cards)
 
 

@@ -1,8 +1,8 @@
-"""A report's lines as rows of FOCUS 1.2, the FinOps Foundation's Open Cost and Usage Specification
-(https://focus.finops.org/focus-specification/v1-2/); what it has no column for is in columns with ``x_``.
+"""Report lines as rows of FOCUS 1.2, the FinOps Foundation's Open Cost and Usage Specification
+(https://focus.finops.org/focus-specification/v1-2/). Data without a FOCUS column is in ``x_`` columns.
 
-Every row is net: a correction changes the row of the time that it corrects, so ChargeClass is always null.
-Costs are what was charged x the price in force then, to 12 decimals; x_Amount is the exact charge.
+Every row is net: a correction changes the row of the time that it corrects, so ChargeClass is always null. A
+cost is the charge x the price then in force, to 12 decimals; x_Amount is the exact charge.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,10 +13,10 @@ from timekeeper.api.formats.report_formats import Cells, Raw
 from timekeeper.core.ledger.metering import period_at
 
 COLUMNS = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
-PLACE = 5  # so many of them tell a row from all others of its time: the rest follows from the UID
+PLACE = 5  # enough to identify a row within its time: the rest follows from the UID
 
 _PROVIDER = "Bursar"
-_UNIT = "GPU-Hours"  # of a card of weight 1
+_UNIT = "GPU-Hours"  # for a card of weight 1
 
 NAMES = (
     "BilledCost",
@@ -76,7 +76,7 @@ NAMES = (
 
 
 def row(asked: ReportQuery, line: ReportLine) -> Cells:
-    """One line of a report with `COLUMNS`, by column; None is null."""
+    """One report line with `COLUMNS`, by column; None is null."""
     who = dict(zip(asked.columns, line.key, strict=True))
     billed = period_at("month", asked.zone, line.span.start_ms)
     values = {
@@ -119,7 +119,7 @@ _ALWAYS = {
 
 
 def _money(line: ReportLine, price: str, currency: str, models: str) -> Cells:
-    """Without a price everything costs nothing, and the columns of unit prices are null."""
+    """Without a price every cost is 0, and unit prices are null."""
     sku = f"gpu/{models or 'unknown'}"
     hours, costs = Raw(gpu_hours(line.sums.amount)), Raw(cost(line.sums.amount, price or "0"))
     spent = {
@@ -159,7 +159,7 @@ def _amounts(line: ReportLine) -> Cells:
     }
 
 
-@lru_cache(1_024)  # the rows of a report have few times among them
+@lru_cache(1_024)  # a report's rows share few distinct times
 def _iso(at_ms: int) -> str:
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""A report's lines as they are sent, piece by piece: as JSON or CSV."""
+"""Report lines as JSON or CSV, sent in pieces."""
 
 import csv
 import io
@@ -16,17 +16,17 @@ Cells = Mapping[str, Any]
 _AMOUNTS = ("posted", "pending", "amount", "gpuHours")
 _USE = ("requested", "measured", "used", "usedBy")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-_AT_ONCE = 500  # rows in one piece
+_AT_ONCE = 500  # rows per piece
 
 
 def columns(asked: ReportQuery) -> tuple[str, ...]:
-    """The columns of a report in CSV."""
+    """A CSV report's columns."""
     step = ("from", "to") if asked.step else ()
     return (*step, *asked.columns, *_AMOUNTS, *(_USE if asked.with_use else ()))
 
 
 def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
-    """One line by column; amounts in milli-GPU x milliseconds, and again as decimal GPU-hours."""
+    """One line by column; amounts in milli-GPU x milliseconds and as decimal GPU-hours."""
     sums = line.sums
     row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if asked.step else {}
     row |= zip(asked.columns, line.key, strict=True)
@@ -43,14 +43,14 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 
 
 def nested(row: Cells) -> dict[str, Any]:
-    """The line for JSON, where labels stand by themselves."""
+    """The line for JSON, with labels in an object of their own."""
     labels = {name.removeprefix(LABEL): value for name, value in row.items() if name.startswith(LABEL)}
     rest = {name: value for name, value in row.items() if not name.startswith(LABEL)}
     return {**rest, "labels": labels} if labels else rest
 
 
-class Added:
-    """The sum of the lines that went by."""
+class RunningTotal:
+    """The running sum of the lines."""
 
     def __init__(self, lines: Iterable[ReportLine]) -> None:
         self.amount = 0
@@ -63,7 +63,7 @@ class Added:
 
 
 def as_json(head: Cells, rows: Iterable[Cells], tail: Callable[[], Cells]) -> Iterator[bytes]:
-    """An object with the fields of ``head``, the list ``rows``, and what is known when these have gone by."""
+    """An object with the fields of ``head``, the list ``rows``, and the fields known after the last row."""
     yield orjson.dumps(head)[:-1] + b',"rows":['
     between = b""
     for piece in _pieces(rows):
@@ -73,7 +73,7 @@ def as_json(head: Cells, rows: Iterable[Cells], tail: Callable[[], Cells]) -> It
 
 
 def as_csv(names: Sequence[str], rows: Iterable[Cells]) -> Iterator[bytes]:
-    """A sheet with a line of names."""
+    """CSV with a header line."""
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow([safe(name) for name in names])
@@ -86,14 +86,14 @@ def as_csv(names: Sequence[str], rows: Iterable[Cells]) -> Iterator[bytes]:
 
 
 def safe(text: str) -> str:
-    """A text that a spreadsheet shows and does not calculate: what begins like a formula gets an
-    apostrophe."""
+    """Text that a spreadsheet displays and does not evaluate: an apostrophe precedes anything that looks like
+    a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A value that is JSON text already: a decimal number, which is no float on the way, or an object."""
+    """A value that is JSON text already: a decimal number (never a float), or an object."""
 
     text: str
 

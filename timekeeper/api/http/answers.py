@@ -1,5 +1,5 @@
-"""What the API answers, as types: the OpenAPI document is made from them. Amounts are milli-GPU x
-milliseconds, times milliseconds since 1970."""
+"""The API's answers as types; the OpenAPI document is made from them. Amounts are milli-GPU x milliseconds,
+times milliseconds since 1970."""
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ Version = Literal[1]
 
 
 class ProblemDetails(TypedDict):
-    """RFC 9457. `field`: the parameter, header or field of the body that is at fault."""
+    """RFC 9457. `field`: the invalid parameter, header or body field."""
 
     type: str
     title: str
@@ -40,12 +40,12 @@ class Amounts(TypedDict):
     remaining: Hours | None
 
 
-# `from` is no name for a field of a class
+# `from` cannot be a field name in a class statement
 _From = TypedDict("_From", {"from": int})
 
 
 class BalanceAnswer(_From):
-    """What an account holds now. `to`: null where it never ends; `granted`, `remaining`: null where
+    """An account's present balance. `to`: null if it never ends; `granted`, `remaining`: null if
     unlimited."""
 
     namespace: Subject
@@ -61,7 +61,7 @@ class BalanceAnswer(_From):
 
 
 class Period(_From):
-    """The account's span. `kind`: null where unlimited; `to`: null where it never ends."""
+    """The account's period. `kind`: null if unlimited; `to`: null if it never ends."""
 
     kind: str | None
     timeZone: str
@@ -69,11 +69,11 @@ class Period(_From):
 
 
 class AccountAnswer(TypedDict):
-    """What is in force for a namespace or a group, and its account. `entry`: the key of the ConfigMap that it
-    stands under, null where none; `ratio`, `warnAt`: thousandths of what was granted; `carryOver`:
-    thousandths of what is left that move on; `carried`: how much of what was granted was carried over;
-    `exhaustedAt`: when it is out of budget at the present rate, null where not in this period, or where it is
-    already; `lastError`: what is wrong with the entry, whose last good text then stays in force."""
+    """The budget in force for a namespace or group, and its account. `entry`: the ConfigMap key that applies,
+    or null; `ratio`, `warnAt`: thousandths of the grant; `carryOver`: thousandths of the remainder that carry
+    over; `carried`: the carried-over part of the grant; `exhaustedAt`: when the budget runs out at the
+    present rate, null if not in this period or already exhausted; `lastError`: the entry's error; its last
+    valid text stays in force."""
 
     standing: StandingWord
     entry: str | None
@@ -95,22 +95,22 @@ class AccountAnswer(TypedDict):
 
 
 class GroupAccount(AccountAnswer):
-    """The account of a namespace's group: what its members spent while they were in it."""
+    """The group's account: what its members spent while they belonged to it."""
 
     name: str
 
 
 class GroupStanding(TypedDict):
-    """The group, for who may not see its account."""
+    """The group, for callers that may not see its account."""
 
     name: str
     standing: StandingWord
 
 
 class BudgetAnswer(AccountAnswer):
-    """An account with that of its group. `standing`, `validUntil` and `exhaustedAt` take both into account,
-    the other figures are its own; `group`: null where in none, with name and standing alone for who may not
-    `get budgets` of it."""
+    """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
+    figures are the namespace's own. `group`: null without a group; only name and standing for callers that
+    may not `get budgets` of it."""
 
     namespace: Subject
     group: GroupAccount | GroupStanding | None
@@ -124,7 +124,7 @@ class OneBudget(BudgetAnswer):
 
 
 class BudgetsAnswer(TypedDict):
-    """The budgets, by name; those of groups on the first page."""
+    """Budgets by name; groups' budgets are on the first page."""
 
     version: Version
     budgets: list[BudgetAnswer]
@@ -147,7 +147,7 @@ class BalancesAnswer(TypedDict):
 
 
 class GrantAnswer(_From):
-    """An amount given for the account of this span; never changed. `to`: null where it never ends."""
+    """An amount granted to the account of this period; never changed. `to`: null if it never ends."""
 
     id: int
     subject: Subject
@@ -161,7 +161,7 @@ class GrantAnswer(_From):
 
 
 class GrantsAnswer(TypedDict):
-    """Grants in the order in which they were given."""
+    """Grants in order of creation."""
 
     version: Version
     grants: list[GrantAnswer]
@@ -169,16 +169,16 @@ class GrantsAnswer(TypedDict):
 
 
 class WrittenGrantsAnswer(TypedDict):
-    """What was granted under the idempotency key: one grant, or the two of a move."""
+    """The grants under the idempotency key: one, or the two of a transfer."""
 
     version: Version
     grants: list[GrantAnswer]
 
 
 class SessionAnswer(TypedDict):
-    """One pod's hold of its cards. `requestedMilli`, `requestedMib`: what it holds of them, unweighted;
-    `rateMilli`: what it is charged by; `cards`: their UUIDs, none where no placement could be trusted.
-    `ended`: null while it runs, where it vanished, and where no timestamp tells when it ended: then it is
+    """One pod's hold of its cards. `requestedMilli`, `requestedMib`: its unweighted share of them;
+    `rateMilli`: the rate it is charged at; `cards`: their UUIDs, empty if its placement is not trusted.
+    `ended`: null while it runs, if the pod vanished, and if no timestamp says when it ended: then it is
     charged until its last evidence."""
 
     uid: str
@@ -206,7 +206,7 @@ class SessionAnswer(TypedDict):
 
 
 class SessionsAnswer(TypedDict):
-    """Sessions by the UIDs of their pods."""
+    """Sessions by pod UID."""
 
     version: Version
     sessions: list[SessionAnswer]
@@ -224,8 +224,8 @@ _Span = TypedDict("_Span", {"from": NotRequired[int]})
 
 
 class UsageRow(_Span):
-    """What was charged. The columns are those that the report is grouped by; `from` and `to` stand there
-    where it is cut by the calendar; `requested` to `usedBy` where use was asked for."""
+    """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar;
+    `requested` to `usedBy` if use was requested."""
 
     to: NotRequired[int]
     namespace: NotRequired[str]
@@ -247,7 +247,7 @@ class UsageRow(_Span):
 
 
 class Usage(_From):
-    """A report. `total` is the sum of the rows of this answer."""
+    """A report. `total` is the sum of this answer's rows."""
 
     version: Version
     to: int
@@ -257,7 +257,7 @@ class Usage(_From):
 
 
 class FocusUsage(_From):
-    """A report in rows of FOCUS 1.2."""
+    """A report in FOCUS 1.2 rows."""
 
     version: Version
     to: int
@@ -266,13 +266,13 @@ class FocusUsage(_From):
 
 
 def answer(body: object, next_page: str | None = None) -> Response:
-    """A body with a strong ETag: who sends that as ``If-None-Match`` is spared it."""
+    """A body with a strong ETag; a request with that ETag in ``If-None-Match`` gets 304."""
     response = Response(orjson.dumps(body), content_type=CONTENT_TYPE)
     return tagged(response, next_page)
 
 
 def tagged(response: Response, next_page: str | None = None) -> Response:
-    """The answer with its ETag, and the link to the page after it."""
+    """The answer with its ETag and the link to the next page."""
     if next_page is not None:
         arguments = {**request.args.to_dict(), "after": next_page}
         response.headers["Link"] = f'<{request.path}?{urlencode(arguments)}>; rel="next"'

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the routes' own declarations and the types of their answers."""
+"""The OpenAPI 3.1 document, made from the routes' declarations and their answers' types."""
 
 import types
 from collections.abc import Iterable, Mapping
@@ -34,13 +34,13 @@ _PLAIN: dict[Any, Json] = {
 _ALWAYS = (500, 503)
 _WITH_TOKEN = (401, 403)
 _WHY = {
-    400: "a parameter, a header or the body cannot be taken; `field` names it",
-    401: "no token, or one that is refused",
+    400: "a parameter, a header or the body is invalid; `field` names it",
+    401: "no token, or a rejected one",
     403: "the caller may not do this",
     404: "there is no such thing",
-    409: "the ledger does not allow it as it is now",
+    409: "the ledger's present state forbids it",
     413: "the body is too large",
-    422: "the idempotency key stands for another grant",
+    422: "the idempotency key was used for another grant",
     500: "a fault of ours",
     503: "the database or the API server is away; try again",
 }
@@ -75,8 +75,8 @@ def document(routes: Iterable[Route]) -> Json:
 
 
 def schema_of(kind: Any, schemas: Json) -> Json:
-    """The JSON Schema of a type; TypedDicts are collected in ``schemas``, with what more is true of them, and
-    referred to."""
+    """The JSON Schema of a type. TypedDicts are collected in ``schemas``, with their additional properties,
+    and referenced."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if is_typeddict(kind):
@@ -146,7 +146,7 @@ def _responses(route: Route, schemas: Json) -> Json:
     content = {kind: {"schema": schema_of(answer, schemas)} for kind, answer in route.answers.items()}
     good: Mapping[str, Json] = {"200": {"description": "the answer", "content": content}}
     if route.has_tag:
-        good = {**good, "304": {"description": "what `If-None-Match` names is the answer still"}}
+        good = {**good, "304": {"description": "the answer still has the ETag in `If-None-Match`"}}
     statuses = {400, *route.refuses, *(_WITH_TOKEN if route.needs_token else ()), *_ALWAYS}
     return {**good, **{str(status): _problem(status, schemas) for status in sorted(statuses)}}
 

@@ -1,4 +1,4 @@
-"""The parameters that routes take, each declared once with how it is read."""
+"""The routes' parameters, each declared once with its parser."""
 
 import base64
 import binascii
@@ -33,7 +33,7 @@ Json = Mapping[str, Any]
 
 
 def text_like(pattern: str, problem: str) -> Callable[[str, str], str]:
-    """A reader of texts that match as a whole."""
+    """A parser of texts that match a pattern as a whole."""
     compiled = re.compile(pattern, re.ASCII)
 
     def read(name: str, text: str) -> str:
@@ -50,13 +50,13 @@ def like(pattern: str, **more: Any) -> Json:
 
 
 def choice(name: str, about: str, words: tuple[str, ...]) -> Parameter:
-    """A parameter that is one of a few words; the first holds where it is left out."""
+    """A parameter with a fixed set of words; the first is the default."""
     read = text_like("|".join(words), f"it must be one of {', '.join(words)}")
     return Parameter(name, about, {"type": "string", "enum": list(words), "default": words[0]}, read)
 
 
 def read_time(name: str, text: str) -> int:
-    """A moment in milliseconds since 1970, from RFC 3339 or from such milliseconds. Raises a Problem."""
+    """Milliseconds since 1970, from RFC 3339 or from such milliseconds. Raises a Problem."""
     if not re.fullmatch(_TIME, text, re.ASCII):
         raise bad(
             name, "it must be a time such as 2026-11-01T00:00:00Z, with its zone, or milliseconds since 1970"
@@ -99,7 +99,7 @@ def _read_zone(name: str, text: str) -> str:
 
 
 def cursor(*values: str | int) -> str:
-    """Where a page ended, as the text of ``after``."""
+    """The end of a page, as the text of ``after``."""
     return base64.urlsafe_b64encode(orjson.dumps(values)).rstrip(b"=").decode()
 
 
@@ -122,18 +122,18 @@ def _is_place(value: object) -> bool:
 
 
 def shaped(after: tuple[str | int, ...] | None, *kinds: type) -> tuple[Any, ...] | None:
-    """The place after which a page begins, where it is one of this list. Raises a Problem."""
+    """The place where a page begins, if it has this list's form. Raises a Problem."""
     if after is not None and tuple(type(each) for each in after) != kinds:
         raise no_cursor("after")
     return after
 
 
 def no_cursor(name: str) -> Problem:
-    """The refusal of a place that no page of this list gave."""
-    return bad(name, "it must be the `next` of an answer to the same question")
+    """The Problem for a place that no page of this list returned."""
+    return bad(name, "it must be the `next` of an answer to the same request")
 
 
-NAMESPACE_RULE = text_like(NAME, "no namespace can have this name")
+NAMESPACE_RULE = text_like(NAME, "not a valid namespace name")
 SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group.NAME")
 
 NAMESPACE_IN_PATH = Parameter(
@@ -145,11 +145,11 @@ SUBJECT_GIVEN = Parameter(
 )
 FROM = Parameter("from", "from this moment on, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
 TO = Parameter("to", "before this moment, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
-NODE = Parameter("node", "on this node alone", like(_NODE), text_like(_NODE, "no node can have this name"))
+NODE = Parameter("node", "on this node alone", like(_NODE), text_like(_NODE, "not a valid node name"))
 STATE = choice("state", "`open`: not settled yet; `settled`: all of it is posted", ("all", "open", "settled"))
 GROUP = Parameter(
     "group",
-    f"what to add up by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",
+    f"what to group by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",
     like(rf"{_GROUP}(,{_GROUP}){{0,{_MOST_GROUPS - 1}}}"),
     _read_groups,
 )

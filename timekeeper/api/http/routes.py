@@ -1,5 +1,5 @@
-"""Routes as values: what each takes, needs and answers is declared once; the same declaration reads a request
-and makes the OpenAPI document."""
+"""Routes as values: parameters, rights and answers are declared once; the declaration parses requests and
+makes the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CSV = "text/csv"
 
 
 class Form:
-    """What more is true of a type, as JSON Schema: ``Annotated[str, Form(pattern="^a$")]``."""
+    """Additional JSON Schema of a type: ``Annotated[str, Form(pattern="^a$")]``."""
 
     def __init__(self, **schema: Any) -> None:
         self.schema = schema
@@ -28,8 +28,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a caller must be allowed in API group ``bursar.dev``: in one namespace where the request names
-    one, else in all; for a group of namespaces, on the resource of its key."""
+    """The required right in API group ``bursar.dev``: in the request's namespace if it names one, else in
+    all; for a group of namespaces, on the resource named by its key."""
 
     verb: str
     resource: str
@@ -37,9 +37,9 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a route: ``read(name, text)`` gives its value or raises a Problem that names it.
+    """One parameter of a route: ``read(name, text)`` returns its value or raises a Problem that names it.
 
-    ``schema``: what texts it takes, as JSON Schema; ``place``: query, path or header.
+    ``schema``: the accepted texts as JSON Schema; ``place``: query, path or header.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. ``right`` None: it needs none, or its handler asks for itself. ``answers``: content type ->
-    the type of a good answer; ``refuses``: the statuses of its problem details beside those that all have;
-    ``needs``: in words, what its handler asks for."""
+    """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
+    type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.
+    ``needs``: the rights that its handler checks, in words."""
 
     method: str
     path: str
@@ -69,18 +69,18 @@ class Route:
 
     @property
     def has_tag(self) -> bool:
-        """Whether its answers have an ETag."""
+        """True if its answers have an ETag."""
         return self.method == "GET" and self.path.startswith("/v1/")
 
     @property
     def rule(self) -> str:
-        """The path as Flask writes it."""
+        """The path in Flask's notation."""
         return self.path.replace("{", "<").replace("}", ">")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that was let in: its parameters' values by name (those that were given)."""
+    """An authorized request: its given parameters' values by name."""
 
     given: Mapping[str, Any]
 
@@ -93,7 +93,7 @@ Handler = Callable[[Call], Response]
 
 
 def serve(app: Flask, services: Services, route: Route, handler: Handler) -> None:
-    """Add the route: the caller is told first who he is not, then what is wrong, then what he may not."""
+    """Add the route. It checks authentication (401), then parameters (400), then authorization (403)."""
 
     def view(**in_path: str) -> Response:
         authorization = request.headers.get("Authorization")
@@ -108,8 +108,8 @@ def serve(app: Flask, services: Services, route: Route, handler: Handler) -> Non
 
 
 def admit(services: Services, right: Right, subject: str) -> Caller:
-    """The caller, who may do this to a namespace, a group (by its key), or where ``subject`` is empty to all.
-    Raises a Problem."""
+    """The caller, if it may do this to a namespace, a group (by its key), or with an empty ``subject`` to
+    all. Raises a Problem."""
     authorization = request.headers.get("Authorization")
     if is_group(subject):
         return services.gate.allow(authorization, right.verb, right.resource, "", subject)
@@ -117,8 +117,8 @@ def admit(services: Services, right: Right, subject: str) -> Caller:
 
 
 def may(services: Services, right: Right, subject: str) -> bool:
-    """Whether the caller may do this to a namespace, or a group by its key. Raises a Problem where nobody can
-    tell."""
+    """True if the caller may do this to a namespace, or a group by its key. Raises a Problem if the API
+    server cannot answer."""
     try:
         admit(services, right, subject)
     except Problem as problem:
@@ -129,8 +129,7 @@ def may(services: Services, right: Right, subject: str) -> bool:
 
 
 def read(route: Route, in_path: Mapping[str, str]) -> Mapping[str, Any]:
-    """The values of the request's parameters: each known, given once, and such as is taken. Raises a
-    Problem."""
+    """The values of the request's parameters: each known, given once, and valid. Raises a Problem."""
     texts = {**_query(route), **_headers(route), **in_path}
     known = {each.name: each for each in route.parameters}
     for each in route.parameters:
@@ -145,7 +144,7 @@ def _query(route: Route) -> Mapping[str, str]:
     given = request.args.to_dict(flat=False)
     for name, values in given.items():
         if name not in known:
-            there = f"there are {', '.join(known)}" if known else "this route takes none"
+            there = f"allowed: {', '.join(known)}" if known else "this route takes none"
             raise bad(name, f"no such parameter; {there}")
         if len(values) != 1:
             raise bad(name, f"it is given {len(values)} times; once is allowed")

@@ -1,4 +1,4 @@
-"""The statements as serving workers make them: the same as the settler's, from what the database has now."""
+"""Statements as serving workers make them: equal to the settler's, from the database's present content."""
 
 from collections.abc import Collection
 
@@ -14,8 +14,8 @@ from timekeeper.store.queries.sums import DatabaseSums, held
 def stated_now(
     connection: Connection, history: History, subjects: Collection[str], now_ms: int
 ) -> dict[str, tuple[Statement, GrantSums]]:
-    """The accounts of these namespaces and groups, each with its grants: those included that are due and that
-    the settler has not written yet."""
+    """The accounts of these namespaces and groups, each with its grants, including grants that are due and
+    not yet written by the settler."""
     is_alone = len(subjects) == 1 and not any(
         is_group(each) or history.group(each, now_ms) for each in subjects
     )

@@ -1,5 +1,4 @@
-"""Heartbeats are written in groups: one transaction, one write to the disk, for all that wait at that
-moment."""
+"""Writes heartbeats in groups: one transaction and one disk flush for all that wait at that moment."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,7 +7,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 from timekeeper.accounts.intervals import interval_ms
-from timekeeper.api.ledger.ledger_reader import Served
+from timekeeper.api.ledger.ledger_reader import ServedStandings
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
 from timekeeper.store.writes import heartbeats
 from timekeeper.store.writes.heartbeats import HeartbeatPost, PostResult
@@ -19,7 +18,7 @@ _COUNTED_EACH_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenPost:
     """A post that is safe on the disk, or was before: what became of it, the standing of its namespace, and
     when the sidecar shall beat next."""
 
@@ -28,18 +27,18 @@ class Written:
     interval_ms: int
 
 
-# Told in the writing thread; it must neither wait nor raise.
-Tell = Callable[[Written | Exception], None]
+# Called in the writing thread; it must neither wait nor raise.
+Tell = Callable[[WrittenPost | Exception], None]
 
 
-class Beating:
+class HeartbeatWriter:
     """One per process, made after the fork; its thread begins with the first heartbeat.
 
     ``least_interval_ms``: how often sidecars beat while they are few.
     """
 
     def __init__(
-        self, store: Store, standings: Callable[[Connection], Served], least_interval_ms: int
+        self, store: Store, standings: Callable[[Connection], ServedStandings], least_interval_ms: int
     ) -> None:
         self._store = store
         self._standings = standings
@@ -48,12 +47,12 @@ class Beating:
         self._lock = Lock()
         self._thread: Thread | None = None
 
-    def record(self, post: HeartbeatPost) -> Written:
+    def record(self, post: HeartbeatPost) -> WrittenPost:
         """Write a post, or find that it was written, and tell the standing of its namespace.
 
         Returns once it is safe on the disk. Raises UnavailableError.
         """
-        written: Future[Written] = Future()
+        written: Future[WrittenPost] = Future()
         self.submit(post, lambda outcome: _settle(written, outcome))
         try:
             return written.result(_WRITTEN_WITHIN_S)
@@ -76,7 +75,7 @@ class Beating:
             for (_, tell), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
                 tell(outcome)
 
-    def _outcomes(self, posts: list[HeartbeatPost]) -> list[Written | Exception]:
+    def _outcomes(self, posts: list[HeartbeatPost]) -> list[WrittenPost | Exception]:
         try:
             with self._store.writing() as connection:
                 each_ms = self._pace.at(connection, posts[-1].received_ms)
@@ -84,13 +83,13 @@ class Beating:
                 served = self._standings(connection)
         except ConflictError as error:
             return [UnavailableError(str(error))] * len(posts)
-        except Exception as error:  # every request that waits raises it as its own
+        except Exception as error:  # each waiting request raises it
             return [error] * len(posts)
-        return [Written(answer, served.word(answer.namespace), each_ms) for answer in answers]
+        return [WrittenPost(answer, served.word(answer.namespace), each_ms) for answer in answers]
 
 
 class _Pace:
-    """The interval to ask for: every worker counts the sessions anew every few seconds."""
+    """The heartbeat interval: every worker counts the sessions anew every few seconds."""
 
     def __init__(self, least_ms: int) -> None:
         self._least_ms = least_ms
@@ -104,7 +103,7 @@ class _Pace:
         return self._interval_ms
 
 
-def _settle(written: "Future[Written]", outcome: Written | Exception) -> None:
+def _settle(written: "Future[WrittenPost]", outcome: WrittenPost | Exception) -> None:
     if isinstance(outcome, Exception):
         written.set_exception(outcome)
     else:

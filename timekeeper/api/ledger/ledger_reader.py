@@ -1,4 +1,4 @@
-"""The ledger as callers see it: statements, standings and reports, each of one moment of the database."""
+"""Reads the ledger for requests: statements, standings and reports, each of one moment of the database."""
 
 import gzip
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -19,12 +19,12 @@ from timekeeper.store.queries.snapshot import take_time
 from timekeeper.store.reports import reports
 
 UNKNOWN = "UNKNOWN"
-FASTEST = 1  # packs a megabyte in some milliseconds, once for each revision
+FASTEST = 1  # compresses a megabyte in milliseconds, once per revision
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A standings document, also packed by gzip, with the standings in it by namespace for our own use."""
+class ServedStandings:
+    """A standings document, also gzipped, with its standings by namespace for our own use."""
 
     revision: str
     body: bytes
@@ -37,13 +37,12 @@ class Served:
         return self.words.get(namespace, self.default)
 
 
-NOT_SERVED = Served("", b"", b"", {}, UNKNOWN)
+NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A namespace's or group's statement with what was read beside it: what is wrong with its entry, and with
-    that of its group."""
+class AccountReading:
+    """A statement of a namespace or group with the error of its entry, and its group's."""
 
     namespace: str
     statement: Statement
@@ -51,9 +50,8 @@ class Told:
     group_error: str = ""
 
 
-class Ledger:
-    """Reads the database for callers. What rarely changes is kept until it does: the entries and the
-    standings."""
+class LedgerReader:
+    """Reads the database for callers. Entries and the standings document are cached until they change."""
 
     def __init__(self, store: Store, clock: Callable[[], int]) -> None:
         self.store = store
@@ -63,17 +61,17 @@ class Ledger:
         self._served = NOT_SERVED
 
     def pulse(self) -> Pulse:
-        """When the settler last wrote and decided."""
+        """The settler's last write and decision."""
         with self.store.reading() as connection:
             return ledger.pulse(connection) or NEVER
 
-    def standings(self) -> tuple[Served, Pulse]:
-        """The standings document, and when the settler last decided."""
+    def standings(self) -> tuple[ServedStandings, Pulse]:
+        """The standings document, and the time of the settler's last decision."""
         with self.store.reading() as connection:
             return self.served(connection), ledger.pulse(connection) or NEVER
 
-    def served(self, connection: Connection) -> Served:
-        """The standings document as it is now; decoded once for each revision."""
+    def served(self, connection: Connection) -> ServedStandings:
+        """The present standings document; decoded once per revision."""
         revision = ledger.revision(connection)
         if not revision:
             return NOT_SERVED
@@ -82,18 +80,18 @@ class Ledger:
             document = orjson.loads(body)
             words = {name: entry["standing"] for name, entry in document["namespaces"].items()}
             packed = gzip.compress(body, FASTEST, mtime=0)
-            self._served = Served(revision, body, packed, words, document["default"]["standing"])
+            self._served = ServedStandings(revision, body, packed, words, document["default"]["standing"])
         return self._served
 
-    def told(self, namespace: str) -> Told:
-        """One namespace's account now."""
+    def account_now(self, namespace: str) -> AccountReading:
+        """One namespace's present account."""
         with self.store.reading() as connection:
-            return self._told(connection, (namespace,))[0]
+            return self._readings(connection, (namespace,))[0]
 
-    def all_told(self, limit: int | None = None, after: str = "") -> tuple[list[Told], str]:
-        """The accounts of all namespaces that have an entry, or a session where the default has a limit, in
-        the order of their names: at most ``limit`` after this one. With the name after which the next page
-        begins, empty where there is none."""
+    def account_page(self, limit: int | None = None, after: str = "") -> tuple[list[AccountReading], str]:
+        """The accounts, by name, of namespaces with an entry, or with a session if the default has a limit:
+        at most ``limit``, after the given name. Also the name after which the next page begins; empty on the
+        last page."""
         with self.store.reading() as connection:
             history = self.history(connection)
             names = {key for key in history.living() if not key.startswith("_")}
@@ -101,25 +99,27 @@ class Ledger:
                 names |= ledger.namespaces(connection)
             left = sorted(name for name in names if name > after)
             page = left if limit is None else left[:limit]
-            return self._told(connection, page), page[-1] if len(page) < len(left) else ""
+            return self._readings(connection, page), page[-1] if len(page) < len(left) else ""
 
-    def groups_told(self) -> list[Told]:
-        """The accounts of all groups that have an entry, or that one names."""
+    def group_accounts(self) -> list[AccountReading]:
+        """The accounts of all groups that have an entry or are named by one."""
         with self.store.reading() as connection:
-            return self._told(connection, sorted(GROUP + each for each in self.history(connection).groups))
+            return self._readings(
+                connection, sorted(GROUP + each for each in self.history(connection).groups)
+            )
 
     def account(self, connection: Connection, namespace: str) -> tuple[Statement, GrantSums]:
-        """One namespace's statement and grants, inside a transaction of the caller's."""
+        """One namespace's statement and grants, inside the caller's transaction."""
         now_ms, history = self.moment(connection)
         return stated_now(connection, history, (namespace,), now_ms)[namespace]
 
     def moment(self, connection: Connection) -> tuple[int, History]:
-        """Now, never before what took effect last, and the history."""
+        """The present time, not before the last entry's, and the budget history."""
         history = self.history(connection)
         return max(self._clock(), history.newest_ms()), history
 
     def history(self, connection: Connection) -> History:
-        """The entries, read again when one was added."""
+        """The entries, read again after one was added."""
         newest = ledger.newest_entry(connection)
         with self._lock:
             if self._history[0] != newest:
@@ -127,16 +127,16 @@ class Ledger:
             return self._history[1]
 
     def calendar(self) -> tuple[str, int]:
-        """The budgets' time zone, and now."""
+        """The budgets' time zone, and the present time."""
         with self.store.reading() as connection:
             now_ms, history = self.moment(connection)
         return history.settings(now_ms).time_zone, now_ms
 
     def lines(self, asked: ReportQuery, limit: int | None) -> Generator[ReportLine]:
-        """A report's lines as they are taken, all of one moment of the database, which is kept until the last
-        is taken or the generator closed.
+        """A report's lines, streamed, all of one moment of the database, which stays open until the last line
+        or until the generator is closed.
 
-        Without a limit they are sent while they are read: the database waits for who takes them slowly.
+        Without a limit they are sent while they are read: the database waits for a slow client.
         """
         with self.store.reading() as connection:
             if limit is None:
@@ -147,12 +147,12 @@ class Ledger:
                 terms = price_intervals(self.history(connection), names, asked.span)
             yield from reports.lines(connection, asked, terms, limit)
 
-    def _told(self, connection: Connection, names: Collection[str]) -> list[Told]:
+    def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
         errors = ledger.entry_errors(connection)
         found = stated_now(connection, history, names, now_ms)
         return [
-            Told(
+            AccountReading(
                 name,
                 each,
                 errors.get(name) or errors.get(each.in_force.key, ""),

@@ -1,6 +1,6 @@
-"""The three routes of kubernetes-gpusharing's timekeeper, whose sidecars and scripts go on working.
+"""The three routes of kubernetes-gpusharing's timekeeper, so that its sidecars and scripts keep working.
 
-Its amounts are GPU-minutes, as JSON numbers: for show. The ledger itself knows integers only.
+Amounts are GPU-minutes as JSON numbers, for display. The ledger itself holds only integers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from timekeeper.runtime.log import log
 from timekeeper.store.writes import grants
 from timekeeper.store.writes.heartbeats import HeartbeatPost
 
-# Its sidecar neither counts its posts nor says which run it is: the moment of receipt stands for both.
+# Its sidecar sends neither sequence nor run: the time of receipt serves as both.
 _RUN = "report"
 
 
@@ -31,7 +31,7 @@ def register(app: Flask, services: Services) -> None:
         authorization = request.headers.get("Authorization")
         services.gate.caller(authorization)
         services.gate.allow(authorization, "get", "budgets", read_namespace(namespace))
-        return _answer(_shown(services.ledger.told(namespace).statement))
+        return _answer(_shown(services.ledger.account_now(namespace).statement))
 
     @app.post("/budget/<namespace>/report")
     def report_usage(namespace: str) -> Response:
@@ -54,7 +54,7 @@ def register(app: Flask, services: Services) -> None:
 
 
 def _grant(services: Services, namespace: str, amount: int, reason: str, actor: str, key: str) -> Statement:
-    """Make the grant, once for each key; the account after it."""
+    """Write the grant, once per key; returns the account after it."""
     ledger = services.ledger
     with ledger.store.writing(turn=grants.TURN) as connection:
         before, granted = ledger.account(connection, namespace)
@@ -63,11 +63,11 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
                 409, f"namespace {namespace} has no budget that could be increased: it is unlimited"
             )
         if granted.amount + amount > MOST_GRANTED:
-            raise bad("minutes", "with what was granted before it would be more than the ledger can hold")
+            raise bad("minutes", "the total granted would exceed what the ledger can hold")
         grant = manual_grant(namespace, before.account.span, amount, reason, actor, key, services.clock())
         given = grants.give(connection, grant)
         if (given.grants[0].amount, given.grants[0].actor) != (amount, actor):
-            raise Problem(422, "under this key another grant was made before", "Idempotency-Key")
+            raise Problem(422, "this Idempotency-Key was already used for another grant", "Idempotency-Key")
         after, _ = ledger.account(connection, namespace)
     if given.is_new:
         log("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)

@@ -1,4 +1,4 @@
-"""``GET /v1/balances`` and ``/v1/balances/{namespace}``: the figures of an account alone."""
+"""``GET /v1/balances`` and ``/v1/balances/{namespace}``: only the figures of an account."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _RIGHT = Right("get", "balances")
 BALANCES = Route(
     "GET",
     "/v1/balances",
-    "what every account holds now, by name",
+    "the present balance of every account, by name",
     _RIGHT,
     {JSON: BalancesAnswer},
     (LIMIT, AFTER),
@@ -23,7 +23,7 @@ BALANCES = Route(
 BALANCE = Route(
     "GET",
     "/v1/balances/{namespace}",
-    "what one account holds now",
+    "the present balance of one account",
     _RIGHT,
     {JSON: OneBalance},
     (NAMESPACE_IN_PATH,),
@@ -36,13 +36,13 @@ def register(app: Flask, services: Services) -> None:
 
     def balances(call: Call) -> Response:
         after = shaped(call.get("after"), str)
-        told, follows = services.ledger.all_told(call.get("limit"), after[0] if after else "")
+        accounts, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
         page = cursor(follows) if follows else None
-        rows: list[dict[str, Any]] = [figures(each) for each in told]
+        rows: list[dict[str, Any]] = [figures(each) for each in accounts]
         return answer({"version": 1, "balances": rows, "next": page}, page)
 
     def balance(call: Call) -> Response:
-        return answer({"version": 1, **figures(services.ledger.told(call.given["namespace"]))})
+        return answer({"version": 1, **figures(services.ledger.account_now(call.given["namespace"]))})
 
     serve(app, services, BALANCES, balances)
     serve(app, services, BALANCE, balance)

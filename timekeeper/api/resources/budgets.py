@@ -12,7 +12,7 @@ from timekeeper.api.http.answers import BudgetsAnswer, OneBudget, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Right, Route, may, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import Told
+from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
@@ -30,7 +30,7 @@ BUDGETS = Route(
 BUDGET = Route(
     "GET",
     "/v1/budgets/{namespace}",
-    "one budget; of a namespace that nobody has heard of, the one that it would have",
+    "one budget; for an unknown namespace, the budget that it would have",
     _RIGHT,
     {JSON: OneBudget},
     (NAMESPACE_IN_PATH,),
@@ -43,36 +43,41 @@ def register(app: Flask, services: Services) -> None:
 
     def budgets(call: Call) -> Response:
         after = shaped(call.get("after"), str)
-        told, follows = services.ledger.all_told(call.get("limit"), after[0] if after else "")
+        account, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
         page = cursor(follows) if follows else None
-        groups = [] if after else [shown(each, True) for each in services.ledger.groups_told()]
-        # the right to all budgets, which who lists them has, is the right to each by its name
-        body = {"version": 1, "budgets": [shown(each, True) for each in told], "groups": groups, "next": page}
+        groups = [] if after else [shown(each, True) for each in services.ledger.group_accounts()]
+        # a caller that may list all budgets may get each by name
+        body = {
+            "version": 1,
+            "budgets": [shown(each, True) for each in account],
+            "groups": groups,
+            "next": page,
+        }
         return answer(body, page)
 
     def budget(call: Call) -> Response:
-        told = services.ledger.told(call.given["namespace"])
-        group = told.statement.in_force.budget.group
-        return answer({"version": 1, **shown(told, not group or may(services, _RIGHT, GROUP + group))})
+        account = services.ledger.account_now(call.given["namespace"])
+        group = account.statement.in_force.budget.group
+        return answer({"version": 1, **shown(account, not group or may(services, _RIGHT, GROUP + group))})
 
     serve(app, services, BUDGETS, budgets)
     serve(app, services, BUDGET, budget)
 
 
-def figures(told: Told) -> dict[str, Any]:
-    """An account's figures alone."""
-    span = told.statement.account.span
+def figures(account: AccountReading) -> dict[str, Any]:
+    """Only an account's figures."""
+    span = account.statement.account.span
     return {
-        "namespace": told.namespace,
-        "standing": told.statement.standing,
+        "namespace": account.namespace,
+        "standing": account.statement.standing,
         "from": span.start_ms,
         "to": None if span.end_ms >= FOREVER_MS else span.end_ms,
-        **amounts(told.statement),
+        **amounts(account.statement),
     }
 
 
 def amounts(statement: Statement) -> dict[str, Any]:
-    """A balance in milli-GPU x milliseconds, and again as decimal GPU-hours."""
+    """A balance in milli-GPU x milliseconds and as decimal GPU-hours."""
     balance = statement.balance
     exact = {
         "granted": balance.granted,
@@ -86,20 +91,20 @@ def amounts(statement: Statement) -> dict[str, Any]:
     return {**exact, "gpuHours": hours}
 
 
-def shown(told: Told, with_group: bool) -> dict[str, Any]:
-    """One account: amounts in milli-GPU x milliseconds, and again as decimal GPU-hours; times in
-    milliseconds. ``with_group``: with the figures of its group's account, and not that one's standing alone,
-    which the namespace's own follows from."""
-    statement = told.statement
+def shown(account: AccountReading, with_group: bool) -> dict[str, Any]:
+    """One account: amounts in milli-GPU x milliseconds and as decimal GPU-hours, times in milliseconds.
+    ``with_group``: include the figures of its group's account; otherwise only the group's standing, which the
+    namespace's own follows from."""
+    statement = account.statement
     budget, group = statement.in_force.budget, statement.group
     warnings = _group_warnings(budget.group, group) if with_group else ()
     return {
-        "namespace": told.namespace,
-        **_account(statement, told.error),
+        "namespace": account.namespace,
+        **_account(statement, account.error),
         "standing": statement.standing,
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
-        "group": _group(budget.group, group, told.group_error, with_group) if group else None,
+        "group": _group(budget.group, group, account.group_error, with_group) if group else None,
         "warnings": [*ineffective_fields(budget, statement.in_force.key), *warnings],
     }
 
@@ -110,7 +115,7 @@ def _group(name: str, group: Statement, error: str, with_figures: bool) -> dict[
 
 
 def _account(statement: Statement, error: str) -> dict[str, Any]:
-    """The account alone, whatever its group's is."""
+    """Only the account, without its group."""
     in_force, balance, account = statement.in_force, statement.balance, statement.account
     budget, alone = in_force.budget, replace(statement, group=None)
     return {
@@ -137,7 +142,7 @@ def _group_warnings(name: str, group: Statement | None) -> tuple[str, ...]:
     if group is None:
         return ()
     if not group.in_force.key:
-        return (f"group: there is no entry {GROUP}{name}, so the group has no limit",)
+        return (f"group: {GROUP}{name} is not defined in any budget ConfigMap, so the group has no limit",)
     return tuple(
         f"{group.in_force.key}: {each}"
         for each in ineffective_fields(group.in_force.budget, group.in_force.key)

@@ -1,4 +1,4 @@
-"""``/v1/grants``: extra grants, corrections, and moves within a group. Rows are only added."""
+"""``/v1/grants``: additional grants, corrections, and transfers within a group. Rows are only added."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -11,13 +11,13 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.grants import MOST_GRANTED, Grant
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.bodies.grants import AskedGrant, read_grant
+from timekeeper.api.bodies.grants import GrantRequest, read_grant
 from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import AFTER, IDEMPOTENCY_KEY, LIMIT, NAME, SUBJECT_GIVEN, cursor, shaped
 from timekeeper.api.http.routes import JSON, Call, Form, Right, Route, admit, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import Ledger
+from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
@@ -39,7 +39,7 @@ _From = TypedDict("_From", {"from": NotRequired[Annotated[str, Form(pattern=f"^(
 
 class NewGrant(_From):
     """Either `gpuHours`, decimal with at most 8 places, or `amount`. Negative only in a correction. With
-    `from` it is moved from that namespace to `subject`, one of the same group."""
+    `from` it is a transfer from that namespace to `subject` in the same group."""
 
     subject: Subject
     gpuHours: NotRequired[Hours]
@@ -53,7 +53,7 @@ _ONE_AMOUNT = Form(additionalProperties=False, oneOf=[{"required": ["gpuHours"]}
 GRANTS = Route(
     "GET",
     "/v1/grants",
-    "everything that was granted, oldest first",
+    "all grants, oldest first",
     Right("get", "grants"),
     {JSON: GrantsAnswer},
     (SUBJECT_GIVEN, LIMIT, AFTER),
@@ -62,7 +62,7 @@ CREATE = Right("create", "grants")
 GIVE = Route(
     "POST",
     "/v1/grants",
-    "grant something extra, correct, or move what is left; once for each Idempotency-Key",
+    "add a grant, correct one, or move what is left; once per Idempotency-Key",
     None,
     {JSON: WrittenGrantsAnswer},
     (IDEMPOTENCY_KEY,),
@@ -97,10 +97,10 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, GIVE, give)
 
 
-def _admit(services: Services, asked: AskedGrant) -> tuple[str, str]:
-    """The caller's name, and the group within which he may move; empty for a grant. Who moves must be allowed
-    to grant to the group that both are in; where they are in none together, to grant to everybody. Who may
-    not is not told which group that is, nor whether there is one."""
+def _admit(services: Services, asked: GrantRequest) -> tuple[str, str]:
+    """The caller's name, and the group within which it may transfer; empty for a grant. A transfer needs the
+    right to grant to the common group; without a common group, to everything. The refusal does not reveal
+    whether there is a common group."""
     if not asked.giver:
         return admit(services, CREATE, asked.subject).username, ""
     with services.ledger.store.reading() as connection:
@@ -114,15 +114,15 @@ def _admit(services: Services, asked: AskedGrant) -> tuple[str, str]:
         raise Problem(403, f"{detail} {asked.subject} are in") from problem
 
 
-def _group(ledger: Ledger, connection: Connection, asked: AskedGrant) -> str:
-    """The group that giver and receiver are in now; empty where they are in none together."""
+def _group(ledger: LedgerReader, connection: Connection, asked: GrantRequest) -> str:
+    """The present common group of giver and receiver; empty if there is none."""
     now_ms, history = ledger.moment(connection)
     group = history.group(asked.giver, now_ms)
     return group if group == history.group(asked.subject, now_ms) else ""
 
 
-def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: str) -> tuple[GrantRow, ...]:
-    """Make the grant, or the two of a move within this group, once for each key of a caller."""
+def _give(services: Services, asked: GrantRequest, group: str, actor: str, key: str) -> tuple[GrantRow, ...]:
+    """Write the grant, or the two of a transfer within this group, once per caller's key."""
     with services.ledger.store.writing(turn=grants.TURN) as connection:
         known = grants.known(connection, _key(0, actor, key), _key(1, actor, key))
         if known:
@@ -142,27 +142,27 @@ def _give(services: Services, asked: AskedGrant, group: str, actor: str, key: st
     return given.written
 
 
-def _check_same(asked: AskedGrant, known: tuple[GrantRow, ...]) -> None:
+def _check_same(asked: GrantRequest, known: tuple[GrantRow, ...]) -> None:
     receiver = known[-1].grant
     giver = known[0].grant.subject if len(known) > 1 else ""
-    before = AskedGrant(receiver.subject, giver, receiver.amount, receiver.reason, receiver.kind)
+    before = GrantRequest(receiver.subject, giver, receiver.amount, receiver.reason, receiver.kind)
     if before != asked:
-        raise Problem(422, "under this key another grant was made before", "Idempotency-Key")
+        raise Problem(422, "this Idempotency-Key was already used for another grant", "Idempotency-Key")
 
 
 @dataclass(frozen=True, slots=True)
 class _Giving:
-    """One grant, or a move, inside the transaction that makes it: what allows it is read there."""
+    """One grant or transfer inside its transaction, which also reads the balances that allow it."""
 
-    ledger: Ledger
+    ledger: LedgerReader
     connection: Connection
-    asked: AskedGrant
+    asked: GrantRequest
     group: str
     actor: str
     key: str
 
     def added(self) -> Grant:
-        """What comes on top of the account, or is taken from it. Raises a Problem."""
+        """The amount added to the account or taken from it. Raises a Problem."""
         subject, amount = self.asked.subject, self.asked.amount
         account = self._account(subject, "subject")
         granted = account.balance.granted or 0
@@ -171,13 +171,13 @@ class _Giving:
         return self._grant(0, subject, account, amount)
 
     def moved(self) -> tuple[Grant, Grant]:
-        """What leaves one account, and the same amount for the other. Raises a Problem."""
+        """The amount that leaves one account, and the same for the other. Raises a Problem."""
         giver, subject, amount = self.asked.giver, self.asked.subject, self.asked.amount
         group = _group(self.ledger, self.connection, self.asked)
         if not group:
-            raise Problem(409, f"{giver} and {subject} are in no group together", "from")
-        if group != self.group:  # the caller's right is to the one that they were in
-            raise Problem(409, f"the group of {giver} and {subject} has just changed; ask again", "from")
+            raise Problem(409, f"{giver} and {subject} are not in the same group", "from")
+        if group != self.group:  # the caller's right is for the group they were in before
+            raise Problem(409, f"the group of {giver} and {subject} has just changed; retry", "from")
         taken, given = self._account(giver, "from"), self._account(subject, "subject")
         left = max(0, taken.balance.remaining or 0)
         if amount > left:
@@ -185,12 +185,12 @@ class _Giving:
         return self._grant(0, giver, taken, -amount), self._grant(1, subject, given, amount)
 
     def _account(self, subject: str, field: str) -> Statement:
-        """The subject's account. Raises a Problem where there is no limit, or more than can be held."""
+        """The subject's account. Raises a Problem if it is unlimited, or if the total would be too large."""
         account, _ = self.ledger.account(self.connection, subject)
         if account.balance.granted is None:
             raise Problem(409, f"{subject} has no budget: it is unlimited", field)
         if account.balance.granted + self.asked.amount > MOST_GRANTED:
-            raise Problem(409, "with what was granted before it is more than the ledger can hold", "gpuHours")
+            raise Problem(409, "the total granted would exceed what the ledger can hold", "gpuHours")
         return account
 
     def _grant(self, place: int, subject: str, account: Statement, amount: int) -> Grant:
@@ -201,7 +201,7 @@ class _Giving:
 
 
 def _key(place: int, actor: str, key: str) -> str:
-    """The key of a grant, or of the second of a move, in the ledger: a caller's keys are his own."""
+    """The ledger's key of a grant, or of a transfer's second one. Each caller's keys are separate."""
     return f"grant/{place}/{quote(actor, safe='')}/{key}"
 
 

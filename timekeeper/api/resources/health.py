@@ -1,4 +1,4 @@
-"""``/livez``, ``/readyz`` and ``/metrics``: for kubelet and Prometheus, who bring no token."""
+"""``/livez``, ``/readyz`` and ``/metrics`` for kubelet and Prometheus, without a token."""
 
 from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -8,7 +8,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.store.engine.engine import UnavailableError
 
 _SETTLER_SILENT_MS = 10_000
-# Where there are replicas, one of them settles in place of a silent one, and all serve on until it has begun:
+# A replica takes over from a silent settler, and all keep serving until it has started:
 # a Lease's duration, a transaction that stood still, and a first look at the cluster.
 _TAKEOVER_MS = 45_000
 
@@ -31,8 +31,7 @@ def register(app: Flask, services: Services) -> None:
 
 
 def _problems(services: Services) -> list[str]:
-    """What keeps the timekeeper from being ready: the database, or the settler, which writes its pulse
-    there."""
+    """The reasons not to be ready: the database, or the settler, whose pulse is in the database."""
     try:
         pulse = services.ledger.pulse()
     except UnavailableError as error:
@@ -42,7 +41,7 @@ def _problems(services: Services) -> list[str]:
         _TAKEOVER_MS if services.ledger.store.is_shared else _SETTLER_SILENT_MS,
     )
     if abs(now_ms - pulse.tick_ms) > silent_ms:
-        return ["settler: it has written nothing of late"]
+        return ["settler: it has written nothing recently"]
     has_decided = abs(now_ms - pulse.decided_ms) <= silent_ms
     return [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
 

@@ -1,4 +1,4 @@
-"""``POST /v1/heartbeats``: a pod's sidecar says that the pod ran. Who it is stands in its token alone."""
+"""``POST /v1/heartbeats``: a pod's sidecar reports that the pod runs. The token alone identifies the pod."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from timekeeper.api.auth.gate import BoundPod, Gate
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.heartbeat_writer import Beating, Written
+from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.wire import HeartbeatAnswer
 from timekeeper.runtime.log import log, log_exception
@@ -19,17 +19,19 @@ from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostR
 
 PATH = "/v1/heartbeats"
 
-# A sidecar is sent the CA bundle with every so manieth post: a changed one reaches it long before the old
-# expires. Where beats are far apart, with more of them.
+# A sidecar receives the CA bundle with every n-th post, so a changed one arrives long before the old one
+# expires. If heartbeats are far apart, more of them carry it.
 _CA_EACH = 50
 _CA_WITHIN_MS = 300_000
 
 
-class Heartbeats:
+class HeartbeatHandler:
     """What posts of heartbeats go through, whoever brings them: Flask's route, or the server's own loop,
     which waits for nothing."""
 
-    def __init__(self, gate: Gate, beating: Beating, clock: Callable[[], int], ca: Callable[[], str]) -> None:
+    def __init__(
+        self, gate: Gate, beating: HeartbeatWriter, clock: Callable[[], int], ca: Callable[[], str]
+    ) -> None:
         self._gate = gate
         self._beating = beating
         self._clock = clock
@@ -53,14 +55,14 @@ class Heartbeats:
         """Have a body written; ``tell`` is called, in another thread, with the answer to it. Raises a Problem
         where the body is none of heartbeats."""
         post = _post(pod, body, received_ms)
-        self._beating.submit(post, lambda outcome: tell(self._told(post, outcome)))
+        self._beating.submit(post, lambda outcome: tell(self._answer_to(post, outcome)))
 
     def record(self, pod: BoundPod, body: bytes, received_ms: int) -> bytes:
         """As `submit`, waiting. Raises what went wrong."""
         post = _post(pod, body, received_ms)
         return self._answer(post, self._beating.record(post))
 
-    def _told(self, post: HeartbeatPost, outcome: Written | Exception) -> bytes | Problem:
+    def _answer_to(self, post: HeartbeatPost, outcome: WrittenPost | Exception) -> bytes | Problem:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -70,11 +72,11 @@ class Heartbeats:
         except UnavailableError as error:
             log("database-unavailable", level="error", route=PATH, error=error)
             return unavailable("the database cannot be reached or written")
-        except Exception as error:  # the thread that writes goes on
+        except Exception as error:  # the writing thread continues
             log_exception("internal-error", error, route=PATH)
-            return Problem(500, "something went wrong here; it stands in the log")
+            return Problem(500, "internal error; the timekeeper's log has the details")
 
-    def _answer(self, post: HeartbeatPost, written: Written) -> bytes:
+    def _answer(self, post: HeartbeatPost, written: WrittenPost) -> bytes:
         answered = written.answered
         _count(answered)
         answer: HeartbeatAnswer = {
@@ -84,21 +86,21 @@ class Heartbeats:
         }
         if answered.over:
             answer["over"] = True
-        ca = self._ca() if is_told_the_ca(post.sequence, written.interval_ms) else ""
+        ca = self._ca() if carries_the_ca(post.sequence, written.interval_ms) else ""
         if ca:
             answer["ca"] = ca
         return orjson.dumps(answer)
 
 
-def is_told_the_ca(sequence: int, interval_ms: int) -> bool:
-    """Whether the answer to a sender's so manieth post carries the CA bundle."""
+def carries_the_ca(sequence: int, interval_ms: int) -> bool:
+    """True if the answer to this post carries the CA bundle."""
     each = max(1, min(_CA_EACH, _CA_WITHIN_MS // interval_ms))
     return sequence % each == 1 % each
 
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
-    door = Heartbeats(services.gate, services.beating, services.clock, services.ca)
+    door = HeartbeatHandler(services.gate, services.beating, services.clock, services.ca)
 
     @app.post(PATH)
     def heartbeats() -> Response:
@@ -124,4 +126,4 @@ def _count(answered: PostResult) -> None:
     """Raises a Problem where the ledger does not know the pod."""
     metrics.HEARTBEATS.labels(answered.heard.value).inc()
     if answered.heard is PostOutcome.UNKNOWN:
-        raise Problem(404, "the ledger has no session of this pod, or not yet", "pod")
+        raise Problem(404, "the ledger has no session of this pod (yet)", "pod")

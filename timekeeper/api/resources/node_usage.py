@@ -1,5 +1,5 @@
-"""``/v1/nodeusage``: what nodes' agents measure of their pods and cards, and ``/v1/overuse``: who uses more
-memory than he was given. Which node an agent speaks for stands in its token alone."""
+"""``/v1/nodeusage``: node agents' measurements of pods and cards; ``/v1/overuse``: pods that use more memory
+than they were given. The token alone identifies the agent's node."""
 
 from dataclasses import asdict
 from typing import Any, TypedDict
@@ -16,7 +16,7 @@ from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.heartbeats import is_told_the_ca
+from timekeeper.api.resources.heartbeats import carries_the_ca
 from timekeeper.core.wire import MeasuredCards, NodeUsage, NodeUsageAnswer
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.writes import node_usage
@@ -27,7 +27,7 @@ PATH = "/v1/nodeusage"
 REPORT = Route(
     "POST",
     PATH,
-    "a node's agent says what its pods use; for the token of the agent's pod",
+    "a node agent reports its pods' use; requires the token of the agent's pod",
     None,
     {JSON: NodeUsageAnswer},
     body=NodeUsage,
@@ -37,14 +37,14 @@ REPORT = Route(
 MEASURED = Route(
     "GET",
     PATH,
-    "how much each card of each node is used, of the last two minutes",
+    "the use of each node's cards during the last two minutes",
     Right("get", "nodeusage"),
     {JSON: MeasuredCards},
 )
 
 
 class OverCard(TypedDict):
-    """A card of which a pod uses more memory than it was given, MiB."""
+    """A card of which the pod uses more memory than it was given, in MiB."""
 
     uuid: str
     memory_mib: int
@@ -52,8 +52,8 @@ class OverCard(TypedDict):
 
 
 class OverPod(TypedDict):
-    """A pod over its memory share by its node's reports. `since`: when a report saw it so first, and none
-    since has seen it otherwise; `seen`: when one saw it so last, for some tell nothing."""
+    """A pod over its memory share. `since`: the first report of this overuse; `seen`: the last one (a report
+    may lack figures)."""
 
     uid: str
     namespace: str
@@ -74,7 +74,7 @@ class Overuse(TypedDict):
 OVERUSE = Route(
     "GET",
     "/v1/overuse",
-    "the pods that use more memory of a card than they were given, by the nodes' agents",
+    "pods that use more memory of a card than they were given, as node agents measure it",
     Right("get", "sessions"),
     {JSON: Overuse},
     (NAMESPACE,),
@@ -92,10 +92,10 @@ def register(app: Flask, services: Services) -> None:
         node = services.gate.node(authorization)
         services.gate.allow(authorization, "create", "nodeusage", name=node)
         looks = read_node_usage(read_body())
-        told = NodeReport(node, looks.boot, looks.sequence, received_ms, looks.looks)
-        interval_ms = _record(services, told)
+        report = NodeReport(node, looks.boot, looks.sequence, received_ms, looks.looks)
+        interval_ms = _record(services, report)
         body: NodeUsageAnswer = {"version": 1, "interval_ms": interval_ms}
-        ca = services.ca() if is_told_the_ca(told.sequence, interval_ms) else ""
+        ca = services.ca() if carries_the_ca(report.sequence, interval_ms) else ""
         if ca:
             body["ca"] = ca
         return Response(orjson.dumps(body), content_type=CONTENT_TYPE)
@@ -116,8 +116,8 @@ def register(app: Flask, services: Services) -> None:
 
 
 def _record(services: Services, report: NodeReport) -> int:
-    """Write a report; when its agent shall report next. Raises UnavailableError: the agent keeps it and tries
-    again."""
+    """Write a report; returns when the agent reports next. Raises UnavailableError: the agent keeps the
+    report and retries."""
     try:
         with services.ledger.store.writing() as connection:
             interval_ms = report_interval_ms(node_usage.reporting(connection, report.received_ms))

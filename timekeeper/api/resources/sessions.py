@@ -1,4 +1,4 @@
-"""``GET /v1/sessions``: who held which cards, when, and what it cost."""
+"""``GET /v1/sessions``: which pod held which cards, when, and its charge."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
         "bound": session.bound_ms,
         "opened": session.opened_ms,
         "started": session.started_ms,
-        "ended": session.ended_ms or None,  # 0: it has ended, and nobody knows when
+        "ended": session.ended_ms or None,  # 0: it ended at an unknown time
         "vanished": session.vanished_ms,
         "settled": session.settled_ms,
         "posted": charged.posted,
@@ -91,7 +91,7 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
 
 
 def _cards(devices: str) -> list[str]:
-    """The UUIDs of a placement; none where there is none, or one that nobody can read."""
+    """The UUIDs of a placement; empty if there is none, or an unreadable one."""
     try:
         placed = decode_placement(devices) if devices else None
     except UndecodableError:

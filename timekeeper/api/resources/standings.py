@@ -7,7 +7,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.problem import unavailable
 from timekeeper.core.wire import Standings
 
-# Older than this, a standing is nobody's to act on: a poller that hears so lets its own age.
+# Standings older than this are not served; a poller then lets its own copy age.
 STALE_MS = 60_000
 
 STANDINGS = Route(
@@ -26,12 +26,12 @@ def register(app: Flask, services: Services) -> None:
     def standings(_call: Call) -> Response:
         served, pulse = services.ledger.standings()
         if not served.revision or services.clock() - pulse.decided_ms > STALE_MS:
-            raise unavailable("the standings are not kept up: the settler has decided nothing of late")
+            raise unavailable("the standings are out of date: the settler has made no decision recently")
         is_packed = request.accept_encodings.quality("gzip") > 0
         response = Response(served.packed if is_packed else served.body, content_type="application/json")
         if is_packed:
             response.content_encoding = "gzip"
-        # a strong ETag names these very bytes (RFC 9110, 8.8.3.3)
+        # a strong ETag identifies exactly these bytes (RFC 9110, 8.8.3.3)
         response.set_etag(f"{served.revision}-gzip" if is_packed else served.revision)
         response.vary.add("Accept-Encoding")
         response.headers["Cache-Control"] = "no-cache"

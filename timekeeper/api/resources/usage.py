@@ -1,4 +1,4 @@
-"""``GET /v1/usage``: what was charged in a span of time, grouped as one likes, as JSON, CSV or FOCUS rows."""
+"""``GET /v1/usage``: charges within a time range, grouped freely, as JSON, CSV or FOCUS rows."""
 
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -37,7 +37,7 @@ from timekeeper.store.engine.engine import UnavailableError
 USAGE = Route(
     "GET",
     "/v1/usage",
-    "what was charged, posted and pending, clipped to the span exactly; without times, this month so far",
+    "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
     (FROM, TO, NAMESPACE, GROUP, BY, ZONE, USE, FORMAT, LIMIT, AFTER),
@@ -62,7 +62,7 @@ def register(app: Flask, services: Services) -> None:
         limit = call.get("limit")
         lines = services.ledger.lines(asked, None if limit is None else limit + 1)
         if limit is None:
-            return _streamed(form, asked, _seated(lines, seats))
+            return _streamed(form, asked, _limited(lines, seats))
         page = list(lines)
         follows = _place(asked, page[limit - 1], is_focus) if len(page) > limit else None
         body = b"".join(_sheet(form, asked, page[:limit], follows))
@@ -72,19 +72,19 @@ def register(app: Flask, services: Services) -> None:
 
 
 def _streamed(form: str, asked: ReportQuery, lines: Generator[ReportLine]) -> Response:
-    """The whole report, sent while it is read: however many lines there are, few are in memory. What fails
-    before the first of them is still a problem of its own."""
+    """The whole report, sent while it is read, so few lines are in memory. An error before the first line is
+    still a Problem."""
     first = list(islice(lines, 1))
     response = Response(_sheet(form, asked, chain(first, _timely(lines)), None), content_type=_TYPES[form])
     response.call_on_close(lines.close)
     return response
 
 
-def _seated(lines: Generator[ReportLine], seats: BoundedSemaphore) -> Generator[ReportLine]:
-    """The lines, where not too many such reports are being read by this process already: each keeps a
-    connection to the database. Who finds no seat holds no thread to wait for one."""
+def _limited(lines: Generator[ReportLine], seats: BoundedSemaphore) -> Generator[ReportLine]:
+    """The lines, unless this process reads too many such reports already: each keeps a database connection. A
+    request that is refused holds no thread."""
     if not seats.acquire(blocking=False):
-        raise unavailable("too many whole reports are being read; ask for pages with limit, or later")
+        raise unavailable("too many full reports are being read; use limit, or retry later")
     try:
         with closing(lines):
             yield from lines
@@ -93,11 +93,11 @@ def _seated(lines: Generator[ReportLine], seats: BoundedSemaphore) -> Generator[
 
 
 def _timely(lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
-    """The lines, unless who asked takes them too slowly: the database keeps a moment of itself for him."""
+    """The lines, unless the client reads too slowly: the database keeps a snapshot open for it."""
     until = time.monotonic() + _TAKEN_WITHIN_S
     for line in lines:
         if time.monotonic() > until:
-            raise UnavailableError("the answer was not taken in time")
+            raise UnavailableError("the client read the answer too slowly")
         yield line
 
 
@@ -115,7 +115,7 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
-        raise bad("from", f"from there to the end are more than 10,000 of each {asked.step}")
+        raise bad("from", f"the time range has more than 10,000 steps of one {asked.step}")
     if place is None:
         return asked
     _, _, step_ms, *key = place
@@ -123,8 +123,8 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
 
 
 def _span(call: Call, otherwise: Interval, is_focus: bool, place: tuple[Any, ...] | None) -> Interval:
-    """The span that is asked for, or the one of the page before: all pages are of the same, whenever they
-    are asked for. FOCUS' times are whole seconds."""
+    """The requested time range, or that of the page before: all pages have the same range. FOCUS' times are
+    whole seconds."""
     before = None if place is None else Interval(place[0], place[1])
     start, end = call.get("from"), call.get("to")
     rest, exact = before or otherwise, _SECOND_MS if is_focus else 1
@@ -147,7 +147,7 @@ def _place(asked: ReportQuery, line: ReportLine, is_focus: bool) -> str:
 def _sheet(
     form: str, asked: ReportQuery, lines: Iterable[ReportLine], follows: str | None
 ) -> Iterator[bytes]:
-    """The answer's body, piece by piece."""
+    """The answer's body, in pieces."""
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
     if form == "csv":
         return report_formats.as_csv(
@@ -158,7 +158,7 @@ def _sheet(
     if form == "focus":
         rows = (focus.row(asked, each) for each in lines)
         return report_formats.as_json(head, rows, lambda: {"next": follows})
-    added = report_formats.Added(lines)
+    added = report_formats.RunningTotal(lines)
     nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)
     return report_formats.as_json(head, nested, lambda: {"total": _total(added.amount), "next": follows})
 

@@ -1,6 +1,6 @@
-"""For whoever answers for the ledger: it is recomputed from the evidence, written out and read in, backed up,
-and its old part folded.
+"""The audit: the ledger recomputed from its evidence, and every difference reported.
 
-`evidence` says a second time what each session owes, `charges` and `grants` hold the rows against it,
-`audit` goes through all of them; `commands` is what an operator calls.
+`evidence` computes each session's charge a second time; `charges`, `grants` and `carry` compare the rows with
+it; `audit` runs all of them. May import ``store`` queries. Never here: functions that the settler charges
+with.
 """

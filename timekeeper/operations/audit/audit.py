@@ -1,4 +1,4 @@
-"""The audit: every balance recomputed from the evidence, in one moment of the ledger, and what differs."""
+"""Recomputes every balance from the evidence, at one moment of the ledger, and reports differences."""
 
 from dataclasses import asdict, dataclass
 
@@ -13,7 +13,7 @@ from timekeeper.store.queries import audit_rows
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How much was looked at."""
+    """How many rows were checked."""
 
     sessions: int
     postings: int
@@ -28,12 +28,12 @@ class Checked:
 
 
 def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
-    """Hold all that the ledger says against its evidence, and tell each difference as it is found.
+    """Compare the whole ledger with its evidence and report each difference at once.
 
-    Reads rows one session at a time, so that memory does not grow with the ledger. The order is: each session
-    with its postings, balances that are wrong by that, totals by day, grants, nodes.
+    It reads one session at a time, so memory does not grow with the ledger. Order: each session with its
+    postings, balances that are wrong because of them, day totals, grants, nodes.
     """
-    now_ms = max(now_ms, audit_rows.newest_tick_ms(connection))  # the auditor's clock may be behind
+    now_ms = max(now_ms, audit_rows.newest_tick_ms(connection))  # the audit's clock may be behind
     spans = Spans(audit_rows.every_entry(connection))
     for error in spans.history.unread:
         tell(Finding(f"entry {error.key}", "text", error.sentence(), "one that can be read"))
@@ -54,7 +54,7 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
 
 
 def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None:
-    """The accounts that sessions are wrong in, by how much altogether."""
+    """The accounts with wrong sessions, and the total difference of each."""
     for (namespace, from_ms, to_ms), amount in sorted(charges.wrong.items()):
         if amount:
             posted = audit_rows.posted_in(connection, namespace, from_ms, to_ms)
@@ -63,7 +63,7 @@ def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None
 
 
 def _check_days(connection: Connection, tell: Tell) -> int:
-    """The totals that reports are made with are the sums that they stand for."""
+    """The day totals of reports must equal the sums of their rows."""
     count = 0
     for day in audit_rows.days(connection):
         count += 1

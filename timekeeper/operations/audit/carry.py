@@ -1,4 +1,4 @@
-"""What was carried over, held against what the account before has left by the evidence."""
+"""Compares each carry-over with what the account before had left by the evidence."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from timekeeper.store.queries.sums import DatabaseSums
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """What was granted in one account; ``carried_ms``: when something was last carried over into it."""
+    """The grants of one account; ``carried_ms``: the time of the last carry-over into it."""
 
     subject: str
     span: Interval
@@ -30,8 +30,8 @@ class _Account:
 def check_carry(
     connection: Connection, grants: Iterable[StoredGrant], history: History, tick_ms: int, tell: Tell
 ) -> None:
-    """Tell which accounts have more or less carried over into them than the account before left. ``grants``
-    come account by account, in order; ``tick_ms``: when the settler last looked."""
+    """Report accounts that received more or less carry-over than the account before had left. ``grants`` come
+    account by account, in order; ``tick_ms``: the settler's last tick."""
     spenders = ledger.namespaces(connection)
     sums = DatabaseSums(connection, {}, tick_ms)
     for subject, rows in groupby(grants, key=lambda each: each.subject):
@@ -69,5 +69,5 @@ def _accounts(subject: str, rows: Iterable[StoredGrant]) -> Iterable[_Account]:
 
 
 def _is_fresh(account: _Account, tick_ms: int) -> bool:
-    """What came in since the last correction may not be carried over yet."""
+    """Grants after the last correction may not be carried over yet."""
     return tick_ms - account.carried_ms < CORRECTED_EACH_MS

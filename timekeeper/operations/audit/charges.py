@@ -1,4 +1,4 @@
-"""Sessions, their postings and what was folded of them, held against the evidence."""
+"""Compares sessions, their postings and rolled-up rows with the evidence."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from timekeeper.store.queries.audit_rows import PodRows, StoredPosting, StoredRo
 
 @dataclass(slots=True)
 class Charges:
-    """The check of everything that stands under a pod UID.
+    """Checks all rows under a pod UID.
 
-    ``wrong``: by namespace and account, how much too much is posted in it; it has only what differs.
+    ``wrong``: by namespace and account, the amount posted too much; only accounts that differ.
     """
 
     tell: Tell
@@ -27,7 +27,7 @@ class Charges:
     wrong: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
     def check(self, dossier: PodRows) -> None:
-        """Tell everything that is wrong under this UID."""
+        """Report everything that is wrong under this UID."""
         self.postings += len(dossier.postings)
         self.folded += len(dossier.folded)
         if dossier.session is None:
@@ -75,7 +75,7 @@ class Charges:
         self._check_account(posting, subject)
 
     def _check_rate(self, session: StoredSession, posting: StoredPosting, subject: str) -> None:
-        """Only a correction may take back; nothing is charged at a rate that is not the session's."""
+        """Only a correction may be negative; every posting has the session's rate."""
         takes_back = posting.kind == "correction" and posting.rate_milli < 0
         rate_milli = -session.rate_milli if takes_back else session.rate_milli
         if posting.rate_milli != rate_milli:
@@ -111,7 +111,7 @@ class Charges:
         self._compare(dossier, session, (due.from_ms, due.to_ms), "settled")
 
     def _check_open(self, dossier: PodRows, session: StoredSession) -> None:
-        """What was posted on estimates must be one time at the session's rate, within its evidence."""
+        """Postings of an open session must be one interval at its rate, within its evidence."""
         if not dossier.postings:
             return
         found = runs(steps(_charges(dossier.postings)))
@@ -123,7 +123,7 @@ class Charges:
         self._compare(dossier, session, (begin, min(found[-1].to_ms, allowed.until_ms)), "not settled yet")
 
     def _compare(self, dossier: PodRows, session: StoredSession, due: tuple[int, int], state: str) -> None:
-        """Posted against due, moment by moment: equal sums for different times are found too."""
+        """Compares posted and due over time, so equal sums for different times are found too."""
         posted = _charges(dossier.postings)
         from_ms, to_ms = due
         difference = runs(steps([*posted, (from_ms, to_ms, -session.rate_milli)]))
@@ -158,7 +158,7 @@ class Charges:
 
 
 def name_of(session: StoredSession) -> str:
-    """The session as a reader finds it."""
+    """The session's name for readers."""
     return f"session {session.uid} ({session.namespace}/{session.name})"
 
 

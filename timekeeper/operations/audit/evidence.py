@@ -1,7 +1,7 @@
-"""What a session owes by its evidence, said a second time.
+"""A session's charge by its evidence, computed a second time.
 
-It shares nothing with what the settler reckons with (`core.ledger.witnessed`), so that a fault there is seen
-here. Design D3: proof goes before estimates, and where there is none the charge ends at the last evidence.
+It shares no code with the settler's `core.ledger.metering.witnessed`, so a fault there shows here. Design D3:
+proof precedes estimates; without proof the charge ends at the last evidence.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOBODY_KNOWS = 0
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """The time that a settled session is charged for; empty where both ends are the same."""
+    """The charged interval of a settled session; empty if both ends are equal."""
 
     from_ms: int
     to_ms: int
@@ -24,8 +24,8 @@ NOTHING = Owed(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What was posted of a session that is not settled begins no earlier and no later than ``earliest_ms``
-    and ``latest_ms``, and ends no later than ``until_ms``."""
+    """An unsettled session's postings begin between ``earliest_ms`` and ``latest_ms`` and end by
+    ``until_ms``."""
 
     earliest_ms: int
     latest_ms: int
@@ -33,11 +33,11 @@ class Bounds:
 
 
 def owed(session: StoredSession, beat_ms: int | None, posted_until_ms: int | None) -> Owed:
-    """What a settled session is charged for, to the millisecond.
+    """The charge of a settled session, to the millisecond.
 
-    Where no timestamp tells the end, that is the last evidence. It may have been one of several heartbeats,
-    of which only the last is kept, so what was posted decides between those (``posted_until_ms``; None where
-    nothing ever was: the first release charged nothing for such a hold).
+    If no timestamp says when it ended, the charge ends at the last evidence. That may have been one of
+    several heartbeats, of which only the last is stored, so the posted end decides among them
+    (``posted_until_ms``; None if nothing was posted: the first release charged nothing for such a session).
     """
     begin, end = _begin_ms(session), _end_ms(session)
     if session.ended_ms == 0 and posted_until_ms is not None:
@@ -52,10 +52,10 @@ def owed(session: StoredSession, beat_ms: int | None, posted_until_ms: int | Non
 
 
 def bounds(session: StoredSession, beat_ms: int | None, heard_ms: int | None, posted_ms: int) -> Bounds:
-    """The most that can have been posted of a session that is not settled.
+    """The most that can be posted for an unsettled session.
 
-    ``heard_ms``: until when its node was heard; ``posted_ms``: when it was posted last. A pod that had left
-    and came back has lost the evidence of its leaving, but no estimate ever reaches beyond its own writing.
+    ``heard_ms``: its node's watermark; ``posted_ms``: its last posting. A pod that vanished and returned has
+    lost the evidence of its absence, but no estimate reaches beyond its own writing.
     """
     begin = _begin_ms(session)
     latest = session.bound_ms + (session.start_grace_ms if session.charge_from == "running" else 0)
@@ -70,7 +70,7 @@ def bounds(session: StoredSession, beat_ms: int | None, heard_ms: int | None, po
 
 
 def _begin_ms(session: StoredSession) -> int:
-    """From bind, or from the first start, which is taken to be at the latest a grace after bind."""
+    """The bind, or the first start, assumed at the latest one grace after the bind."""
     if session.charge_from == "bound":
         return session.bound_ms
     in_time = session.bound_ms + session.start_grace_ms
@@ -80,7 +80,7 @@ def _begin_ms(session: StoredSession) -> int:
 
 
 def _end_ms(session: StoredSession) -> int | None:
-    """The kubelet's word, else the end of the grace of a pod that left; None where nothing tells."""
+    """The kubelet's timestamp, else the end of a vanished pod's grace; None without either."""
     if session.ended_ms is None:
         return None if session.vanished_ms is None else session.vanished_ms + session.grace_ms
     return session.ended_ms if session.ended_ms > 0 else None

@@ -1,4 +1,4 @@
-"""What an audit finds: one line each, for people or for programs."""
+"""Differences that an audit finds, as lines for people or programs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from timekeeper.accounts.usage import gpu_hours
 
-# Times further ahead than this are no clock's that was ever set right, and was only turned back since.
+# No clock that was ever right, and was only set back since, shows a time further ahead than this.
 SLACK_MS = 86_400_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -15,8 +15,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference: what is stored, and what follows from the evidence. ``amount``: by how much too much is
-    stored (below zero: too little), in milli-GPU x milliseconds; None where no amount is concerned."""
+    """One difference: the stored value and the value by the evidence. ``amount``: how much too much is stored
+    (negative: too little), in milli-GPU x milliseconds; None if no amount is concerned."""
 
     subject: str
     what: str
@@ -25,14 +25,14 @@ class Finding:
     amount: int | None = None
 
     def sentence(self) -> str:
-        """One line."""
+        """One line for people."""
         line = f"{self.subject}: {self.what}: stored {self.stored}, by the evidence {self.evidence}"
         if self.amount is None:
             return line
         return f"{line}, difference {signed_hours(self.amount)} GPU-hours"
 
     def wire(self) -> dict[str, Any]:
-        """The same for programs; ``gpuHours`` as decimal text."""
+        """The same for programs; ``gpuHours`` is decimal text."""
         return {
             "subject": self.subject,
             "what": self.what,
@@ -57,7 +57,7 @@ def hours(amount: int) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """A time as people write it, to the millisecond; one that no calendar has as a bare number."""
+    """A time for people, to the millisecond; a time outside the calendar is a bare number."""
     try:
         at = _EPOCH + timedelta(milliseconds=at_ms)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Grants, held against the budgets that were in force when they were made."""
+"""Compares grants with the budgets that were in force when they were made."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,7 +10,7 @@ from timekeeper.store.queries.audit_rows import StoredGrant
 
 
 def check_grants(grants: Iterable[StoredGrant], spans: Spans, tell: Tell) -> int:
-    """Tell what is wrong with grants that come account by account; how many there were."""
+    """Report wrong grants; they come account by account. Returns their number."""
     count = 0
     for _, found in groupby(grants, key=lambda each: each[1:4]):
         account = tuple(found)
@@ -31,7 +31,7 @@ def _check_grant(grant: StoredGrant, tell: Tell) -> None:
 
 
 def _check_budget(account: tuple[StoredGrant, ...], spans: Spans, tell: Tell) -> None:
-    """The period's own grant and its corrections come, after each of them, to what the budget then said."""
+    """After each correction, a period's own grant and its corrections must equal the budget then in force."""
     total: int | None = None
     for grant in account:
         if not _is_by_budget(grant):
@@ -39,7 +39,7 @@ def _check_budget(account: tuple[StoredGrant, ...], spans: Spans, tell: Tell) ->
         if total is not None and grant.kind == PERIOD:
             tell(Finding(_name(grant), "kind", "a second grant of the period", "one", grant.amount))
         total = (total or 0) + grant.amount
-        # a period that was missed is granted later what its budget said at its end
+        # a missed period is granted later, by its budget at its end
         subject, at_ms = grant.subject, min(grant.created_ms, grant.period_end_ms - 1)
         amount = spans.at(subject, at_ms).budget(subject, at_ms).budget.amount
         if amount != total:

@@ -1,4 +1,4 @@
-"""An audit's findings as they are told: lines for people, or one JSON document."""
+"""Audit output: lines for people, or one JSON document."""
 
 import json
 from typing import Protocol, TextIO
@@ -8,7 +8,7 @@ from timekeeper.operations.audit.finding import Finding
 
 
 class Report(Protocol):
-    """Where findings go, one by one: there may be as many as there are sessions. ``count``: how many."""
+    """Receives findings one by one: there may be as many as sessions. ``count``: their number."""
 
     count: int
 
@@ -23,30 +23,30 @@ class Report(Protocol):
 
 
 class Lines:
-    """A line for each finding, and one at the end."""
+    """One line per finding, and one at the end."""
 
     def __init__(self, out: TextIO) -> None:
         self.count = 0
         self._out = out
 
     def begin(self) -> None:
-        """Nothing stands before the findings."""
+        """No output before the findings."""
 
     def tell(self, finding: Finding) -> None:
-        """One line, whatever names a user has given."""
+        """One line; control characters in users' names are escaped."""
         self.count += 1
         line = "".join(c if c.isprintable() else " " for c in finding.sentence())
         self._out.write(line + "\n")
 
     def end(self, checked: Checked) -> None:
-        """What was looked at."""
+        """The number of checked rows."""
         seen = ", ".join(f"{count} {name}" for name, count in checked.wire().items())
         differs = f"{self.count} differences" if self.count != 1 else "1 difference"
         self._out.write(f"{differs if self.count else 'nothing differs'}: {seen}\n")
 
 
 class Document:
-    """`{version, differences: [...], checked: {...}}`, written as it comes."""
+    """`{version, differences: [...], checked: {...}}`, written as it grows."""
 
     def __init__(self, out: TextIO) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""The accounts that charges lie in: by all entries, and by those that were there when a row was written."""
+"""The accounts that charges belong to: by all entries, and by those that existed when a row was written."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from functools import lru_cache
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
 from timekeeper.core.ledger.metering import Interval
 
-_HISTORIES = 512  # kept at a time
+_HISTORIES = 512  # in the cache
 
 
 class Spans:
@@ -25,23 +25,23 @@ class Spans:
                 self._own.setdefault(entry.key, []).append(entry)
 
     def account(self, namespace: str, at_ms: int) -> tuple[int, int]:
-        """The account that a moment lies in, by all entries."""
+        """The account of a time, by all entries."""
         span = self._last.get(namespace)
         if span is None or not span.start_ms <= at_ms < span.end_ms:
             span = self._last[namespace] = self.history.account(namespace, at_ms).span
         return span.start_ms, span.end_ms
 
     def accounts(self, namespace: str, from_ms: int, to_ms: int) -> Iterator[tuple[int, int]]:
-        """The time cut at the bounds of the namespace's accounts."""
+        """The time range cut at the bounds of the namespace's accounts."""
         while from_ms < to_ms:
             end_ms = min(to_ms, self.account(namespace, from_ms)[1])
             yield from_ms, end_ms
             from_ms = end_ms
 
     def crossed(self, namespace: str, from_ms: int, to_ms: int, created_ms: int) -> int | None:
-        """The bound of an account at which a posting had to be cut and was not; None where it lies in one.
+        """The account bound at which a posting should have been cut; None if it lies in one account.
 
-        A bound that a later entry has drawn cuts nothing that was posted before.
+        A bound created by a later entry does not cut earlier postings.
         """
         if to_ms <= self.account(namespace, from_ms)[1]:
             return None
@@ -49,7 +49,7 @@ class Spans:
         return end_ms if end_ms < to_ms else None
 
     def at(self, subject: str, created_ms: int) -> History:
-        """The history of a subject as it was when a row was written."""
+        """A subject's budget history as of the time a row was written."""
         entries = self._of(subject)
         return self._then(subject, bisect_right(entries, created_ms, key=lambda entry: entry.from_ms))
 
@@ -57,6 +57,6 @@ class Spans:
         return history_of(self._of(subject)[:count])
 
     def _entries_of(self, subject: str) -> tuple[BudgetEntry, ...]:
-        """The entries that can matter to a subject, in the order they took effect."""
+        """The entries that concern a subject, in the order they took effect."""
         own = self._own.get(subject, [])
         return tuple(sorted((*own, *self._shared), key=lambda entry: entry.from_ms))

@@ -44,7 +44,7 @@ def lines(
     for span in asked.spans():
         after = asked.after[1] if asked.after is not None and asked.after[0] == span.start_ms else None
         for some in _shares(names, after):
-            found, values = report.asked_for(span, after, some, left)
+            found, values = report.statement_for(span, after, some, left)
             with connection.execute(found, values, execution_options=options) as rows:
                 for row in rows:
                     yield ReportLine(span, tuple(row[:size]), sums_of(row[size:]))
@@ -115,7 +115,7 @@ class _Report:
         self._last_long_ms = _last_long_ms(connection)
         self._made: dict[Shape, Select[Any]] = {}
 
-    def asked_for(
+    def statement_for(
         self,
         span: Interval,
         after: tuple[str, ...] | None,
