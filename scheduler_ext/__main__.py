@@ -16,12 +16,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is told to end; 0 in order, 2 for settings or an address that cannot be served."""
     wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
     configure("extender", wanted.log_format)
-    from scheduler_ext.server import CannotServeError, serve
+    from scheduler_ext.server import serve
     from timekeeper.runtime.api_server import NoConfigurationError
+    from timekeeper.runtime.listener import CannotListenError
 
     try:
         return serve(wanted)
-    except (CannotServeError, NoConfigurationError) as error:
+    except (CannotListenError, NoConfigurationError) as error:
         print(f"bursar-extender: {error}", file=sys.stderr)
         return 2
 

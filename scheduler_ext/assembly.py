@@ -38,12 +38,12 @@ from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.load import LoadByCard, LoadSource
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_routes import Pages
-from scheduler_ext.serving.routes import create_app
+from scheduler_ext.serving.routes import create_app, verb_calls
 from scheduler_ext.settings import Settings
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
-from scheduler_ext.verbs.verbs import Verbs
+from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
@@ -105,7 +105,9 @@ class Extender:
         pages = self._pages()
         self._metrics = pages.metrics
         self._poller = self._polling(pages.metrics)
-        self.app: Flask = create_app(self._verbs(), self._decisions, pages, say)
+        verbs = self._verbs()
+        self.calls = verb_calls(verbs, self._decisions, pages.metrics, say)
+        self.app: Flask = create_app(self.calls, pages, lambda: "" if verbs.complete else INCOMPLETE)
 
     def _verbs(self) -> Verbs:
         return Verbs(

@@ -1,120 +1,88 @@
-"""Serves the extender: gunicorn's master and its one worker, whose threads share the books."""
+"""Serves the extender: gunicorn's master and its one worker, whose threads share the `ClusterCache`."""
 
 import gc
-import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
-from gunicorn.app.base import BaseApplication
-
-from scheduler_ext.serving.worker import ConnectionWorker
-from scheduler_ext.settings import Settings
+from scheduler_ext.settings import TLS, Settings
+from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.http_server import HttpServer
+from timekeeper.runtime.http_service import HttpLimits, HttpService
+from timekeeper.runtime.listener import listening_socket
 from timekeeper.runtime.log import log
-from timekeeper.runtime.server_log import ServerLogger
 
-COLLECT_AFTER = 50_000  # new objects; values in the books have no cycles, so there is little to collect
+COLLECT_AFTER = 50_000  # new objects; the cache's values have no cycles, so there is little to collect
 
-
-class CannotServeError(Exception):
-    """The address cannot be listened on; the text is for the person who started us."""
+_READ_THREADS = 8
+_LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST_BODY_BYTES)
 
 
 def serve(settings: Settings) -> int:
-    """Serves until SIGTERM and returns 0. Raises CannotServeError or NoConfigurationError before anything is
+    """Serves until SIGTERM and returns 0. Raises CannotListenError or NoConfigurationError before anything is
     started."""
-    listener = _listening(settings)
+    listener = listening_socket(settings.host, settings.port)
     api = Api(settings.kubeconfig, connections=settings.threads + 16)
-    _Server(settings, api, listener).run()
+    stops: list[Callable[[], None]] = []
+
+    def make_service() -> HttpService:
+        """In the worker, after the fork: the watches live there."""
+        from scheduler_ext.assembly import Extender
+        from scheduler_ext.serving.routes import verb_routes
+
+        gc.set_threshold(COLLECT_AFTER, 20, 100)
+        extender = Extender(settings, api, complete=_freeze)
+        extender.start()
+        stops.append(extender.stop)
+        return HttpService(
+            extender.app,
+            _READ_THREADS,
+            _LIMITS,
+            verb_routes(extender.calls, settings.threads),
+            tls=_newest_context(settings.tls) if settings.tls else None,
+            ends_connections=extender.sends_away,
+        )
+
+    options = {
+        "bind": f"fd://{listener.detach()}",
+        "workers": 1,
+        "proc_name": "bursar-extender",
+        "when_ready": lambda _arbiter: log("serving", address=f"{settings.host}:{settings.port}"),
+        "worker_exit": lambda _arbiter, _worker: [stop() for stop in stops],  # after the last answer
+    }
+    HttpServer(make_service, options).run()
     return 0
 
 
-class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn's application."""
+def _newest_context(tls: TLS) -> Callable[[], ssl.SSLContext | None]:
+    """Gives the TLS context, made again when a file has changed: the next connection gets the renewed
+    certificate. Files that do not fit together, while they are replaced, leave the former context."""
+    files = (tls.certificate, tls.key, tls.client_ca)
+    stamp: object = None
+    made: ssl.SSLContext | None = None
 
-    def __init__(self, settings: Settings, api: Api, listener: socket.socket) -> None:
-        self._settings, self._api, self._listener = settings, api, listener
-        self._stop: Callable[[], None] = _nothing
-        super().__init__()
+    def context() -> ssl.SSLContext | None:
+        nonlocal stamp, made
+        with suppress(OSError, ssl.SSLError):
+            now = [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in (each.stat() for each in files)]
+            if now != stamp:
+                made = _context(tls)
+                stamp = now
+        return made
 
-    def load_config(self) -> None:
-        """Called by gunicorn."""
-        for name, value in self._options().items():
-            self.cfg.set(name, value)
-
-    def load(self) -> Any:
-        """Called by gunicorn in the worker, after the fork: the watches live there."""
-        from scheduler_ext.assembly import Extender
-
-        gc.set_threshold(COLLECT_AFTER, 20, 100)
-        extender = Extender(self._settings, self._api, complete=_settle)
-        extender.start()
-        self.calls, self.sends_away = extender.app.extensions["calls"], extender.sends_away
-        self._stop = extender.stop
-        return extender.app
-
-    def _options(self) -> dict[str, Any]:
-        options = {
-            "bind": f"fd://{self._listener.detach()}",
-            "workers": 1,
-            "worker_class": ConnectionWorker,
-            "threads": self._settings.threads,
-            "proc_name": "bursar-extender",
-            "loglevel": "warning",
-            "logger_class": ServerLogger,
-            "graceful_timeout": 5,
-            "timeout": 60,
-            "control_socket_disable": True,
-            "when_ready": self._ready,
-            "worker_exit": self._ended,
-        }
-        tls = self._settings.tls
-        if tls is not None:
-            options |= {
-                "certfile": str(tls.certificate),
-                "keyfile": str(tls.key),
-                "ca_certs": str(tls.client_ca),
-                "cert_reqs": ssl.CERT_REQUIRED,
-                "ssl_context": _context,
-            }
-        return options
-
-    def _ended(self, _arbiter: object, _worker: object) -> None:
-        """Called by gunicorn in the worker, after the last answer."""
-        self._stop()
-
-    def _ready(self, _arbiter: object) -> None:
-        log("serving", address=f"{self._settings.host}:{self._settings.port}")
-
-
-def _nothing() -> None:
-    """What ends a worker that never began."""
-
-
-def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """Made for each connection, so that a renewed certificate is the one that is shown."""
-    context = default()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
-def _listening(settings: Settings) -> socket.socket:
-    """The listening socket, so that a taken port is known before anything is started."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        where = f"{settings.host}:{settings.port}"
-        raise CannotServeError(f"cannot listen on {where}: {error.strerror or error}") from error
-    return listener
+def _context(tls: TLS) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.client_ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
 
 
-def _settle() -> None:
+def _freeze() -> None:
     """What is known at the start mostly stays: the collector need not look at it again."""
     gc.collect()
     gc.freeze()

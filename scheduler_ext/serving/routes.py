@@ -1,48 +1,65 @@
-"""The extender's routes. What decides is behind `Verbs`; here are bodies, codes and log lines."""
+"""The extender's routes: bodies, status codes and log lines. `Verbs` decides."""
 
 import time
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from scheduler_ext.reports.metrics import Metrics
-from scheduler_ext.serving.connection import Calls, Said
 from scheduler_ext.serving.read_routes import Pages, register, said
 from scheduler_ext.verbs import protocol as wire
 from scheduler_ext.verbs.last_decisions import LastDecisions
-from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
+from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.request.request import mapping
+from timekeeper.runtime.http_service import HttpAnswer, Route
 from timekeeper.runtime.log import Log
 
-Answer = tuple[
-    bytes, str, dict[str, object]
-]  # body, result for the metrics, fields for the log (none: no line)
+# kube-scheduler filters and prioritizes for one pod at a time, and binds meanwhile. Each verb has threads of
+# its own: a bind that waits for the API server keeps no filter waiting.
+_THREADS = 4
+
+# the body, the result for the metrics, and the fields of the log line; without fields there is no line
+VerbAnswer = tuple[bytes, str, dict[str, object]]
+
+# path -> what answers a body that is posted there
+VerbCalls = dict[str, Callable[[bytes], HttpAnswer]]
 
 
-def create_app(verbs: Verbs, decisions: LastDecisions, pages: Pages, log: Log) -> Flask:
-    """The WSGI application: POST /filter, /dryrun, /prioritize, /preempt, /bind, and the routes of ``pages``.
+def verb_calls(verbs: Verbs, decisions: LastDecisions, metrics: Metrics, log: Log) -> VerbCalls:
+    """POST /filter, /dryrun, /prioritize, /preempt and /bind.
 
-    A verb that can say no says it with 200: of any other answer kube-scheduler hides the text.
+    A verb refuses with status 200: kube-scheduler hides the text of any other answer.
     """
+    answers: dict[str, Callable[[bytes], VerbAnswer]] = {
+        "filter": lambda body: _filter(verbs, decisions, body),
+        "dryrun": lambda body: _dry_run(verbs, body),
+        "prioritize": lambda body: _prioritize(verbs, body),
+        "preempt": lambda body: _preempt(verbs, body),
+        "bind": lambda body: _bind(verbs, decisions, body),
+    }
+    return {f"/{verb}": partial(_answered, verb, answer, metrics, log) for verb, answer in answers.items()}
+
+
+def verb_routes(calls: VerbCalls, bind_threads: int) -> tuple[Route, ...]:
+    """The calls as routes of the server; at most ``bind_threads`` pods are bound at a time."""
+
+    def route(path: str, call: Callable[[bytes], HttpAnswer]) -> Route:
+        threads = bind_threads if path == "/bind" else _THREADS
+        return Route("POST", path, lambda request: call(request.body), threads)
+
+    return tuple(route(path, call) for path, call in calls.items())
+
+
+def create_app(calls: VerbCalls, pages: Pages, incomplete: Callable[[], str]) -> Flask:
+    """The WSGI application: the calls, for servers that are not ours, and the routes of ``pages``."""
     app = Flask("scheduler_ext", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = wire.MOST_BODY_BYTES
-    metrics = pages.metrics
-
-    calls: Calls = {}
-    app.extensions["calls"] = calls  # for a server that has the whole body: Flask's way there costs more
-
-    def takes(verb: str, answer: Callable[[bytes], Answer]) -> None:
-        calls[f"/{verb}"] = lambda body: _answered(verb, answer, body, metrics, log)
-        app.add_url_rule(f"/{verb}", verb, lambda: _response(calls[f"/{verb}"]), methods=["POST"])
-
-    takes("filter", lambda body: _filter(verbs, decisions, body))
-    takes("dryrun", lambda body: _dry_run(verbs, body))
-    takes("prioritize", lambda body: _prioritize(verbs, body))
-    takes("preempt", lambda body: _preempt(verbs, body))
-    takes("bind", lambda body: _bind(verbs, decisions, body))
-    register(app, pages, lambda: "" if verbs.complete else INCOMPLETE)
+    for path, call in calls.items():
+        app.add_url_rule(path, path, partial(_response, call), methods=["POST"])
+    register(app, pages, incomplete)
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
@@ -51,27 +68,29 @@ def create_app(verbs: Verbs, decisions: LastDecisions, pages: Pages, log: Log) -
     return app
 
 
-def _response(call: Callable[[bytes], Said]) -> Response:
-    status, kind, body = call(request.get_data(cache=False))
-    return Response(body, status=status, mimetype=kind)
+def _response(call: Callable[[bytes], HttpAnswer]) -> Response:
+    answer = call(request.get_data(cache=False))
+    return Response(answer.body, status=answer.status, mimetype=answer.content_type)
 
 
-def _answered(verb: str, answer: Callable[[bytes], Answer], body: bytes, metrics: Metrics, log: Log) -> Said:
+def _answered(
+    verb: str, answer: Callable[[bytes], VerbAnswer], metrics: Metrics, log: Log, body: bytes
+) -> HttpAnswer:
     started = time.perf_counter()
     try:
         text, result, fields = answer(body)
     except wire.MalformedArgsError as error:
         metrics.answered(verb, "malformed", time.perf_counter() - started)
         log("malformed", level="warning", verb=verb, reason=error)
-        return Said(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
+        return HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
     seconds = time.perf_counter() - started
     metrics.answered(verb, result, seconds)
     if fields:
         log(verb, level="info", result=result, **fields, ms=f"{1000 * seconds:.2f}")
-    return Said(HTTPStatus.OK, "application/json", text)
+    return HttpAnswer(HTTPStatus.OK, "application/json", text)
 
 
-def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> Answer:
+def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
     asked = wire.read_extender_args(body)
     found = verbs.filter(asked)
     fields = _named(asked) | {"nodes": len(asked.names)}
@@ -84,7 +103,7 @@ def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> Answer:
     return wire.filter_answer(asked, found), "none", fields | {"reason": reason}
 
 
-def _dry_run(verbs: Verbs, body: bytes) -> Answer:
+def _dry_run(verbs: Verbs, body: bytes) -> VerbAnswer:
     asked = wire.read_extender_args(body)
     found = verbs.dry_run(asked)
     if isinstance(found, str):
@@ -93,12 +112,12 @@ def _dry_run(verbs: Verbs, body: bytes) -> Answer:
     return answer, "fit" if found.sorted_nodes.fits or not asked.names else "none", {}
 
 
-def _prioritize(verbs: Verbs, body: bytes) -> Answer:
+def _prioritize(verbs: Verbs, body: bytes) -> VerbAnswer:
     asked = wire.read_extender_args(body)
     return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 
-def _preempt(verbs: Verbs, body: bytes) -> Answer:
+def _preempt(verbs: Verbs, body: bytes) -> VerbAnswer:
     offer = wire.read_preemption_args(body)
     found = verbs.preempt(offer)
     added = sum(len(each.uids) - len(offer.nodes[name].uids) for name, each in found.items())
@@ -106,7 +125,7 @@ def _preempt(verbs: Verbs, body: bytes) -> Answer:
     return wire.preempt_answer(found), "fit" if found else "none", fields
 
 
-def _bind(verbs: Verbs, decisions: LastDecisions, body: bytes) -> Answer:
+def _bind(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
     order = wire.read_binding_args(body)
     error = verbs.bind(order)
     if error:
