@@ -77,7 +77,7 @@ def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Step
         layout = lay_out(request.asks, shape, policy, steps, same)
     except TooManyStepsError:
         return refusal.GIVEN_UP
-    return layout if layout is not None else refusal.no_room(request)
+    return layout if layout is not None else refusal.not_enough_free(request)
 
 
 def score_of(layout: Layout, policy: Policy) -> Score:

@@ -1,14 +1,14 @@
-"""What a pod is told of a node it may not have: sentences that stay the same for a pod until something about
-the node has really changed.
+"""Why a pod cannot have a node, as a value: one sentence for users, and its kind for metrics.
 
-kube-scheduler writes the text into the pod's status, and a status that changes wakes the pod: a figure that
-moves in it would make one waiting pod ask hundreds of times a second. So the sentence of a want of room names
-what the pod needs, never what there is.
+kube-scheduler writes the sentence into the pod's status, and a changed status makes it try the pod again.
+A sentence with a varying figure would make one waiting pod return hundreds of times a second. So a sentence
+stays the same for a pod until the node has really changed: it names what the pod needs, never what is free.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from scheduler_ext.fit.topology import farthest
 from scheduler_ext.model.node import CLOSED, Node
@@ -16,94 +16,117 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import first_of
 
+RefusalKind = Literal[
+    "malformed",
+    "closed",
+    "unknown-node",
+    "no-cards",
+    "unhealthy",
+    "cordoned",
+    "family",
+    "search",
+    "room",
+    "constraint",
+]
+KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod cannot have a node. ``shortage``: for want of free room, not for what the node is."""
+    """``sentence``: for users, constant per pod. ``kind``: the label value in metrics and pages."""
 
     sentence: str
-    shortage: bool = False
+    kind: RefusalKind
+
+    @property
+    def shortage(self) -> bool:
+        """True if the node would do once cards are free; False if the node itself is unsuitable."""
+        return self.kind in ("room", "search")
 
 
-LONGEST_MALFORMED = 400  # characters; the webhook tells the whole of it
-MOST_TOLD = 5  # names or amounts in one sentence, which is told of every node
+LONGEST_MALFORMED = 400  # characters; the webhook's refusal has the whole sentence
+MOST_LISTED = 5  # names or amounts in one sentence, which is repeated for every node
 
-NO_CARDS = Refusal("no GPU cards here")
-UNKNOWN_NODE = Refusal("node is not known to the extender yet")
-NO_HEALTHY_CARD = Refusal("no healthy GPU card here")
-CORDONED = Refusal("every healthy GPU card here is cordoned")
-NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology")
+NO_CARDS = Refusal("no GPU cards here", "no-cards")
+UNKNOWN_NODE = Refusal("node is not known to the extender yet", "unknown-node")
+NO_HEALTHY_CARD = Refusal("no healthy GPU card here", "unhealthy")
+CORDONED = Refusal("every healthy GPU card here is cordoned", "cordoned")
+NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
-GIVEN_UP = Refusal("no layout of its containers was found in time", shortage=True)
-NOT_TRIED = Refusal("no layout of its containers was looked for yet", shortage=True)
+GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
+NOT_TRIED = Refusal("no layout of its containers was looked for yet", "search")
 
 
-def closed(word: str) -> Refusal:
-    """For a node that is closed, by a word of `node.CLOSED`."""
-    return Refusal(f"node is closed for sharing: {CLOSED[word]}")
+def closed(key: str) -> Refusal:
+    """The node is closed for sharing. ``key``: of `node.CLOSED`."""
+    return Refusal(f"node is closed for sharing: {CLOSED[key]}", "closed")
 
 
 def malformed(sentence: str) -> Refusal:
-    """For a pod that the webhook would have refused."""
+    """The pod's request is invalid. ``sentence``: the webhook's, cut to `LONGEST_MALFORMED`."""
     cut = sentence if len(sentence) <= LONGEST_MALFORMED else f"{sentence[: LONGEST_MALFORMED - 3]}..."
-    return Refusal(f"malformed GPU request: {cut}")
+    return Refusal(f"malformed GPU request: {cut}", "malformed")
 
 
-def another_family(request: GPURequest, node_object: Node) -> Refusal:
-    """For a node whose cards are asked for in another dialect."""
-    resource = BY_NAME[node_object.family].resources[0]
-    if node_object.plugin_chooses and not all(each.ask.whole for each in request.asks):
-        return Refusal(f"only whole cards here, asked for as {resource}")
-    return Refusal(f"cards here are asked for as {resource}")
+def another_family(request: GPURequest, node: Node) -> Refusal:
+    """The node's cards are requested as another resource than the pod's."""
+    resource = BY_NAME[node.family].resources[0]
+    if node.plugin_chooses and not all(each.ask.whole for each in request.asks):
+        return Refusal(f"only whole cards here, requested as {resource}", "family")
+    return Refusal(f"cards here are requested as {resource}", "family")
 
 
 def not_allowed(request: GPURequest) -> Refusal:
-    """For a node none of whose cards the pod's own constraints let it use."""
+    """None of the node's cards satisfies the pod's own constraints."""
     if request.models:
-        return Refusal(f"no {first_of(request.models, MOST_TOLD, ' or ')} here")
+        return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
-        return Refusal("none of the cards it names is here")
-    return Refusal(f"no card but {first_of(request.exclude_models, MOST_TOLD, ' or ')} here")
+        return Refusal("none of the cards it names is here", "constraint")
+    return Refusal(f"no card but {first_of(request.exclude_models, MOST_LISTED, ' or ')} here", "constraint")
 
 
 def no_usable_card(cards: Iterable[Card]) -> Refusal:
-    """For a node none of whose cards is to be given out."""
+    """Every card of the node is unhealthy or cordoned."""
     return CORDONED if any(card.healthy for card in cards) else NO_HEALTHY_CARD
 
 
 def not_known(request: GPURequest) -> Refusal:
-    """For a node whose inventory does not tell what the pod's topology asks about."""
+    """The node's inventory lacks what the pod's topology needs."""
     what = "which cards are linked" if request.topology == "pair" else "which NUMA node a card is on"
-    return Refusal(f"the inventory here does not tell {what}")
+    return Refusal(f"the inventory here does not say {what}", "constraint")
 
 
 def never_near(request: GPURequest, together: int) -> Refusal:
-    """For a node that has not so many cards near each other, however empty."""
-    return Refusal(f"no {together} cards {_NEAR[request.topology]} here")
+    """Even the empty node has fewer than ``together`` cards near each other."""
+    return Refusal(f"no {together} cards {_NEAR[request.topology]} here", "constraint")
 
 
-def no_room(request: GPURequest) -> Refusal:
-    """For a node whose cards are taken: the pod's need, and nothing of the node."""
+def not_enough_free(request: GPURequest) -> Refusal:
+    """The node's cards are taken. The sentence names the pod's need alone."""
     near = f", {_NEAR[request.topology]}" if farthest(request) else ""
     if len(request.asks) > 1:
         parts = Counter(_amount(each.ask) for each in request.asks)
         counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]
-        listed = first_of(counted, MOST_TOLD, " + ")
+        listed = first_of(counted, MOST_LISTED, " + ")
         same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
-        return Refusal(f"no room for {listed}{same}{near}", shortage=True)
+        return Refusal(f"not enough free for {listed}{same}{near}", "room")
     ask = request.asks[0].ask
     if ask.whole:
-        return Refusal(f"{_amount(ask)} needed{near}", shortage=True)
+        return Refusal(f"not enough free GPUs ({ask.devices} needed{near})", "room")
     if ask.devices > 1:
-        return Refusal(f"{_amount(ask)} free needed{near}", shortage=True)
-    return Refusal(f"no card has {_amount(ask)} free", shortage=True)
+        return Refusal(f"not enough GPUs with {_each(ask)} free ({ask.devices} needed{near})", "room")
+    return Refusal(f"no card has {_each(ask)} free", "room")
 
 
 def _amount(ask: Ask) -> str:
     if ask.whole:
         return f"{ask.devices} whole card{'s' if ask.devices > 1 else ''}"
+    return f"{ask.devices} cards with {_each(ask)}" if ask.devices > 1 else _each(ask)
+
+
+def _each(ask: Ask) -> str:
+    """What the ask needs of one card."""
     parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
     parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
-    each = " and ".join(parts)
-    return f"{ask.devices} cards with {each}" if ask.devices > 1 else each
+    return " and ".join(parts)

@@ -8,7 +8,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
-from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions, kind_of
+from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
 
 
 class ReasonView(TypedDict):
@@ -154,8 +154,8 @@ def _decision(decision: LastDecision) -> DecisionView:
         offered=decision.offered,
         reasons=[
             ReasonView(
-                reason=each.sentence,
-                kind=kind_of(each.sentence),
+                reason=each.refusal.sentence,
+                kind=each.refusal.kind,
                 nodes=each.nodes,
                 examples=list(each.examples),
             )

@@ -99,7 +99,7 @@ def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
     if found.fits or not asked.names:
         return wire.filter_answer(asked, found), "fit", fields | {"fit": len(found.fits)}
     decisions.refused(str(fields["uid"]), len(asked.names), (found.short, found.refused))
-    reason = next(iter({**found.short, **found.refused}.values()))
+    reason = next(iter({**found.short, **found.refused}.values())).sentence
     return wire.filter_answer(asked, found), "none", fields | {"reason": reason}
 
 

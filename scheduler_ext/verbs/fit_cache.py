@@ -52,8 +52,8 @@ class FilterResult:
     as well, so that its own preemption may help; and those refused for good. With the reasons."""
 
     fits: list[str]
-    short: dict[str, str]
-    refused: dict[str, str]
+    short: dict[str, Refusal]
+    refused: dict[str, Refusal]
 
 
 def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
@@ -153,7 +153,7 @@ class _Column:
         self.scores = np.zeros(0, np.int64)
         self.reasons = np.zeros(0, np.int16)
         self.short = np.zeros(0, np.bool_)
-        self.sentences = {"": _FITS, refusal.UNKNOWN_NODE.sentence: _UNKNOWN}
+        self.refusals: dict[Refusal | None, int] = {None: _FITS, refusal.UNKNOWN_NODE: _UNKNOWN}
         self.untried: set[str] = set()
         self.mine = object()  # what is known to this board is told apart by it
 
@@ -171,12 +171,12 @@ class _Column:
         refused = reasons != _FITS
         if not refused.any():
             return FilterResult(list(names), {}, {})
-        sentences = list(self.sentences)
+        refusals = [each or refusal.UNKNOWN_NODE for each in self.refusals]
         short = self.short[rows]
         return FilterResult(
             fits=list(compress(names, (~refused).tolist())),
-            short=_told(names, refused & short, reasons, sentences),
-            refused=_told(names, refused & ~short, reasons, sentences),
+            short=_refusals(names, refused & short, reasons, refusals),
+            refused=_refusals(names, refused & ~short, reasons, refusals),
         )
 
     def _widen(self) -> None:
@@ -230,10 +230,10 @@ class _Column:
         self.reasons[rows] = _FITS
         self.short[rows] = False
         if request is not None and (scores < 0).any():
-            no_room = refusal.no_room(request)
+            shortage = refusal.not_enough_free(request)
             for (name, node), score in zip(nodes.items(), scores.tolist(), strict=True):
                 if score < 0:
-                    self._note(name, no_room, node)
+                    self._note(name, shortage, node)
 
     def _note(self, name: str, answer: Score | Refusal, node: NodeInfo | None) -> None:
         row = self.rows.by_name[name]
@@ -241,7 +241,7 @@ class _Column:
             self.scores[row], self.reasons[row], self.short[row] = answer, _FITS, False
             return
         self.scores[row] = NO_FIT
-        self.reasons[row] = self.sentences.setdefault(answer.sentence, len(self.sentences))
+        self.reasons[row] = self.refusals.setdefault(answer, len(self.refusals))
         self.short[row] = node is not None and answer.shortage and is_short(node, self.asked.amounts)
         if answer is refusal.NOT_TRIED:
             self.untried.add(name)
@@ -284,9 +284,9 @@ def _is_plain(request: GPURequest) -> bool:
     return len(request.asks) == 1 and not is_picky(request)
 
 
-def _told(
-    names: Sequence[str], which: NDArray[np.bool_], reasons: NDArray[np.int16], sentences: Sequence[str]
-) -> dict[str, str]:
-    """Name -> sentence of those nodes."""
+def _refusals(
+    names: Sequence[str], which: NDArray[np.bool_], reasons: NDArray[np.int16], refusals: Sequence[Refusal]
+) -> dict[str, Refusal]:
+    """Name -> refusal of those nodes."""
     chosen: Iterable[str] = compress(names, which.tolist())
-    return dict(zip(chosen, map(sentences.__getitem__, reasons[which].tolist()), strict=True))
+    return dict(zip(chosen, map(refusals.__getitem__, reasons[which].tolist()), strict=True))

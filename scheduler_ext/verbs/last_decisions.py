@@ -1,38 +1,22 @@
 """The last decision about each pod that waits: which nodes were refused for which reason, when, and how often
 kube-scheduler has asked. For people; no verb looks at it."""
 
-import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+
+from scheduler_ext.fit.refusal import KINDS, Refusal
 
 MOST_PODS = 5_000
 MOST_EXAMPLES = 10
 
-# what a reason (`refusal`) is about: the word that metrics carry, and how to tell; the first that matches
-KINDS = {
-    "malformed": r"malformed GPU request: .*",
-    "closed": r"node is closed for sharing: .*",
-    "unknown-node": r"node is not known to the extender yet",
-    "no-cards": r"no GPU cards here",
-    "unhealthy": r"no healthy GPU card here",
-    "cordoned": r"every healthy GPU card here is cordoned",
-    "family": r"(only whole cards|cards) here,? (are )?asked for as .*",
-    "search": r"no layout of its containers was .*",
-    "room": r"no card has .* free|.* needed(, .*)?|no room for .*",
-    "constraint": r"cards here cannot be chosen by .*|the inventory here does not tell .*|.* here",
-}
-OTHER = "other"
-_KINDS = {kind: re.compile(words) for kind, words in KINDS.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A refusal's sentence, how many nodes it was said of, and the first few of these in the order asked."""
+    """A refusal, the number of nodes that it is about, and the first few of these in the order asked."""
 
-    sentence: str
+    refusal: Refusal
     nodes: int
     examples: tuple[str, ...]
 
@@ -58,15 +42,15 @@ class LastDecisions:
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._last: OrderedDict[str, LastDecision] = OrderedDict()
-        self._refused = Counter[str](dict.fromkeys([*KINDS, OTHER], 0))
+        self._refused = Counter[str](dict.fromkeys(KINDS, 0))
 
-    def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, str]]) -> None:
-        """The pod was refused by every one of the nodes offered; ``whys``: node -> reason."""
+    def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, Refusal]]) -> None:
+        """The pod was refused by every one of the nodes offered; ``whys``: node -> refusal."""
         reasons = _summed(whys)
         now_ms = self._now_ms()
         with self._lock:
             for each in reasons:
-                self._refused[kind_of(each.sentence)] += each.nodes
+                self._refused[each.refusal.kind] += each.nodes
             was = self._last.get(uid)
             first, times, error = (was.first_ms, was.times, was.bind_error) if was else (now_ms, 0, "")
             self._keep(uid, LastDecision(first, now_ms, times + 1, offered, reasons, error))
@@ -100,20 +84,14 @@ class LastDecisions:
             self._last.popitem(last=False)
 
 
-@lru_cache(maxsize=1024)
-def kind_of(sentence: str) -> str:
-    """What a reason is about, as a word of `KINDS`, or ``other``."""
-    return next((kind for kind, words in _KINDS.items() if words.fullmatch(sentence)), OTHER)
-
-
-def _summed(whys: Iterable[Mapping[str, str]]) -> tuple[Reason, ...]:
+def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[Reason, ...]:
     """The reasons, that of most nodes first."""
-    counts: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
+    counts: Counter[Refusal] = Counter()
+    examples: dict[Refusal, list[str]] = {}
     for nodes in whys:
         counts.update(nodes.values())
-        for name, sentence in nodes.items():
-            listed = examples.setdefault(sentence, [])
+        for name, refusal in nodes.items():
+            listed = examples.setdefault(refusal, [])
             if len(listed) < MOST_EXAMPLES:
                 listed.append(name)
     return tuple(Reason(why, count, tuple(examples[why])) for why, count in counts.most_common())

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from scheduler_ext.binding.binder import BindingArgs
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.preempt_verb import NodeVictims
@@ -101,13 +102,17 @@ def filter_answer(asked: ExtenderArgs, sorted_nodes: FilterResult, **more: objec
     those that know only that."""
     answer: dict[str, Any] = {
         "NodeNames": sorted_nodes.fits,
-        "FailedNodes": sorted_nodes.short,
-        "FailedAndUnresolvableNodes": sorted_nodes.refused,
+        "FailedNodes": _sentences(sorted_nodes.short),
+        "FailedAndUnresolvableNodes": _sentences(sorted_nodes.refused),
         "Error": "",
     }
     if asked.nodes is not None:
         answer["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
     return orjson.dumps(answer | more)
+
+
+def _sentences(refused: Mapping[str, Refusal]) -> dict[str, str]:
+    return {name: refusal.sentence for name, refusal in refused.items()}
 
 
 def filter_error(sentence: str) -> bytes:

@@ -66,7 +66,7 @@ class Verbs:
         if pod is None:
             return FilterResult(asked.names, {}, {})
         if pod.request is None:
-            why = refusal.malformed(pod.malformed).sentence
+            why = refusal.malformed(pod.malformed)
             return FilterResult([], {}, dict.fromkeys(asked.names, why))
         self._patience()
         snapshot = self._cache.snapshot
@@ -76,7 +76,7 @@ class Verbs:
         found = _beside_itself(found, pod, pod.request, policy, snapshot)
         kept = self._requeuer.kept(lambda: waiting_pod(pod, policy, asked.names), found.fits)
         if kept:
-            found = _without(found, kept, refusal.no_room(pod.request).sentence)
+            found = _without(found, kept, refusal.not_enough_free(pod.request))
         if not found.fits and asked.names:
             self._requeuer.refused(waiting_pod(pod, policy, asked.names), snapshot)
         return self._offered(found, pod, policy, snapshot)
@@ -103,7 +103,7 @@ class Verbs:
         if pod is None:
             return DryRun(FilterResult(asked.names, {}, {}), {})
         if pod.request is None:
-            why = refusal.malformed(pod.malformed).sentence
+            why = refusal.malformed(pod.malformed)
             return DryRun(FilterResult([], {}, dict.fromkeys(asked.names, why)), {})
         about = fit_key(pod.request, self._policies(pod), pod.amounts)
         return dry_run(asked, about, pod.uid, snapshot)
@@ -179,12 +179,12 @@ def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None
     return read_pod(asked.pod)
 
 
-def _without(found: FilterResult, kept: set[str], sentence: str) -> FilterResult:
+def _without(found: FilterResult, kept: set[str], why: Refusal) -> FilterResult:
     """Without the nodes that are kept for another pod, and so have no room for this one."""
     return FilterResult(
         [name for name in found.fits if name not in kept],
         found.short,
-        {**found.refused, **dict.fromkeys(kept, sentence)},
+        {**found.refused, **dict.fromkeys(kept, why)},
     )
 
 

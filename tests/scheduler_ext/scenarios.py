@@ -137,8 +137,10 @@ def nano_gpu() -> Iterator[Scenario]:
     nothing = shares(0, 40, 40)
     yield Scenario("S4", "one asks for nothing", nothing, packed, two, policies=("binpack",))
     yield Scenario("S4", "one asks for nothing", nothing, spread_out, two, policies=("spread",))
-    yield Scenario("S5", "no fit together", shares(20, 40), {}, two, free(10, 50), "no room for 20% + 40%")
-    yield Scenario("S7", "110 on one card", shares(50, 60), {}, one, reason="no room for 50% + 60%")
+    yield Scenario(
+        "S5", "no fit together", shares(20, 40), {}, two, free(10, 50), "not enough free for 20% + 40%"
+    )
+    yield Scenario("S7", "110 on one card", shares(50, 60), {}, one, reason="not enough free for 50% + 60%")
     yield Scenario("S7", "one card full", shares(50, 50), {"a": [0], "b": [0]}, one)
     yield Scenario("S7", "whole and share apart", shares(100, 10), {"a": [0], "b": [1]}, two)
     yield from _core_and_memory()
@@ -152,7 +154,7 @@ def nano_gpu() -> Iterator[Scenario]:
 
 def _core_and_memory() -> Iterator[Scenario]:
     seven_nine = cores_and_memories((50, 7 * GIB), (50, 9 * GIB))
-    typical = "no room for 50% and 7168 MiB + 50% and 9216 MiB"
+    typical = "not enough free for 50% and 7168 MiB + 50% and 9216 MiB"
     yield Scenario("S8", "one card of 15", seven_nine, {}, (equal(1, 15 * GIB),), reason=typical)
     seven_eight = cores_and_memories((50, 7 * GIB), (50, 8 * GIB))
     yield Scenario("S8", "just fits", seven_eight, {"a": [0], "b": [0]}, (equal(1, 15 * GIB),))
@@ -210,7 +212,7 @@ def kube_gpu() -> Iterator[Scenario]:
         near("pair", cards_asked("a", 2)),
         {},
         (equal(8),),
-        reason="the inventory here does not tell which cards are linked",
+        reason="the inventory here does not say which cards are linked",
     )
     yield Scenario(
         "S16b", "which is no matter to one card", near("pair", cards_asked("a", 1)), {"a": [0]}, (equal(8),)
@@ -292,7 +294,7 @@ def gpu_aware() -> Iterator[Scenario]:
         {},
         (equal(2),),
         free(50, 50),
-        "no room for 2 x 30%, 2 of them on one card",
+        "not enough free for 2 x 30%, 2 of them on one card",
     )
 
 
@@ -311,7 +313,7 @@ def aliyun() -> Iterator[Scenario]:
     )
     seven = (equal(1, 7 * GIB),)
     full = (on(mib(GIB, "one"), "n", "GPU-0"), on(mib(6 * GIB, "six"), "n", "GPU-0"))
-    whole = "1 whole card needed"
+    whole = "not enough free GPUs (1 needed)"
     yield Scenario("S39", "a whole card of a full one", percent(100), {}, seven, full, whole)
     yield Scenario("S39", "of one barely touched", percent(100), {}, seven, used(64), whole)
     untouchable = (on(percent(100, "whole"), "n", "GPU-0"),)
@@ -333,7 +335,12 @@ def genius() -> Iterator[Scenario]:
     for count, chosen in ((1, [0]), (2, [0, 1])):
         yield Scenario("S41", f"{count} cards", asking(cards_asked("a", count)), {"a": chosen}, (equal(2),))
     yield Scenario(
-        "S41", "3 cards", asking(cards_asked("a", 3)), {}, (equal(2),), reason="3 whole cards needed"
+        "S41",
+        "3 cards",
+        asking(cards_asked("a", 3)),
+        {},
+        (equal(2),),
+        reason="not enough free GPUs (3 needed)",
     )
 
 

@@ -40,7 +40,7 @@ def test_a_template_is_answered_by_its_inventory(running: Running) -> None:
         "NodeNames": ["large"],
         "Nodes": {"items": [large]},
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"small": "2 whole cards needed"},
+        "FailedAndUnresolvableNodes": {"small": "not enough free GPUs (2 needed)"},
         "Error": "",
         "Assumed": {},
     }

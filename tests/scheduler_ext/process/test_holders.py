@@ -19,7 +19,7 @@ def test_the_running_extender_follows_the_agent(running: Running) -> None:
     running.put_node(told(NOT_THERE))
 
     assert running.free("n") == [1000]
-    assert 'held="vanished"} 0' in running.client.get("/metrics").text
+    assert 'held="orphaned"} 0' in running.client.get("/metrics").text
 
 
 def test_a_container_on_a_closed_node_is_told_of_in_the_cluster_view(running: Running) -> None:

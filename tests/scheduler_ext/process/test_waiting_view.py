@@ -7,13 +7,10 @@ import pytest
 from scheduler_ext.fit import refusal
 from scheduler_ext.model.node import CLOSED, read_node
 from scheduler_ext.verbs.last_decisions import (
-    KINDS,
     MOST_EXAMPLES,
     MOST_PODS,
-    OTHER,
     LastDecisions,
     Reason,
-    kind_of,
 )
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.process.test_view import waiting, world
@@ -135,8 +132,8 @@ HALF = request_of(percent(50))
 PAIR = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "pair"}))
 NUMA = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "numa"}))
 SAID = {
-    "no_room": [
-        refusal.no_room(request_of(raw))
+    "not_enough_free": [
+        refusal.not_enough_free(request_of(raw))
         for raw in (
             percent(50),
             percent(100),
@@ -146,7 +143,7 @@ SAID = {
             asking(container("a", gpu_percent="50"), container("b", gpu_percent="50")),
         )
     ]
-    + [refusal.no_room(PAIR), refusal.no_room(NUMA)],
+    + [refusal.not_enough_free(PAIR), refusal.not_enough_free(NUMA)],
     "not_allowed": [
         refusal.not_allowed(request_of(percent(50, annotations=annotations)))
         for annotations in (
@@ -170,7 +167,7 @@ SAID = {
     "NOT_TRIED": [refusal.NOT_TRIED],
 }
 KIND_OF = {
-    "no_room": "room",
+    "not_enough_free": "room",
     "not_allowed": "constraint",
     "not_known": "constraint",
     "never_near": "constraint",
@@ -201,25 +198,27 @@ def test_every_way_to_refuse_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("way", SAID)
 def test_every_refusal_has_a_kind(way: str) -> None:
-    assert {kind_of(each.sentence) for each in SAID[way]} == {KIND_OF[way]}
+    assert {each.kind for each in SAID[way]} == {KIND_OF[way]}
 
 
-def test_the_kinds_are_few_whatever_is_said() -> None:
-    assert kind_of("something new") == OTHER
-    assert {*KINDS, OTHER} == LastDecisions(lambda: 0).nodes_refused().keys()
+def test_every_kind_is_counted_from_the_start() -> None:
+    assert set(KIND_OF.values()) == LastDecisions(lambda: 0).nodes_refused().keys()
+
+
+FULL = refusal.not_enough_free(HALF)
 
 
 def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
     decisions = LastDecisions(lambda: 5)
-    many = {f"n{at:03}": "no card has 50% free" for at in range(30)}
+    many = {f"n{at:03}": FULL for at in range(30)}
 
-    decisions.refused("u", 31, ({"m": "no GPU cards here"}, many))
+    decisions.refused("u", 31, ({"m": refusal.NO_CARDS}, many))
 
     decision = decisions.of("u")
     assert decision is not None
     assert decision.reasons == (
-        Reason("no card has 50% free", 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
-        Reason("no GPU cards here", 1, ("m",)),
+        Reason(FULL, 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
+        Reason(refusal.NO_CARDS, 1, ("m",)),
     )
     assert {key: count for key, count in decisions.nodes_refused().items() if count} == {
         "room": 30,
@@ -230,10 +229,10 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
 def test_the_memory_is_bounded_and_forgets_who_was_asked_about_longest_ago() -> None:
     decisions = LastDecisions(lambda: 0)
     for at in range(MOST_PODS):
-        decisions.refused(f"u{at}", 1, ({"n": "no GPU cards here"},))
-    decisions.refused("u0", 1, ({"n": "no GPU cards here"},))
+        decisions.refused(f"u{at}", 1, ({"n": refusal.NO_CARDS},))
+    decisions.refused("u0", 1, ({"n": refusal.NO_CARDS},))
 
-    decisions.refused("one more", 1, ({"n": "no GPU cards here"},))
+    decisions.refused("one more", 1, ({"n": refusal.NO_CARDS},))
 
     assert decisions.of("u1") is None
     assert [each is not None for each in map(decisions.of, ("u0", "u2", "one more"))] == [True] * 3

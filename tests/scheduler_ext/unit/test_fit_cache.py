@@ -65,7 +65,8 @@ def asked_of(
     assert pod.request is not None
     found = answers.sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names)
     assert found.fits == [name for name in names if name in found.fits]
-    return {**found.short, **found.refused, **dict.fromkeys(found.fits, "")}
+    refused = {name: each.sentence for name, each in (found.short | found.refused).items()}
+    return refused | dict.fromkeys(found.fits, "")
 
 
 def scores_of(
@@ -216,7 +217,11 @@ def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() ->
     assert not short(full, percent(200))  # more than there will ever be
     assert not short(full, asking(container(gpu_count="1")))  # not counted by kube-scheduler
     found = FitCache().sort(question_of(percent(90)), fragmented.nodes, ["n"])
-    assert (found.fits, found.short, found.refused) == ([], {"n": "no card has 90% free"}, {})
+    assert (found.fits, found.short, found.refused) == (
+        [],
+        {"n": Refusal("no card has 90% free", "room")},
+        {},
+    )
 
 
 def question_of(raw: Json):  # type: ignore[no-untyped-def]
@@ -256,8 +261,8 @@ def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
 
     assert found.short == {}
     assert found.refused == {
-        "n": "node is closed for sharing: a GPU pod was bound to it without a placement",
-        "unknown": "node is not known to the extender yet",
+        "n": refusal.closed("unplaced"),
+        "unknown": refusal.UNKNOWN_NODE,
     }
 
 

@@ -267,7 +267,7 @@ def test_a_node_that_its_agent_closes_gives_out_no_share_and_no_whole_card(raw: 
 
     refused = fit(request_of(raw), snapshot.node("n"))
 
-    assert refused == Refusal(f"node is closed for sharing: {CLOSED['strangers']}")
+    assert refused == Refusal(f"node is closed for sharing: {CLOSED['strangers']}", "closed")
     assert free(tell(snapshot, NOT_THERE)) == [1000]
     assert is_roomier(tell(snapshot, NOT_THERE).node("n"), snapshot.node("n"))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.controllers.requeuer import Requeuer
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, heard, listed
 from scheduler_ext.model.pod import NonGPUPod
@@ -411,7 +412,7 @@ def test_a_pod_that_asks_for_cards_is_answered_by_what_was_heard_while_filter_wa
     pair.first.take_over()
     waiting.join()
 
-    assert found == [FilterResult([], {"a": "no card has 60% free"}, {})]
+    assert found == [FilterResult([], {"a": Refusal("no card has 60% free", "room")}, {})]
 
 
 def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:

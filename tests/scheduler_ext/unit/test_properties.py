@@ -241,7 +241,7 @@ def test_filter_offers_a_node_exactly_when_bind_could_place_the_pod_there(
     if isinstance(at_bind, Placement):
         assert found.fits == ["n"]
     else:
-        assert {**found.short, **found.refused} == {"n": at_bind.sentence}
+        assert {**found.short, **found.refused} == {"n": at_bind}
 
 
 def linked(name: str) -> Json:

@@ -76,10 +76,10 @@ def whole(count: int = 1, name: str = "p") -> Json:
 @pytest.mark.parametrize(
     ("capacity", "raw", "sentence"),
     [
-        (NVIDIA, percent(50), "only whole cards here, asked for as nvidia.com/gpu"),
-        (NVIDIA, percent(100), "cards here are asked for as nvidia.com/gpu"),
-        (TENCENT, percent(50), "cards here are asked for as tencent.com/vcuda-core"),
-        (None, whole(), "cards here are asked for as bursar.dev/gpu-percent"),
+        (NVIDIA, percent(50), "only whole cards here, requested as nvidia.com/gpu"),
+        (NVIDIA, percent(100), "cards here are requested as nvidia.com/gpu"),
+        (TENCENT, percent(50), "cards here are requested as tencent.com/vcuda-core"),
+        (None, whole(), "cards here are requested as bursar.dev/gpu-percent"),
         (
             {**TENCENT, **NVIDIA},
             percent(50),
@@ -135,7 +135,7 @@ def test_whole_cards_are_given_where_the_plugin_picks_them_counting_those_that_n
     snapshot = rebuilt([there], [others])
 
     assert len(cards_of(fit(request_of(whole(2)), snapshot.node("n")))["main"]) == 2
-    assert why(snapshot, whole(3)) == "3 whole cards needed"
+    assert why(snapshot, whole(3)) == "not enough free GPUs (3 needed)"
 
 
 def test_init_containers_of_a_pod_that_nobody_placed_reuse_its_cards() -> None:
@@ -172,7 +172,7 @@ def test_cards_near_each_other_are_had_where_the_plugin_picks_them_if_all_are(
     answer = fit(request_of(two), rebuilt([there], []).node("n"))
 
     assert isinstance(answer, Placement) == fits
-    assert fits or answer == Refusal("cards here cannot be chosen by model, UUID or topology")
+    assert fits or answer == Refusal("cards here cannot be chosen by model, UUID or topology", "constraint")
 
 
 # which cards may be used
@@ -207,7 +207,7 @@ def test_an_unhealthy_card_is_never_given() -> None:
 
     assert cards_of(fit(request_of(percent(10)), one.node("n"))) == {"main": [1]}
     assert why(none, percent(10)) == "no healthy GPU card here"
-    assert why(one, asking(container(gpu_count="2"))) == "2 whole cards needed"
+    assert why(one, asking(container(gpu_count="2"))) == "not enough free GPUs (2 needed)"
 
 
 # what a refusal says
@@ -219,16 +219,16 @@ def test_an_unhealthy_card_is_never_given() -> None:
         (percent(50), "no card has 50% free"),
         (mib(5000), "no card has 5000 MiB free"),
         (asking(container(gpu_percent="50", gpu_memory="8192")), "no card has 50% and 8192 MiB free"),
-        (percent(100), "1 whole card needed"),
-        (asking(container(gpu_count="2")), "2 whole cards needed"),
-        (asking(container(gpu_count="2", gpu_percent="100")), "2 cards with 50% free needed"),
+        (percent(100), "not enough free GPUs (1 needed)"),
+        (asking(container(gpu_count="2")), "not enough free GPUs (2 needed)"),
+        (asking(container(gpu_count="2", gpu_percent="100")), "not enough GPUs with 50% free (2 needed)"),
         (
             asking(
                 container("a", gpu_percent="30"),
                 container("b", gpu_percent="30"),
                 container("c", gpu_count="1"),
             ),
-            "no room for 2 x 30% + 1 whole card",
+            "not enough free for 2 x 30% + 1 whole card",
         ),
     ],
 )
