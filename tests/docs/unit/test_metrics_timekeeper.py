@@ -1,0 +1,46 @@
+"""The page on metrics has the timekeeper's metrics and log events, and no others."""
+
+import ast
+import re
+from pathlib import Path
+
+from timekeeper import metrics
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "metrics.md").read_text().partition("\n## Of the timekeeper\n")[2]
+SUFFIX = {"counter": "_total", "gauge": "", "histogram": ""}
+
+
+def test_every_metric_of_the_timekeeper_is_explained_with_its_kind_and_labels() -> None:
+    exist = {
+        each._name + SUFFIX[each._type]: (each._type, set(each._labelnames))
+        for each in vars(metrics).values()
+        if hasattr(each, "_labelnames")
+    }
+
+    rows = re.findall(r"^\| `(bursar_\w+)` \| (\w+)(.*?) \|", PAGE, re.MULTILINE)
+
+    assert {name: kind for name, kind, _ in rows} == {name: kind for name, (kind, _) in exist.items()}
+    for name, _, labels in rows:
+        assert set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", labels))) == exist[name][1], name
+
+
+def events_in(code: str) -> set[str]:
+    """The constant first arguments of calls of `log` and `log_exception`."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
+    named = [
+        call.args[0]
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) in {"log", "log_exception", "_log"}
+    ]
+    return {each.value for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def test_every_event_in_the_timekeepers_log_is_explained() -> None:
+    files = (ROOT / "timekeeper").rglob("*.py")
+    written = set().union(*(events_in(file.read_text()) for file in files)) - {"internal-error", "uncaught"}
+    rows = re.findall(r"^\| (`[a-z-]+`.*?) \|", PAGE.partition("| event | meaning |")[2], re.MULTILINE)
+
+    explained = {event for row in rows for event in re.findall(r"`([a-z-]+)`", row)}
+
+    assert explained - {"internal-error", "uncaught"} == written
