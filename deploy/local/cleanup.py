@@ -1,7 +1,12 @@
-"""What a real node leaves on a machine, and taking it away.
+"""Removes what a real node leaves on a machine.
 
-A kubelet's containers outlive it, and so do mounts, a bridge, control groups and kernel settings. All of them
-have fixed names, so that whoever comes next can take away what a killed process left, without being told.
+Containers outlive their kubelet, and so do mounts, the bridge, control groups and kernel settings. All have
+fixed names, so the next run can remove what a killed run left, without any state of that run.
+
+The node's programs also write outside of `FOLDER`, whatever their flags, into folders that a container
+runtime of the machine's own would use too. There, only two things are removed: files that carry our names,
+and, while no other runtime runs, files that only the node's programs can have made, if the folder holds
+nothing else.
 """
 
 import ctypes
@@ -12,10 +17,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from deploy.local import outside
 from deploy.local.errors import LocalError
 
 FOLDER = Path("/run/bursar-node")
@@ -28,8 +32,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _ROOT = Path("/")
 _BEFORE = FOLDER / "before.json"
 _FORWARDING = "net/ipv4/ip_forward"
-# The kubelet and the bridge plugin set these for the whole machine.
-_SET_BY_OTHERS = (
+# The kubelet and the bridge plugin change these for the whole machine.
+_SYSCTLS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
@@ -39,37 +43,48 @@ _SET_BY_OTHERS = (
     _FORWARDING,
 )
 _BINARIES = ("kubelet", "containerd", "containerd-shim-runc-v2")
-_BINARIES_OF_OTHERS = (*_BINARIES, "dockerd", "crio")
+_RUNTIMES = (*_BINARIES, "dockerd", "crio")
+_CONTAINER_LOGS = "/var/log/containers"
+# libcni keeps each plugin's result here; containerd has no setting for the folder.
+_CNI_RESULTS = "/var/lib/cni/results"
+# The folders outside of FOLDER, each with the files that the kubelet and the shims of an older containerd
+# (which has no setting for their place) leave in it.
+SHARED_FOLDERS = {
+    "/run/containerd": ("s/*",),
+    "/var/lib/cni": (),
+    "/var/lib/kubelet": ("device-plugins/kubelet.sock", "device-plugins/kubelet_internal_checkpoint"),
+    _CONTAINER_LOGS: (),
+}
 _MNT_DETACH = 2
 _WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.05
 
 
 def remember() -> None:
-    """Note the kernel settings that a kubelet changes, and which folders are not there, for `sweep`."""
-    values = {name: _sysctl(name).read_text().strip() for name in _SET_BY_OTHERS if _sysctl(name).exists()}
-    _BEFORE.write_text(json.dumps({"sysctls": values, "absent": outside.absent(_ROOT)}))
+    """Record the kernel settings that a kubelet changes, and which shared folders are missing, for
+    `sweep`."""
+    values = {name: _sysctl(name).read_text().strip() for name in _SYSCTLS if _sysctl(name).exists()}
+    _BEFORE.write_text(json.dumps({"sysctls": values, "absent": missing_folders(_ROOT)}))
 
 
 def sweep() -> None:
-    """Take away all that a node, running or dead, has on this machine; nothing where there was none.
+    """Remove all that a node, running or dead, has on this machine. Does nothing if there was no node.
 
-    Only for who holds the lock. Raises LocalError where something does not go.
+    The caller holds `LOCK`. Raises LocalError if something cannot be removed.
     """
     _until("the processes of an earlier node to end", _killed)
     _until(f"the mounts below {FOLDER} to go", _unmounted)
     _until(f"the control groups named {CGROUP} to go", _cgroups_removed)
     if Path("/sys/class/net", BRIDGE).exists():
         subprocess.run(["ip", "link", "delete", BRIDGE], check=True, capture_output=True)
-    outside.take_named(_ROOT, NETWORK, FOLDER)
+    remove_named(_ROOT, NETWORK, FOLDER)
     if FOLDER.exists():
         _restore()
         shutil.rmtree(FOLDER)
 
 
 def cgroup_folders() -> list[Path]:
-    """Where this machine's control groups have one of ours: one for each hierarchy of version 1, and one of
-    version 2."""
+    """The paths of our control group: one per hierarchy of cgroup v1, one for cgroup v2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS / CGROUP]
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -78,32 +93,32 @@ def cgroup_folders() -> list[Path]:
 
 
 def _killed() -> bool:
-    """Kill what runs in our control groups or belongs to our node; whether nothing was left to kill."""
+    """Kill the processes in our control groups and our node's programs. True if there were none."""
     found = {*_in_cgroups(), *_by_command_line()}
     for pid in found:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            continue  # it has just ended by itself
+            continue  # it has ended meanwhile
     return not found
 
 
 def _in_cgroups() -> Iterator[int]:
     for folder in cgroup_folders():
         for listed in folder.rglob("cgroup.procs"):
-            # 0 is a process that this namespace does not see; to kill it would be to kill our own group
+            # 0 stands for a process outside of this PID namespace; kill(0) would kill our own process group
             yield from (pid for pid in map(int, _text(listed).split()) if pid > 0)
 
 
 def has_other_kubelet() -> bool:
-    """Whether a kubelet runs here that is not ours: two would share a folder for device plugins' sockets,
-    which no flag moves."""
+    """Whether another kubelet runs here. Two would share the folder for device plugins' sockets, which no
+    flag moves."""
     return any(name == "kubelet" and not ours for _, name, ours in _processes())
 
 
 def has_other_runtime() -> bool:
-    """Whether a kubelet or a container runtime runs here that is not ours."""
-    return any(name in _BINARIES_OF_OTHERS and not ours for _, name, ours in _processes())
+    """Whether another kubelet or container runtime runs here."""
+    return any(name in _RUNTIMES and not ours for _, name, ours in _processes())
 
 
 def _by_command_line() -> Iterator[int]:
@@ -111,7 +126,8 @@ def _by_command_line() -> Iterator[int]:
 
 
 def _processes() -> Iterator[tuple[int, str, bool]]:
-    """Every process by its program, and whether it is told a path below our folder, as all of ours are."""
+    """PID and program of each process, and whether it is ours: whether an argument is a path below
+    `FOLDER`."""
     for process in Path("/proc").glob("[0-9]*"):
         words = _text(process / "cmdline").split("\0")
         ours = any(word.rpartition("=")[2].startswith(f"{FOLDER}/") for word in words)
@@ -131,8 +147,8 @@ def _mount_points() -> list[str]:
 
 
 def _cgroups_removed() -> bool:
-    """Remove the groups, the innermost first; whether none was left. One whose last process is just ending
-    cannot be removed yet."""
+    """Remove our control groups, the innermost first. True if there were none. The kernel refuses (EBUSY)
+    while a group's last process is still ending."""
     left = False
     for folder in cgroup_folders():
         for each in sorted([folder, *folder.rglob("*/")], reverse=True):
@@ -148,17 +164,67 @@ def _cgroups_removed() -> bool:
 
 
 def _restore() -> None:
-    """Make kernel settings what they were, and folders where nobody else has begun to use them. Who was
-    killed before it had noted them has not changed them."""
+    """Restore kernel settings, and remove shared folders unless another runtime uses them by now. A run that
+    was killed before `remember` had written the file has changed none of them."""
     before = json.loads(_text(_BEFORE) or '{"sysctls": {}, "absent": []}')
     is_shared = has_other_runtime()
     for name, value in before["sysctls"].items():
-        # Another runtime, begun since, cannot do without forwarding.
+        # A runtime that was started since then needs forwarding.
         is_wanted = is_shared and name == _FORWARDING
         if _sysctl(name).read_text().strip() != value and not is_wanted:
             _sysctl(name).write_text(value)
     if not is_shared:
-        outside.take_made(_ROOT, before["absent"], _mount_points())
+        remove_shared(_ROOT, before["absent"], _mount_points())
+
+
+def missing_folders(root: Path) -> list[str]:
+    """The shared folders that do not exist below ``root`` (``/``, except in tests)."""
+    return [folder for folder in SHARED_FOLDERS if not _below(root, folder).exists()]
+
+
+def remove_named(root: Path, network: str, folder: Path) -> None:
+    """Remove the files that carry our names: the network's CNI results, and links to logs below
+    ``folder``."""
+    results = _below(root, _CNI_RESULTS)
+    for result in list(results.glob(f"{network}-*")):
+        sandbox = result.name.removeprefix(f"{network}-").partition("-")[0]
+        (results / f"cni-loopback-{sandbox}-lo").unlink(missing_ok=True)
+        result.unlink()
+    for link in list(_below(root, _CONTAINER_LOGS).glob("*")):
+        if link.is_symlink() and link.readlink().is_relative_to(folder):
+            link.unlink()
+
+
+def remove_shared(root: Path, folders: Iterable[str], mounts: Iterable[str]) -> None:
+    """Remove the node's other files from these shared folders, and the folders that are empty then. Call it
+    only while no other runtime runs. ``mounts``: every mount point; a folder with one in it is left alone."""
+    points = [Path(point) for point in mounts]
+    for folder in folders:
+        place = _below(root, folder)
+        if folder in SHARED_FOLDERS and place.is_dir() and not any(at.is_relative_to(place) for at in points):
+            _remove_files(place, SHARED_FOLDERS[folder])
+
+
+def _remove_files(place: Path, patterns: tuple[str, ...]) -> None:
+    found = {each for each in place.rglob("*") if each.is_symlink() or not each.is_dir()}
+    if found <= {each for pattern in patterns for each in place.glob(pattern)}:  # else others use the folder
+        for each in found:
+            each.unlink(missing_ok=True)
+        _remove_if_empty(place)
+
+
+def _remove_if_empty(place: Path) -> None:
+    folders = [each for each in place.rglob("*/") if each.is_dir() and not each.is_symlink()]
+    for each in sorted([place, *folders], reverse=True):
+        try:
+            each.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+
+def _below(root: Path, folder: str) -> Path:
+    return root / folder.removeprefix("/")
 
 
 def _sysctl(name: str) -> Path:
@@ -166,13 +232,13 @@ def _sysctl(name: str) -> Path:
 
 
 def _text(file: Path) -> str:
-    """A file's text; none where it has just gone, as those of processes and control groups do."""
+    """A file's text; empty if it has vanished, as files of processes and control groups do."""
     try:
         return file.read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except OSError as error:
-        if error.errno == errno.ENODEV:  # a control group that was removed, to whoever still reads it
+        if error.errno == errno.ENODEV:  # a control group that was removed while it was open
             return ""
         raise
 
@@ -181,5 +247,5 @@ def _until(what: str, is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + _WITHIN_S
     while not is_so():
         if time.monotonic() > end:
-            raise LocalError(f"waited {_WITHIN_S:.0f} s in vain for {what}")
+            raise LocalError(f"waited {_WITHIN_S:.0f} s for {what}; it did not happen")
         time.sleep(_LOOK_EVERY_S)

@@ -1,6 +1,6 @@
 """A real node on this machine: containerd, runc, a bridge and a kubelet, beside the control plane.
 
-For root on Linux. One at a time, since its names are fixed (`leftovers`); whoever comes second waits.
+For root on Linux. One at a time, since its names are fixed (`cleanup`): a second run waits for the first.
 """
 
 import fcntl

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import cleanup, outside
+from deploy.local import cleanup
 from deploy.local.identity import new_tokens
 
 
@@ -45,15 +45,15 @@ def left(root: Path) -> set[str]:
 
 
 def take(root: Path, *mounts: str) -> None:
-    outside.take_named(root, "bursar-node", FOLDER)
-    outside.take_made(root, outside.MADE, mounts)
+    cleanup.remove_named(root, "bursar-node", FOLDER)
+    cleanup.remove_shared(root, cleanup.SHARED_FOLDERS, mounts)
 
 
 def test_folders_that_only_our_node_used_are_gone_after_it(root: Path) -> None:
     take(root, "/", "/proc")
 
     assert left(root) == set()
-    assert outside.absent(root) == list(outside.MADE)
+    assert cleanup.missing_folders(root) == list(cleanup.SHARED_FOLDERS)
 
 
 def test_what_others_began_meanwhile_stays_whole(root: Path) -> None:
@@ -104,7 +104,7 @@ def test_kernel_settings_come_back_but_for_what_a_runtime_of_others_needs(
 def test_while_a_runtime_of_others_runs_no_folder_is_touched(
     root: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
 ) -> None:
-    (root / "before").write_text(json.dumps({"sysctls": {}, "absent": list(outside.MADE)}))
+    (root / "before").write_text(json.dumps({"sysctls": {}, "absent": list(cleanup.SHARED_FOLDERS)}))
     monkeypatch.setattr(cleanup, "_ROOT", root)
     monkeypatch.setattr(cleanup, "_BEFORE", root / "before")
     monkeypatch.setattr(cleanup, "has_other_runtime", lambda: is_other)
@@ -114,7 +114,7 @@ def test_while_a_runtime_of_others_runs_no_folder_is_touched(
 
 
 def test_folders_that_were_there_before_stay_as_they_are(root: Path) -> None:
-    outside.take_made(root, ["/var/lib/kubelet", "/etc"], [])
+    cleanup.remove_shared(root, ["/var/lib/kubelet", "/etc"], [])
 
     assert "run/containerd/s/3a09" in left(root)
     assert not (root / "var/lib/kubelet").exists()
