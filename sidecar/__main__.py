@@ -1,8 +1,8 @@
-"""``python -m sidecar``: beats for the pod it runs in, until SIGTERM.
+"""``python -m sidecar``: sends heartbeats for its pod until SIGTERM.
 
-It never exits for a reason of its own: a native sidecar that crash-loops takes its pod out of its Services.
-What goes wrong is said once and lived with. Where the sidecar is a plain container of a pod that can end, it
-ends with the others (``BURSAR_ENDS=over``): nobody else would end it, and the pod would run for ever.
+It never exits because of a failure: a native sidecar that crash-loops takes its pod out of its Services. A
+failure is logged once, and the sidecar goes on. In a pod whose containers end, the sidecar can be a plain
+container, which no kubelet ends; ``BURSAR_ENDS=over`` makes it end together with the others.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 
-# Before anything is imported that an old Python could not even read.
-if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+# Before any import that an older Python could not parse.
+if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older versions)
     sys.exit("bursar-sidecar: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from sidecar import settings
 from sidecar.event_loop import End, EventLoop
-from sidecar.log import tell
+from sidecar.log import write
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; the exit code is 0 then, and 2 for wrong settings given by hand."""
+    """Run until SIGTERM. The exit code is 0 then, and 2 for wrong settings at a terminal."""
     given = sys.argv[1:] if arguments is None else arguments
     loop = EventLoop()
     try:
         read = settings.read(given, os.environ)
-    except settings.SettingError as wrong:
+    except settings.SettingError as error:
         by_hand = settings.by_hand(given, os.environ)
         ends = by_hand or bool(os.environ.get(settings.ENDS))
-        return _without_settings(f"bursar-sidecar: {wrong}", by_hand, ends, loop)
+        return _without_settings(f"bursar-sidecar: {error}", by_hand, ends, loop)
 
-    # Only now, with SIGTERM in hand: TLS takes a tenth of a second to import, and to the first process of a
-    # container a SIGTERM that nothing handles yet is lost.
+    # Imported after the signal handlers are set: TLS takes 0.1 s to import, and a SIGTERM that a container's
+    # first process does not handle yet is lost.
     from sidecar import run
 
     if run.until_the_end(read, loop):
-        # A thread is stuck in the name lookup, on the network or in NVML: the interpreter's own end, and the
+        # A thread is stuck in the name lookup, on the network or in NVML; the interpreter's own exit, and the
         # driver library's, might wait for it.
         os._exit(0)
     return 0
 
 
 def _without_settings(sentence: str, by_hand: bool, ends: bool, loop: EventLoop) -> int:
-    """In a pod an exit would only be repeated, for ever: say what is wrong and wait for the pod's end. Where
-    nobody would end us, nobody repeats us either."""
+    """In a pod an exit would only lead to restarts: write the error and wait for the pod's end. A sidecar
+    that has to end by itself is not restarted, so it exits."""
     rest = "" if by_hand else " No heartbeat is sent from this pod."
-    tell(sentence + rest)
+    write(sentence + rest)
     while not (ends or isinstance(loop.wait(None), End)):
         continue
     return 2 if by_hand else 0

@@ -1,6 +1,6 @@
-"""When to beat, when to try again, and what a timekeeper's answer says: pure, times in milliseconds.
+"""When to send heartbeats and retries, and how to read the timekeeper's reply. Pure; times in milliseconds.
 
-Chance comes in as ``fraction``, a number in 0..1 that the caller draws.
+Randomness is an argument: ``fraction``, a number from 0 to 1.
 """
 
 from __future__ import annotations
@@ -18,34 +18,30 @@ MOST_BACKOFF_MS = 60_000
 
 @value
 class HeartbeatReply:
-    """What the timekeeper answered to a heartbeat; None stands for what it left out or wrote unreadably.
-    ``over``: it has seen every other container of the pod end for good."""
+    """The timekeeper's reply to a heartbeat. None stands for a field that is missing or malformed."""
 
-    interval_ms: int | None
+    interval_ms: int | None  # the interval that it asks for
     in_budget: bool | None
-    ca: str | None
-    over: bool
+    ca: str | None  # the CA bundle to trust from now on, PEM
+    over: bool  # every other container of the pod has ended for good
 
 
 def jittered_ms(interval_ms: int, fraction: float) -> int:
-    """The interval, a tenth shorter to a tenth longer, so that pods started together drift apart."""
+    """The interval plus or minus a tenth, so that pods that start together drift apart."""
     return interval_ms * 9 // 10 + int(interval_ms * fraction / 5)
 
 
 def backoff_ms(failures: int, fraction: float) -> int:
-    """How long to wait after so many failed posts in a row: doubling from 1 s to 60 s, the upper half of it
-    at random."""
+    """The pause after this number of failures in a row: it doubles from 1 s to 60 s, its upper half
+    random."""
     most = min(MOST_BACKOFF_MS, FIRST_BACKOFF_MS << min(failures - 1, 16))
     return most // 2 + int(most * fraction / 2)
 
 
-def answer(body: bytes) -> HeartbeatReply | None:
-    """The answer in a response's body, or None where it is no JSON object, hence not the timekeeper's."""
-    try:
-        read = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(read, dict):
+def read_reply(body: bytes) -> HeartbeatReply | None:
+    """The reply in a response's body. None if it is no JSON object: then the sender is not a timekeeper."""
+    read = _object(body)
+    if read is None:
         return None
     in_budget, ca = read.get("in_budget"), read.get("ca")
     return HeartbeatReply(
@@ -56,17 +52,20 @@ def answer(body: bytes) -> HeartbeatReply | None:
     )
 
 
-def is_of_a_pod_not_known(body: bytes) -> bool:
-    """Whether a refusal's body is the timekeeper's about the pod, and not about the address that it was sent
-    to."""
+def is_unknown_pod(body: bytes) -> bool:
+    """Whether a 404's body says that the pod is unknown, rather than the path."""
+    return (_object(body) or {}).get("field") == "pod"
+
+
+def _object(body: bytes) -> dict[str, object] | None:
     try:
         read = json.loads(body)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(read, dict) and read.get("field") == "pod"
-
-
-def _interval_ms(told: object) -> int | None:
-    if not isinstance(told, int) or isinstance(told, bool):
         return None
-    return max(LEAST_INTERVAL_MS, min(MOST_INTERVAL_MS, told))
+    return read if isinstance(read, dict) else None
+
+
+def _interval_ms(raw: object) -> int | None:
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        return None
+    return max(LEAST_INTERVAL_MS, min(MOST_INTERVAL_MS, raw))

@@ -1,4 +1,5 @@
-"""The spool folder: what must outlive the process but not the pod, in two small files replaced as a whole."""
+"""The spool folder: two small files that outlive the process, but not the pod. Each is replaced as a
+whole."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 import os
 
 from sidecar import spool
-from sidecar.log import say
+from sidecar.log import log
 
 SPOOL = "spool.json"
 FOLLOWED = "followed-ca.json"
@@ -14,32 +15,32 @@ MOST_BYTES = 8 << 20
 
 
 class SpoolFolder:
-    """A folder that may turn out full, read-only or gone: then the beats are kept in memory alone, and one
-    line says so."""
+    """The folder. If it is full, read-only or missing, the beats stay in memory, and one log line says so."""
 
     def __init__(self, folder: str, node_boot: str) -> None:
-        """``node_boot`` names the boot of the node, to which the spool's moments belong."""
+        """``node_boot``: the ID of the node's boot; the spool's moments count from it."""
         self._folder = folder
         self._node_boot = node_boot
-        self._well = True
+        self._works = True
 
     def load(self, boot: str, now_ms: int) -> spool.Spool:
-        """What an earlier process left, or an empty spool with a line that says why."""
+        """The spool of an earlier process. If it cannot be used: an empty one, and a log line with the
+        reason."""
         try:
             text = self.read(SPOOL)
             if text is None:
                 return spool.empty(boot)
             return spool.decode(text, self._node_boot, boot, now_ms)
         except (OSError, ValueError) as error:
-            say("spool-unreadable", reason=error)
+            log("spool-unreadable", reason=error)
             return spool.empty(boot)
 
-    def keep(self, kept: spool.Spool) -> None:
+    def save(self, beats: spool.Spool) -> None:
         """Write the spool."""
-        self.replace(SPOOL, spool.encode(kept, self._node_boot))
+        self.replace(SPOOL, spool.encode(beats, self._node_boot))
 
     def followed(self) -> tuple[str, str] | None:
-        """The configured CA bundle and the one that took its place, as ``follow`` was told."""
+        """The configured CA bundle and the one that replaced it, as saved by `follow`."""
         try:
             text = self.read(FOLLOWED)
             if text is None:
@@ -47,17 +48,17 @@ class SpoolFolder:
             read = json.loads(text)
             return str(read["configured"]), str(read["followed"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            say("followed-ca-unreadable", reason=error)
+            log("followed-ca-unreadable", reason=error)
             return None
 
     def follow(self, configured: str, followed: str) -> None:
-        """Remember that the bundle ``followed`` took the place of the configured one."""
-        say("ca-followed")
+        """Save that the bundle ``followed`` replaced the configured one."""
+        log("ca-followed")
         self.replace(FOLLOWED, json.dumps({"configured": configured, "followed": followed}))
 
     def read(self, name: str) -> str | None:
-        """What a file of the folder holds; None where there is none. Raises OSError, and ValueError where it
-        is no text."""
+        """The text of a file in the folder, None if there is no such file. Raises OSError, or ValueError if
+        it is not UTF-8."""
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 return file.read(MOST_BYTES)
@@ -65,22 +66,22 @@ class SpoolFolder:
             return None
 
     def replace(self, name: str, text: str) -> bool:
-        """Write a file of the folder as a whole; False where that failed, which is said once."""
+        """Replace a file in the folder. False if that failed; the first failure in a row is logged."""
         path = os.path.join(self._folder, name)
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             _write(path + ".new", text)
             os.replace(path + ".new", path)
-            self._well = True
+            self._works = True
         except OSError as error:
-            if self._well:
-                say("spool-not-written", reason=error.strerror, folder=self._folder)
-            self._well = False
-        return self._well
+            if self._works:
+                log("spool-not-written", reason=error.strerror, folder=self._folder)
+            self._works = False
+        return self._works
 
 
 def node_boot() -> str:
-    """The kernel's name of this boot; empty where it is hidden."""
+    """The kernel's ID of this boot, empty if it is not readable."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -1,5 +1,4 @@
-"""Where the main thread waits: for what the other threads bring, for a signal to end, or for a moment to
-come."""
+"""The main thread's queue of events. It waits for another thread's result, a signal or a timeout."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
 
 @value
 class End:
-    """SIGTERM, or Ctrl-C, asked the sidecar to end."""
+    """SIGTERM or SIGINT (Ctrl-C) arrived."""
 
     signal: int
 
 
 class EventLoop:
-    """Events in the order they came. From its making on, SIGTERM and SIGINT are events; made by the main
-    thread.
+    """A queue of events, first in, first out. Made by the main thread; from then on SIGTERM and SIGINT are
+    events.
 
-    A pipe wakes the waiting thread, so that a signal that comes just before the wait is not slept over.
+    A pipe wakes the waiting thread, so a signal that arrives just before the wait is not missed.
     """
 
     def __init__(self) -> None:
@@ -37,25 +36,25 @@ class EventLoop:
         self._poll.register(self._read, select.POLLIN)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, self._signalled)
+            signal.signal(each, self._on_signal)
 
     def put(self, event: object) -> None:
-        """Bring an event; any thread may."""
+        """Append an event. Any thread may call this."""
         self._events.append(event)
         try:
             os.write(self._write, b"\0")
         except BlockingIOError:
-            return  # full of calls to wake up: one more would add nothing
+            return  # the pipe is full, so the main thread wakes up anyway
 
     def wait(self, timeout_ms: int | None) -> object:
-        """The next event, or None where there is none after ``timeout_ms`` or a little earlier (None: wait
-        for one as long as it takes)."""
+        """The next event, or None if there is none after ``timeout_ms`` or a little earlier. With None it
+        waits until there is one."""
         while not self._events:
             if self._poll.poll(timeout_ms):
                 os.read(self._read, 4096)
             if timeout_ms is not None:
-                break  # an event already taken may have left its call to wake up
+                break  # the byte may belong to an event that was taken before
         return self._events.popleft() if self._events else None
 
-    def _signalled(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._events.append(End(number))

@@ -1,8 +1,8 @@
-"""Carries a post to the timekeeper over one verified TLS connection that is kept open between beats.
+"""Sends posts to the timekeeper over one verified TLS connection that stays open between posts.
 
-The token is read afresh for each post (it rotates), the ages are taken when the connection stands. A
-connection that the server closed while it was idle costs one more try at once; everything else is the
-caller's back-off.
+The token is read for each post, for it rotates. Ages are computed once the connection is open. If the server
+closed the connection while it was idle, the post is sent again at once; after any other failure the caller
+backs off.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MOST_REASON = 200
 class Delivered:
     """The timekeeper acknowledged the post."""
 
-    answer: beats.HeartbeatReply
+    reply: beats.HeartbeatReply
 
 
 @value
 class NotDelivered:
-    """The post is not acknowledged; ``reason`` is for people and holds no token."""
+    """The post is not acknowledged. ``reason`` is a sentence without any token."""
 
     reason: str
 
@@ -47,11 +47,11 @@ NOT_KNOWN = NotDelivered("the timekeeper does not know this pod yet")
 
 
 class CannotSend(Exception):
-    """The post could not be tried; the text says why, without what a file holds."""
+    """The post could not be sent. The text gives the reason, without the contents of any file."""
 
 
 class HeartbeatClient:
-    """One connection's worth of state; used by one thread at a time."""
+    """The connection and its trust. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class HeartbeatClient:
         path: str = PATH,
         document: Callable[[Any, int], object] = spool.document,
     ) -> None:
-        """``remembered``: the configured CA bundle and its successor, as ``remember`` was told by an earlier
-        process. ``document``: a post's body as of a moment, for ``path``."""
+        """``remembered``: the configured CA bundle and its successor, as an earlier process passed them to
+        ``remember``. ``document``: makes the body of a post at a moment, for ``path``."""
         self._settings = settings
         self._clock = clock
         self._remembered = remembered
@@ -76,19 +76,19 @@ class HeartbeatClient:
         self._socket: ssl.SSLSocket | None = None
 
     def deliver(self, post: Any) -> Delivered | NotDelivered:
-        """Send the post, once; every failure is a sentence, none is raised."""
+        """Send the post. Never raises: a failure is a value with its reason."""
         try:
             return self._judge(self._exchange(post))
         except (OSError, http1.NotHTTP, CannotSend) as error:
             self.close()
             return NotDelivered(_reason(error, self._timeout_s))
         except Exception as error:
-            # A fault of our own: the caller says it once and goes on. Its text might quote the token.
+            # A defect of ours: the caller logs it once and goes on. Its text might quote the token.
             self.close()
-            return NotDelivered(f"the sender has a fault: {type(error).__name__}")
+            return NotDelivered(f"internal error: {type(error).__name__}")
 
     def close(self) -> None:
-        """Let the connection go; the next post opens another."""
+        """Close the connection. The next post opens another."""
         if self._socket:
             self._socket.close()
         self._socket = None
@@ -101,7 +101,7 @@ class HeartbeatClient:
             except TimeoutError:
                 raise
             except OSError:
-                # Most likely closed by the server while idle; the sequence makes a second copy harmless.
+                # Most likely the server closed it while it was idle. The sequence makes a repeat harmless.
                 self.close()
         self._socket = self._connect()
         return self._talk(self._socket, post, token)
@@ -117,16 +117,16 @@ class HeartbeatClient:
         return response
 
     def _judge(self, response: http1.HttpResponse) -> Delivered | NotDelivered:
-        if response.status == 404 and beats.is_of_a_pod_not_known(response.body):
+        if response.status == 404 and beats.is_unknown_pod(response.body):
             return NOT_KNOWN
         if response.status != 200:
-            said = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
-            return NotDelivered(f"it answered {response.status} {said}".rstrip())
-        answer = beats.answer(response.body)
-        if answer is None:
-            return NotDelivered("it answered 200 with something that is no heartbeat answer")
-        self._follow(answer.ca)
-        return Delivered(answer)
+            text = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
+            return NotDelivered(f"it answered {response.status} {text}".rstrip())
+        reply = beats.read_reply(response.body)
+        if reply is None:
+            return NotDelivered("it answered 200, but the body is no heartbeat reply")
+        self._follow(reply.ca)
+        return Delivered(reply)
 
     def _follow(self, bundle: str | None) -> None:
         if self._trust is None:
@@ -146,8 +146,7 @@ class HeartbeatClient:
             try:
                 return self._verified(bundle)
             except (ssl.SSLCertVerificationError, CannotSend):
-                # Not (yet) the one that the timekeeper's certificate is signed by: the established one
-                # counts.
+                # The timekeeper's certificate is not (yet) signed by the offered CA: use the established one.
                 continue
         return self._verified(established)
 
@@ -160,8 +159,8 @@ class HeartbeatClient:
 
 
 class _DeadlineStream(io.RawIOBase):
-    """What a server sends until a moment of the monotonic clock. A time-out for each read alone would let one
-    that sends a byte now and then keep us for days."""
+    """Reads a connection until a deadline of the monotonic clock. With a timeout per read alone, a server
+    that sends a byte now and then could hold us for days."""
 
     def __init__(self, connection: ssl.SSLSocket, until: float) -> None:
         self._connection = connection
@@ -171,23 +170,23 @@ class _DeadlineStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
+        remaining_s = self._until - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(remaining_s)
         return self._connection.recv_into(buffer)
 
 
 def _tls(server: tuple[str, int], bundle: str, timeout_s: float) -> ssl.SSLSocket:
-    """A connection to a server whose certificate the bundle signs for this host."""
+    """Connects and verifies that the bundle signs the server's certificate for this host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks chain and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Remarks between the certificates may be in any language, certificates are ASCII.
+        # Comments between the certificates may be in any language; certificates are ASCII.
         context.load_verify_locations(cadata=bundle.encode("ascii", "ignore").decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise CannotSend("the CA bundle holds no readable certificate") from None
-    # As bytes: a str is encoded by the idna codec, whose tables take 0.4 MiB; settings let only ASCII pass.
+    # As bytes: a str would load the idna codec, whose tables take 0.4 MiB. Settings accept only ASCII.
     name = server[0].encode("ascii")
     raw = socket.create_connection((name, server[1]), timeout_s)  # type: ignore[arg-type] # getaddrinfo takes bytes
     try:

@@ -1,7 +1,7 @@
-"""The one HTTP/1.1 exchange that the sidecar needs, over any stream of bytes.
+"""One HTTP/1.1 request and response over a stream of bytes (RFC 9112), without redirects and upgrades.
 
-``http.client`` does this too, but brings the ``email`` package with it: 2 MiB in every GPU pod, a tenth of
-all the sidecar may take. RFC 9112 names the parts; nothing is followed (no redirect, no upgrade).
+``http.client`` would import the ``email`` package: 2 MiB in every GPU pod, a tenth of all that the sidecar
+may take.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ MOST_BODY = 262_144
 
 
 class NotHTTP(ValueError):
-    """The other side does not speak HTTP as we read it; the text says what was odd."""
+    """The response is not HTTP/1.1 or exceeds a bound; the text says which."""
 
 
 class ConnectionClosed(ConnectionError):
-    """The other side closed the connection before it answered."""
+    """The server closed the connection before it answered."""
 
 
 @value
 class HttpResponse:
-    """``keep`` tells whether the connection may carry another exchange."""
+    """A response that was read whole."""
 
     status: int
     body: bytes
-    keep: bool
+    keep: bool  # the connection may carry another request
 
 
 def request(authority: str, path: str, token: str, body: bytes) -> bytes:
-    """A ``POST`` of JSON with a bearer token, as it goes over the wire in one piece."""
+    """The bytes of a ``POST`` of JSON with a bearer token."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -82,7 +82,7 @@ def _headers(stream: BinaryIO) -> dict[str, str]:
 
 
 def _body(stream: BinaryIO, status: int, headers: dict[str, str]) -> tuple[bytes, bool]:
-    """The body, and whether its end was marked rather than given by the end of the connection."""
+    """The body, and whether the headers marked its end (rather than the end of the connection)."""
     if status in (204, 304):
         return b"", True
     if "chunked" in headers.get("transfer-encoding", "").lower():
@@ -95,7 +95,7 @@ def _body(stream: BinaryIO, status: int, headers: dict[str, str]) -> tuple[bytes
 
 
 def _chunks(stream: BinaryIO) -> bytes:
-    body = bytearray()  # a copy for each of many small chunks would take long
+    body = bytearray()  # appending bytes would copy the body for each chunk
     while size := _length(_line(stream).partition(";")[0], 16):
         body += _exactly(stream, size)
         _check_size(body)

@@ -1,37 +1,77 @@
-"""One line to stderr for each thing worth knowing."""
+"""One line on stderr for each event, in the format of `timekeeper.runtime.log` (logfmt), which this small
+copy spares the sidecar: ``time=2026-01-02T03:04:05.678Z level=info role=sidecar event=started key=value``."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import time
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/@*+")
+_LONGEST = 300  # characters of a value
+# Events that report a failure. All others are info.
+_ERRORS = frozenset({"fault"})
+_WARNINGS = frozenset(
+    (
+        "card-silent",
+        "card-unhealthy",
+        "event-dropped",
+        "event-failed",
+        "followed-ca-unreadable",
+        "no-figures",
+        "not-followed",
+        "not-seen",
+        "not-written",
+        "nvml-hangs",
+        "nvml-silent",
+        "processes-unknown",
+        "runtime-open",
+        "scrape-failed",
+        "spool-full",
+        "spool-not-written",
+        "spool-unreadable",
+        "stranger",
+        "timekeeper-away",
+        "unacknowledged",
+        "use-lost",
+        "use-unreadable",
+    )
+)
+_process = {"role": "sidecar"}
 
 
-def line(event: str, **pairs: object) -> str:
-    """``event=... key=value``; a value with anything but plain letters is quoted as JSON does, on one
-    line."""
-    return " ".join([f"event={event}", *(f"{key}={_quoted(each)}" for key, each in pairs.items())])
+def configure(role: str) -> None:
+    """Set the role that this process's lines carry."""
+    _process["role"] = role
 
 
-def say(event: str, **pairs: object) -> None:
-    """Write the line."""
-    tell(line(event, **pairs))
+def line(event: str, **fields: object) -> str:
+    """The line without its line break. A field that is None is left out. A value with anything but plain
+    letters is quoted as in JSON, so no value can break its line."""
+    level = "error" if event in _ERRORS else "warning" if event in _WARNINGS else "info"
+    now_ms = time.time_ns() // 1_000_000
+    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
+    head = {"time": at, "level": level, "role": _process["role"], "event": event}
+    pairs = head | {key: str(value)[:_LONGEST] for key, value in fields.items() if value is not None}
+    return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
 
 
-def tell(sentence: str) -> None:
-    """Write a sentence for people; a stderr that is gone takes nothing else with it, and there is nowhere
-    left to say so."""
-    if sys.stderr is None:  # started with it closed: another file may have its number by now
+def log(event: str, **fields: object) -> None:
+    """Write the line of an event. The name is kebab-case. Never raises."""
+    write(line(event, **fields))
+
+
+def write(sentence: str) -> None:
+    """Write one line to stderr. If stderr is gone there is no place left to report that."""
+    if sys.stderr is None:  # closed at the start: its number may belong to another file by now
         return
     try:
-        # Past Python's buffer, which would try again at the end and turn the exit code into 120.
+        # Past Python's buffer, which would try again at exit and turn the exit code into 120.
         os.write(2, f"{sentence}\n".encode())
     except OSError:
         return
 
 
-def _quoted(each: object) -> str:
-    text = str(each)
+def _quoted(text: str) -> str:
     return text if text and _PLAIN.issuperset(text) else json.dumps(text)

@@ -1,17 +1,18 @@
-"""The figures of the pod's cards, by NVIDIA's own binding; none of them is worth the process.
+"""Reads utilisation and memory of the pod's cards, with NVIDIA's binding for NVML. No failure ends the
+process.
 
-NVML is opened when the first beat asks for it and only where ``NVIDIA_VISIBLE_DEVICES`` names cards by UUID.
-What fails is said once and tried again after a long while, with NVML opened afresh: a driver that was
-restarted, a card that came back. A call that hangs keeps only the thread that it was made on.
+NVML is opened for the first heartbeat, and only if ``NVIDIA_VISIBLE_DEVICES`` names cards by UUID. A failure
+is logged once; after `RETRY_MS` NVML is opened again, for a driver that was restarted or a card that came
+back. A call that hangs blocks only its own thread.
 
-Scope: NVML counts a whole card (or MIG instance). Figures are marked ``exclusive`` where the pod asked for
-whole cards alone, as the webhook tells the sidecar, and else ``shared``, so that no one takes a neighbour's
-load for the pod's.
+Scope: NVML counts a whole card or MIG instance. Figures are marked ``exclusive`` if the pod requests whole
+cards only (the webhook passes that to the sidecar), else ``shared``, so that a neighbour's load is not taken
+for the pod's.
 """
 
 from __future__ import annotations
 
-from sidecar.log import say
+from sidecar.log import log
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 LIBRARY = "libnvidia-ml.so.1"
 RETRY_MS = 300_000
 MIB = 1 << 20
-# What is more is no figure: all ones is NVML's word for what it cannot tell, and the timekeeper would refuse
-# a beat with it.
+# Anything greater is no figure: NVML returns all ones for an unknown value, which the timekeeper would
+# refuse.
 MOST_PERCENT = 100
 MOST_MIB = 1 << 24
 
 
 class PodCardReader:
-    """Reads the cards; used by one thread at a time."""
+    """Reads the cards. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -40,8 +41,8 @@ class PodCardReader:
         bind: Callable[[], Any] | None = None,
         exclusive: bool = False,
     ) -> None:
-        """``exclusive``: nobody else is on the cards. ``bind`` gives NVIDIA's binding; by default it is
-        imported when it is first wanted."""
+        """``exclusive``: no other pod uses the cards. ``bind`` returns NVIDIA's binding; by default it is
+        imported when it is first needed."""
         self._uuids = uuids
         self._clock = clock
         self._retry_ms = retry_ms
@@ -50,24 +51,22 @@ class PodCardReader:
         self._retry_at = 0
         self._binding: Any = None
         self._handles: dict[str, Any] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def read(self) -> tuple[BeatDevice, ...]:
-        """A figure for each card that gives one, in the order of the variable; never an exception of
-        NVML's."""
+        """The figures of each card that has any, in the order of the variable. Never raises."""
         try:
             self._open()
             figures = tuple(figure for uuid in self._uuids if (figure := self._figure(uuid)))
         except Exception as error:
-            # A binding can fail in ways of its own (a library without a symbol, a string it cannot decode):
-            # the beat goes without figures, the line is said once.
+            # The binding raises more than NVML's errors (a library without a symbol, an undecodable string).
             self._give_up(f"{type(error).__name__}: {error}")
             return ()
         self._note_recovery()
         return figures
 
     def _open(self) -> None:
-        """Have NVML open and each card's handle at hand, if it is time to try."""
+        """Open NVML and find each card's handle, if one is missing and it is time to try."""
         now = self._clock()
         missing = len(self._handles) < len(self._uuids)
         if not missing or now < self._retry_at:
@@ -101,7 +100,7 @@ class PodCardReader:
         }
 
     def _used(self, handle: Any) -> int:
-        """Bytes in use, without what the driver keeps for itself where NVML tells the two apart."""
+        """Bytes in use, without the driver's own if NVML distinguishes the two."""
         nvml = self._binding
         try:
             return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
@@ -113,25 +112,25 @@ class PodCardReader:
             figure = ask()
             return figure if 0 <= figure <= most else None
         except (self._binding.NVMLError_NotSupported, self._binding.NVMLError_NoPermission):
-            return None  # as a MIG instance answers for its utilisation: not a fault
+            return None  # no fault: a MIG instance has no utilisation, for example
 
     def _attempt(self, uuid: str, ask: Callable[[str], Any]) -> Any:
-        """What ``ask`` gives; a card that fails is left out until NVML is opened again."""
+        """The result of ``ask``. A card that fails is left out until NVML is opened again."""
         try:
             return ask(uuid)
         except self._binding.NVMLError as error:
             self._handles.pop(uuid, None)
-            self._once("card-silent", f"{uuid} {error}", uuid=uuid, reason=error)
+            self._log_once("card-silent", f"{uuid} {error}", uuid=uuid, reason=error)
             return None
 
     def _give_up(self, reason: str) -> None:
         self._handles.clear()
-        self._once("no-figures", reason, reason=reason)
+        self._log_once("no-figures", reason, reason=reason)
 
     def _note_recovery(self) -> None:
-        if self._said and len(self._handles) == len(self._uuids):
-            self._said.clear()
-            say("figures-back")
+        if self._logged and len(self._handles) == len(self._uuids):
+            self._logged.clear()
+            log("figures-back")
 
     def _shut(self) -> None:
         self._handles.clear()
@@ -140,18 +139,18 @@ class PodCardReader:
         try:
             self._binding.nvmlShutdown()
         except self._binding.NVMLError:
-            return  # a driver that is gone has already shut it
+            return  # the driver was unloaded, which has shut it already
 
-    def _once(self, event: str, what: str, **pairs: object) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            say(event, **pairs)
+    def _log_once(self, event: str, what: str, **pairs: object) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
+            log(event, **pairs)
 
 
 def _binding() -> Any:
-    """NVIDIA's binding. The library is looked for first: where there is none, the binding's 4 MiB stay
-    out."""
-    from _ctypes import dlopen  # what ctypes.CDLL calls, without the half MiB of the rest
+    """NVIDIA's binding. The library is loaded first: if there is none, the binding's 4 MiB are not
+    imported."""
+    from _ctypes import dlopen  # ctypes.CDLL calls it, and takes 0.5 MiB more
 
     dlopen(LIBRARY, 0)
     import pynvml

@@ -1,5 +1,4 @@
-"""What the sidecar does next: beats on time whatever happens, one post under way at most, a last beat at the
-end.
+"""The sidecar's state machine: a beat on every interval, at most one post in flight, a last beat at the end.
 
 All effects go through `ReporterPorts` and every moment is an argument (milliseconds of the boot clock), so a
 test can
@@ -18,47 +17,46 @@ if TYPE_CHECKING:
 
     from timekeeper.core.wire import BeatDevice
 
-    class Say(Protocol):
-        """A line of the log."""
+    class LogEvent(Protocol):
+        """Writes a log line."""
 
         def __call__(self, event: str, **pairs: object) -> None: ...
 
 
-# NVML can hang for good with a card that fell off the bus: a beat waits no longer than this for its figures.
+# How long a beat waits for its figures. NVML can hang for good if a card fell off the bus.
 GATHER_MS = 500
-# From SIGTERM until the process lets go of an unanswered last beat; what is left of the second is for
-# exiting.
+# How long after SIGTERM the process waits for the reply to its last post. It should exit within a second.
 ENDING_MS = 600
-# A sidecar that is to end with the pod's other containers can be told so by the timekeeper alone. Where that
-# has been silent for so long, it ends unasked: a Job must not hold its cards for ever. What the pod used is
-# charged all the same, by the kubelet's timestamps.
+# Only the timekeeper can tell a plain container's sidecar that the pod's other containers have ended. After
+# this time without a reply it ends anyway, for a Job must not hold its cards for ever. The timekeeper charges
+# the pod's time all the same, by the kubelet's timestamps.
 MOST_SILENCE_MS = 600_000
-# How late such a sidecar may learn that the others have ended, however seldom it is asked to beat: the cards
-# are held for nothing meanwhile.
+# The longest interval of such a sidecar, for the pod holds its cards until the sidecar learns that the others
+# have ended.
 MOST_ENDING_INTERVAL_MS = 60_000
-# A server whose every refusal reads differently does not fill the log of an outage.
+# Different reasons that are logged during one outage.
 MOST_REASONS = 8
 NEVER = 1 << 62
 
 
 @value
 class ReporterPorts:
-    """The edges. ``post`` and ``gauge`` only start something, whose end is told to ``posted`` and
-    ``gauged``."""
+    """The effects. ``post`` and ``read_cards`` only start work; its end is passed to `Reporter.on_posted` and
+    `Reporter.on_cards_read`."""
 
     post: Callable[[spool.HeartbeatPost], None]
-    gauge: Callable[[], None] | None
-    keep: Callable[[spool.Spool], None]
-    fraction: Callable[[], float]
-    say: Say
+    read_cards: Callable[[], None] | None  # None: the pod names no cards
+    save: Callable[[spool.Spool], None]  # to the disk
+    fraction: Callable[[], float]  # a random number from 0 to 1
+    log: LogEvent
 
 
 class Reporter:
-    """The sidecar's state. Call ``tick`` after each event and at ``due_ms``.
+    """The sidecar's state. Call `tick` after each event and at `due_ms`.
 
-    ``ends_when_over``: nobody else ends it when the pod's other containers have ended (a plain container, not
-    a native sidecar), so it ends by itself once the timekeeper says that they have, or has been silent for
-    ``MOST_SILENCE_MS``.
+    ``ends_when_over``: the sidecar is a plain container, which no kubelet ends with the pod's other
+    containers. It ends when the timekeeper says that they have ended, or has not replied for
+    `MOST_SILENCE_MS`.
     """
 
     def __init__(
@@ -66,26 +64,26 @@ class Reporter:
     ) -> None:
         self._ports = ports
         self._ends_when_over = ends_when_over
-        self._silent_until = now_ms + MOST_SILENCE_MS if ends_when_over else NEVER
+        self._silent_until = now_ms + MOST_SILENCE_MS if ends_when_over else NEVER  # then it ends
         self._spool = spooled
-        self._kept = spooled
+        self._saved = spooled  # the state on the disk
         self._interval_ms = beats.DEFAULT_INTERVAL_MS
-        self._beat_at = now_ms
-        self._gather_until: int | None = None
-        self._gauging = False
-        self._hanging = False
-        self._posting = False
-        self._retry_at = 0
-        self._failures = 0
-        self._folding = False
-        self._reasons: set[str] = set()
-        self._in_budget: bool | None = None
-        self._end_at: int | None = None
-        self._last_try = False
-        self._gave_up = False
+        self._beat_at = now_ms  # the next beat
+        self._gather_until: int | None = None  # a beat waits for its figures until then; None: no beat waits
+        self._reading = False  # a read of NVML is in flight
+        self._hanging = False  # ... and its hanging is logged
+        self._posting = False  # a post is in flight
+        self._retry_at = 0  # the next post, not earlier
+        self._failures = 0  # failed posts in a row
+        self._folding = False  # the spool is full, which is logged
+        self._reasons: set[str] = set()  # reasons of failures that are logged in this outage
+        self._in_budget: bool | None = None  # the standing that is logged
+        self._end_at: int | None = None  # the process exits then at the latest; None: it is not ending
+        self._last_try = False  # the post in flight was sent while ending
+        self._gave_up = False  # ... and it failed
 
     def due_ms(self) -> int:
-        """The next moment at which ``tick`` has something to do."""
+        """When `tick` has something to do next."""
         moments = [self._beat_at, self._silent_until]
         if self._gather_until is not None:
             moments.append(self._gather_until)
@@ -96,9 +94,9 @@ class Reporter:
         return min(moments)
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: take a beat, write the spool, send."""
+        """Do what is due: take a beat, save the spool, send a post."""
         if now_ms >= self._silent_until:
-            self._ports.say("ends", reason=f"no answer for {MOST_SILENCE_MS // 1000} s")
+            self._ports.log("ends", reason=f"no answer for {MOST_SILENCE_MS // 1000} s")
             self.end(now_ms)
         if now_ms >= self._beat_at:
             self._due(now_ms)
@@ -106,22 +104,22 @@ class Reporter:
             self._beat(now_ms, ())
         self._send(now_ms)
 
-    def gauged(self, devices: tuple[BeatDevice, ...], now_ms: int) -> None:
-        """NVML answered; figures that no beat waits for any more are dropped."""
-        self._gauging = self._hanging = False
+    def on_cards_read(self, devices: tuple[BeatDevice, ...], now_ms: int) -> None:
+        """NVML answered. Figures that come too late for their beat are dropped."""
+        self._reading = self._hanging = False
         if self._gather_until is not None:
             self._beat(now_ms, devices)
 
-    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
-        """The post under way came to its end."""
+    def on_posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
+        """The post in flight ended."""
         self._posting = False
         if isinstance(outcome, Delivered):
-            self._delivered(outcome.answer, now_ms)
+            self._delivered(outcome.reply, now_ms)
         else:
             self._failed(outcome.reason, now_ms)
 
     def end(self, now_ms: int) -> None:
-        """The pod ends: a last beat goes at once, also where a post would have waited."""
+        """The pod ends: take a last beat and send it at once, without regard to the back-off."""
         if self._end_at is not None:
             return
         self._end_at = now_ms + ENDING_MS
@@ -130,33 +128,30 @@ class Reporter:
         self._beat(now_ms, ())
 
     def ended(self, now_ms: int) -> bool:
-        """Whether the process may exit: all is delivered, or was tried in vain, or time is up."""
+        """Whether the process may exit: all beats are delivered, or a last post failed, or time is up."""
         if self._end_at is None:
             return False
         return now_ms >= self._end_at or (not self._posting and (self._gave_up or not self._spool.beats()))
 
     def unacknowledged(self) -> int:
-        """How many beats the timekeeper has not acknowledged."""
+        """The number of beats that the timekeeper has not acknowledged."""
         return len(self._spool.beats())
 
     def waits_for_a_thread(self) -> bool:
-        """Whether a post or a reading of NVML is still under way."""
-        return self._posting or self._gauging
+        """Whether a post or a read of NVML is in flight."""
+        return self._posting or self._reading
 
     def _due(self, now_ms: int) -> None:
         self._beat_at = now_ms + beats.jittered_ms(self._interval_ms, self._ports.fraction())
-        if self._ports.gauge is None or self._gauging:
+        if self._ports.read_cards is None or self._reading:
             self._beat(now_ms, ())
-            self._note_a_hang()
+            if self._reading and not self._hanging:
+                self._hanging = True
+                self._ports.log("nvml-hangs", reason="heartbeats carry no figures until it answers")
             return
         self._gather_until = now_ms + GATHER_MS
-        self._gauging = True
-        self._ports.gauge()
-
-    def _note_a_hang(self) -> None:
-        if self._gauging and not self._hanging:
-            self._hanging = True
-            self._ports.say("nvml-hangs", reason="beats go without figures until it answers")
+        self._reading = True
+        self._ports.read_cards()
 
     def _beat(self, now_ms: int, devices: tuple[BeatDevice, ...]) -> None:
         self._gather_until = None
@@ -164,48 +159,43 @@ class Reporter:
         self._spool = spool.add(self._spool, spool.SpooledBeat(now_ms, devices))
         if len(self._spool.waiting) <= before and not self._folding:
             self._folding = True
-            self._ports.say(
-                "spool-full", reason="beats are folded into their neighbours: figures are coarser"
+            self._ports.log(
+                "spool-full", reason="beats are merged with their neighbours: figures are coarser"
             )
 
     def _send(self, now_ms: int) -> None:
         ready = not self._posting and not self._gave_up and now_ms >= self._retry_at
         if ready:
             self._spool = spool.sending(self._spool)
-        # On disk before it is on the wire: a process killed between the two repeats the same post.
-        if self._spool != self._kept:
-            self._kept = self._spool
-            self._ports.keep(self._spool)
+        # Saved before it is sent: a process that is killed in between repeats the same post.
+        if self._spool != self._saved:
+            self._saved = self._spool
+            self._ports.save(self._spool)
         if ready and self._spool.post:
             self._posting = True
             self._last_try = self._end_at is not None
             self._ports.post(self._spool.post)
 
-    def _delivered(self, answer: beats.HeartbeatReply, now_ms: int) -> None:
+    def _delivered(self, reply: beats.HeartbeatReply, now_ms: int) -> None:
         self._spool = spool.delivered(self._spool)
         self._folding = False
         if self._failures:
-            self._ports.say("timekeeper-back", failures=self._failures, waiting=len(self._spool.beats()))
+            self._ports.log("timekeeper-back", failures=self._failures, waiting=len(self._spool.beats()))
         self._failures = 0
         self._reasons.clear()
-        if answer.interval_ms:
-            self._pace(answer.interval_ms, now_ms)
-        if answer.in_budget is not None and answer.in_budget != self._in_budget:
-            self._in_budget = answer.in_budget
-            self._ports.say("standing", in_budget=str(answer.in_budget).lower())
-        if self._ends_when_over:
-            self._heard(answer.over, now_ms)
+        if reply.interval_ms:
+            self._set_interval(reply.interval_ms, now_ms)
+        if reply.in_budget is not None and reply.in_budget != self._in_budget:
+            self._in_budget = reply.in_budget
+            self._ports.log("standing", in_budget=str(reply.in_budget).lower())
+        if self._ends_when_over and self._end_at is None:
+            self._silent_until = now_ms + MOST_SILENCE_MS
+            if reply.over:
+                self._ports.log("ends", reason="the pod's other containers have ended")
+                self.end(now_ms)
 
-    def _heard(self, over: bool, now_ms: int) -> None:
-        if self._end_at is not None:
-            return
-        self._silent_until = now_ms + MOST_SILENCE_MS
-        if over:
-            self._ports.say("ends", reason="the pod's other containers have ended")
-            self.end(now_ms)
-
-    def _pace(self, asked_ms: int, now_ms: int) -> None:
-        interval_ms = min(asked_ms, MOST_ENDING_INTERVAL_MS) if self._ends_when_over else asked_ms
+    def _set_interval(self, wanted_ms: int, now_ms: int) -> None:
+        interval_ms = min(wanted_ms, MOST_ENDING_INTERVAL_MS) if self._ends_when_over else wanted_ms
         if interval_ms == self._interval_ms:
             return
         self._interval_ms = interval_ms
@@ -221,4 +211,4 @@ class Reporter:
         if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
             self._reasons.add(reason)
             event = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
-            self._ports.say(event, reason=reason, spooled=len(self._spool.beats()))
+            self._ports.log(event, reason=reason, spooled=len(self._spool.beats()))

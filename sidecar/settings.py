@@ -1,5 +1,5 @@
-"""What the sidecar is told: four variables that the webhook sets, flags that shadow them for use by hand, and
-the cards that the container runtime was told of."""
+"""The sidecar's settings: four variables that the webhook sets, flags of the same names that override them
+for use at a terminal, and the cards that the container runtime makes visible."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# name, what it holds (the flag is the name without BURSAR_, in small letters with dashes)
+# name, meaning; the flag is the name without BURSAR_, in small letters with dashes
 VARIABLES = (
     (
         "BURSAR_TIMEKEEPER_URL",
         "https URL of the timekeeper, such as https://bursar-timekeeper.bursar-system.svc",
     ),
-    ("BURSAR_TOKEN_FILE", "file with the service account token to send, read afresh at each post"),
-    ("BURSAR_CA", "CA certificates that sign the timekeeper's, as PEM text or as a path to a PEM file"),
-    ("BURSAR_SPOOL", "folder for the beats that the timekeeper has not acknowledged"),
+    ("BURSAR_TOKEN_FILE", "file with the service account token to send; read again for each post"),
+    ("BURSAR_CA", "CA certificates that sign the timekeeper's, as PEM text or as the path of a PEM file"),
+    ("BURSAR_SPOOL", "folder for heartbeats that the timekeeper has not acknowledged"),
 )
-# Set where the sidecar is a plain container of a pod whose containers can end: no kubelet ends it then, and
+# Set if the sidecar is a plain container of a pod whose containers can end: the kubelet does not end it, and
 # the pod would run for ever.
 ENDS = "BURSAR_ENDS"
 WHEN_OVER = "over"
-# Set where the pod's cards are its own as a whole.
+# Set to "exclusive" if the pod requests whole cards only.
 SHARING = "BURSAR_CARDS"
 EXCLUSIVE = "exclusive"
 CARDS = "NVIDIA_VISIBLE_DEVICES"
-# The kubelet sets it in every container.
+# The kubelet sets this in every container.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 
 _URL = re.compile(
@@ -40,25 +40,23 @@ _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9/_-]{1,90}")
 
 
 class SettingError(ValueError):
-    """A setting is missing or cannot be; the text is one sentence for whoever runs the sidecar."""
+    """A setting is missing or invalid. The text is one sentence for the user."""
 
 
 @value
 class SidecarSettings:
-    """``authority`` is host and port as the URL wrote them; ``prefix`` the URL's path without a last slash;
-    ``ends_when_over``: the sidecar ends by itself once the pod's other containers have ended; ``exclusive``:
-    nobody else is on the pod's cards."""
+    """See `VARIABLES`."""
 
-    authority: str
+    authority: str  # host and port as in the URL
     host: str
     port: int
-    prefix: str
+    prefix: str  # the URL's path without a trailing slash
     token_file: str
-    ca: str
+    ca: str  # PEM text, or a path
     spool: str
-    cards: tuple[str, ...]
-    ends_when_over: bool
-    exclusive: bool
+    cards: tuple[str, ...]  # UUIDs
+    ends_when_over: bool  # the sidecar ends by itself once the pod's other containers have ended
+    exclusive: bool  # no other pod uses the pod's cards
 
 
 def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSettings:
@@ -87,21 +85,21 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSetting
 
 def ends_when_over(environ: Mapping[str, str]) -> bool:
     """Whether the sidecar ends by itself. Raises `SettingError` unless the variable is ``over`` or empty."""
-    told = environ.get(ENDS, "").strip()
-    if told not in ("", WHEN_OVER):
-        raise SettingError(f"{ENDS} is {told!r}, but must be {WHEN_OVER} or not set.")
-    return bool(told)
+    text = environ.get(ENDS, "").strip()
+    if text not in ("", WHEN_OVER):
+        raise SettingError(f"{ENDS} is {text!r}, but must be {WHEN_OVER} or not set.")
+    return bool(text)
 
 
 def by_hand(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether someone at a terminal started the sidecar, rather than a kubelet: with flags, or with none of
-    our variables outside a pod."""
+    """Whether a person rather than a kubelet started the sidecar: with flags, or outside of a pod and without
+    any of our variables."""
     return bool(arguments) or not (IN_A_POD in environ or any(name in environ for name, _ in VARIABLES))
 
 
 def cards(listed: str) -> tuple[str, ...]:
-    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``, as many as a beat may have figures of; ``void``, ``none``,
-    ``all`` and bare indices name no card of the pod's."""
+    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``, at most `MOST_CARDS`. ``void``, ``none``, ``all`` and indices
+    do not name the pod's cards."""
     names = (each.strip() for each in listed.split(","))
     return tuple(dict.fromkeys(each for each in names if _CARD.fullmatch(each)))[:MOST_CARDS]
 
@@ -111,17 +109,18 @@ def _flag(name: str) -> str:
 
 
 def _flags(arguments: Sequence[str]) -> dict[str, str]:
-    import argparse  # 0.4 MiB that a pod, which gives no flags, does not pay
+    import argparse  # 0.4 MiB; a pod passes no flags
 
     parser = argparse.ArgumentParser(
         prog="bursar-sidecar",
-        description="Beats for the pod it runs in: says to the timekeeper that the pod runs, with NVML's"
-        " figures for its cards. Runs until SIGTERM; keeps what the timekeeper has not acknowledged.",
-        epilog=f"{CARDS} names the cards by UUID, as the container runtime is told; without any, beats carry"
-        f" no figures. {ENDS}={WHEN_OVER} ends the sidecar when the timekeeper says that the pod's other"
-        " containers have ended, or says nothing for 10 minutes. Without flags, and in a pod, a wrong setting"
-        " is said once and the process waits for SIGTERM: an exit would have it restarted for ever and take"
-        " the pod out of its Services.",
+        description="Sends heartbeats for its pod to the timekeeper, with the utilisation and memory of the"
+        " pod's cards as NVML reports them. Runs until SIGTERM. Stores heartbeats until the timekeeper"
+        " acknowledges them.",
+        epilog=f"{CARDS} names the cards by UUID, as for the container runtime; without any, heartbeats carry"
+        f" no figures. {ENDS}={WHEN_OVER} ends the sidecar when the timekeeper reports that the pod's other"
+        " containers have ended, or does not answer for 10 minutes. In a pod and without flags, a wrong"
+        " setting is logged once and the process waits for SIGTERM: after an exit the kubelet would restart"
+        " it again and again and take the pod out of its Services.",
     )
     for name, about in VARIABLES:
         parser.add_argument(_flag(name), dest=name, metavar=name.rpartition("_")[2], help=f"{about} [{name}]")
@@ -142,5 +141,5 @@ def _url(text: str) -> tuple[str, str, int, str]:
 
 def _ca(text: str) -> str:
     if trust.PEM not in text and "\n" in text.strip():
-        raise SettingError(f"BURSAR_CA holds several lines, but none of them is {trust.PEM}.")
+        raise SettingError(f"BURSAR_CA has several lines, but none of them is {trust.PEM}.")
     return text

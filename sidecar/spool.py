@@ -1,13 +1,12 @@
-"""The beats that the timekeeper has not acknowledged yet: pure values, no clock, no disk.
+"""The beats that the timekeeper has not acknowledged. Pure: no clock, no disk.
 
-Moments are milliseconds of the node's boot clock, which goes on while a process restarts; they become ages
-only when they are sent. At most one post is under way. It keeps its ``boot``, its ``sequence`` and its beats
-until it is acknowledged, also by the next process of the same container, so that a post whose answer was lost
-is recognised as a repeat: nothing is lost, nothing is counted twice.
+Moments are milliseconds of the node's boot clock, which a restart of the process does not change; they become
+ages when a post is sent. At most one post is in flight. Its ``boot``, ``sequence`` and beats stay the same
+until it is acknowledged, also across a restart in the same container, so the timekeeper recognises a repeat
+of a post whose reply was lost: no beat is lost, and none is counted twice.
 
-The spool is bounded. When it is full, the beat whose loss leaves the smallest gap is folded into its
-neighbours, never the first or the last: the interval that the beats cover stays whole, only its grain
-coarsens.
+The spool is bounded. If it is full, the beat whose removal leaves the smallest gap is removed, but never the
+first or the last: the beats still cover the same time, with a coarser grain.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 MOST_IN_A_POST = 64
 MOST_WAITING = 448
 MOST_BEATS = MOST_IN_A_POST + MOST_WAITING
-# The timekeeper refuses a body above 256 KiB, for ever, and what is kept must fit twice into a folder of
-# 4 MiB: a pod of many cards has fewer beats in a post, and fewer that wait. A figure takes 200 bytes at most.
+# The timekeeper refuses a body above 256 KiB, and two copies of the spool must fit into a folder of 4 MiB. So
+# with many cards a post has fewer beats, and fewer beats wait. A figure takes 200 bytes at most.
 MOST_FIGURES_IN_A_POST = 1_024
 MOST_FIGURES_WAITING = 8_192
-MOST_AGE_MS = 30 * 86_400_000  # the oldest that the timekeeper takes: after a longer outage it is that old
-# What else it takes: one post that it refuses would keep all others back.
+MOST_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age; beats of a longer outage get this one
+# Other bounds of the timekeeper. A post that it refuses would hold back all later ones.
 MOST_CARDS = 64
 MOST_UUID = 128
 MOST_FIGURE = 2**31
@@ -39,47 +38,48 @@ _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 @value
 class SpooledBeat:
-    """The pod ran at ``at_ms``; ``devices`` is what NVML said of its cards then, if anything."""
+    """The pod ran at ``at_ms``."""
 
     at_ms: int
-    devices: tuple[BeatDevice, ...]
+    devices: tuple[BeatDevice, ...]  # NVML's figures of its cards at that moment, if any
 
 
 @value
 class HeartbeatPost:
-    """Beats as they were first sent together, under the run and the count of then."""
+    """Beats that are sent, and repeated, together."""
 
-    boot: str
-    sequence: int
+    boot: str  # the run of the sidecar that sent them first
+    sequence: int  # the number of this post within that run
     beats: tuple[SpooledBeat, ...]
 
 
 @value
 class Spool:
-    """``boot`` names this run of the sidecar, ``sequence`` its next post; ``post`` is sent and unanswered."""
+    """All beats that are not acknowledged."""
 
-    boot: str
-    sequence: int
-    post: HeartbeatPost | None
-    waiting: tuple[SpooledBeat, ...]
+    boot: str  # the ID of this run of the sidecar
+    sequence: int  # of the run's next post
+    post: HeartbeatPost | None  # sent, not acknowledged
+    waiting: tuple[SpooledBeat, ...]  # not sent
 
     def beats(self) -> tuple[SpooledBeat, ...]:
-        """Every beat not acknowledged, in the order of time."""
+        """Every beat that is not acknowledged, in order of time."""
         return (self.post.beats if self.post else ()) + self.waiting
 
 
 def empty(boot: str) -> Spool:
-    """The spool of a run that has not beaten yet."""
+    """The spool of a new run."""
     return Spool(boot, 1, None, ())
 
 
 def add(spool: Spool, beat: SpooledBeat) -> Spool:
-    """The spool with one beat more, folded where it was full."""
+    """The spool with one more beat, folded if it was full."""
     return Spool(spool.boot, spool.sequence, spool.post, _folded((*spool.waiting, beat)))
 
 
 def fold(beats: tuple[SpooledBeat, ...], most: int) -> tuple[SpooledBeat, ...]:
-    """At most ``most`` (two or more) of the beats, first and last among them, with gaps as even as may be."""
+    """At most ``most`` (two or more) of the beats, always the first and the last, with gaps as even as
+    possible."""
     while len(beats) > most:
         gaps = ((beats[i + 1].at_ms - beats[i - 1].at_ms, i) for i in range(1, len(beats) - 1))
         _, least = min(gaps)
@@ -88,7 +88,7 @@ def fold(beats: tuple[SpooledBeat, ...], most: int) -> tuple[SpooledBeat, ...]:
 
 
 def sending(spool: Spool) -> Spool:
-    """The spool with a post under way: the unanswered one again, else one of the oldest beats that wait."""
+    """The spool with a post in flight: the unacknowledged one again, else a new one with the oldest beats."""
     if spool.post or not spool.waiting:
         return spool
     most = min(MOST_IN_A_POST, MOST_FIGURES_IN_A_POST // _most_figures(spool.waiting))
@@ -97,12 +97,12 @@ def sending(spool: Spool) -> Spool:
 
 
 def delivered(spool: Spool) -> Spool:
-    """The spool after the timekeeper acknowledged the post under way."""
+    """The spool after the timekeeper acknowledged the post in flight."""
     return Spool(spool.boot, spool.sequence, None, spool.waiting)
 
 
 def document(post: HeartbeatPost, now_ms: int) -> Heartbeats:
-    """The body of ``POST /v1/heartbeats``, with ages as of now."""
+    """The body of ``POST /v1/heartbeats``, with ages at ``now_ms``."""
     return {
         "version": 1,
         "boot": post.boot,
@@ -115,7 +115,7 @@ def document(post: HeartbeatPost, now_ms: int) -> Heartbeats:
 
 
 def encode(spool: Spool, node_boot: str) -> str:
-    """The spool as text for the disk; ``node_boot`` names the boot that its moments count from."""
+    """The spool as text for the disk. ``node_boot``: the ID of the boot that its moments count from."""
     post = spool.post
     return json.dumps(
         {
@@ -129,29 +129,26 @@ def encode(spool: Spool, node_boot: str) -> str:
 
 
 def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
-    """What an earlier process of this container left, as the spool of the run ``boot``.
+    """The spool that an earlier process of this container wrote, for the run ``boot``.
 
-    Its unanswered post keeps its own run and count, the other beats go under the new run. ValueError, with
-    the reason, for a text that we did not write, or not since the node booted: such beats have no age.
+    Its unacknowledged post keeps its run and sequence; the other beats belong to the new run. Raises
+    ValueError, with the reason, for any other text, and for a spool of another boot of the node: its beats
+    have no age.
     """
     try:
         read = json.loads(text)
-        version, left_in = read["version"], read["node_boot"]
+        version, written_in = read["version"], read["node_boot"]
         post, waiting = read["post"], _beats(read["waiting"], now_ms)
         sent = post and _post(post, now_ms)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("it is no spool") from None
-    if version != 1 or left_in != node_boot:
+    if version != 1 or written_in != node_boot:
         raise ValueError("it is from another boot of the node or another version")
     return Spool(boot, 1, sent or None, _folded(waiting))
 
 
 def _folded(beats: tuple[SpooledBeat, ...]) -> tuple[SpooledBeat, ...]:
-    return fold(beats, _room(beats))
-
-
-def _room(beats: tuple[SpooledBeat, ...]) -> int:
-    return min(MOST_WAITING, MOST_FIGURES_WAITING // _most_figures(beats))
+    return fold(beats, min(MOST_WAITING, MOST_FIGURES_WAITING // _most_figures(beats)))
 
 
 def _most_figures(beats: tuple[SpooledBeat, ...]) -> int:

@@ -1,9 +1,9 @@
-"""Which certificate authority the sidecar trusts: the configured one, then what the timekeeper names.
+"""Which CA bundle the sidecar trusts: first the configured one, later the one that the timekeeper offers.
 
-A bundle that an answer offers is tried first at the next connection and takes over once the timekeeper has
-been verified by it; until then the established one still counts, so that a mistaken rotation locks nobody
-out. A bundle taken over is remembered with the configured one it replaced, for a restarted process; a
-configured bundle that has changed since (a mounted file) overrules it.
+The next connection tries an offered bundle first. The bundle replaces the established one once it has
+verified the timekeeper's certificate; until then the established one is tried too, so a mistaken rotation
+locks no pod out. A replacement is saved together with the configured bundle that it replaced, for a restarted
+process. If the configured bundle (a mounted file) changes, it overrides the replacement.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ PEM = "-----BEGIN CERTIFICATE-----"
 
 @value
 class Trust:
-    """PEM texts: what the operator configured, what the timekeeper was last verified by, what it offers."""
+    """Three CA bundles, as PEM texts."""
 
-    configured: str
-    established: str
-    offered: str | None
+    configured: str  # by the operator
+    established: str  # verified the timekeeper last
+    offered: str | None  # by the timekeeper, not verified yet
 
     def bundles(self) -> tuple[str, ...]:
-        """The bundles to verify the next connection by, in order."""
+        """The bundles to try for the next connection, in order."""
         return (self.offered, self.established) if self.offered else (self.established,)
 
 
 def start(configured: str, remembered: tuple[str, str] | None = None) -> Trust:
-    """The trust of a new process; ``remembered``: a configured bundle, and the one that took its place."""
+    """The trust of a new process. ``remembered``: a configured bundle and the one that replaced it."""
     text = configured.strip()
     if remembered and remembered[0] == text:
         return Trust(text, remembered[1], None)
@@ -35,8 +35,8 @@ def start(configured: str, remembered: tuple[str, str] | None = None) -> Trust:
 
 
 def offer(trust: Trust, bundle: str | None) -> Trust:
-    """The trust after an answer that named ``bundle``: the last word counts; no certificate in it is no
-    word."""
+    """The trust after a reply that offers ``bundle``; the last offer counts. One without a certificate is
+    ignored."""
     text = (bundle or "").strip()
     if PEM not in text or text == trust.offered:
         return trust
@@ -44,12 +44,12 @@ def offer(trust: Trust, bundle: str | None) -> Trust:
 
 
 def verified(trust: Trust, bundle: str) -> Trust:
-    """The trust after the timekeeper was verified by ``bundle``."""
+    """The trust after ``bundle`` verified the timekeeper."""
     if bundle != trust.offered:
         return trust
     return Trust(trust.configured, bundle, None)
 
 
 def reconfigured(trust: Trust, configured: str) -> Trust:
-    """The trust after a look at the configuration."""
+    """The trust after the configuration was read again."""
     return trust if configured.strip() == trust.configured else start(configured)

@@ -1,7 +1,6 @@
-"""``python -m sidecar.node``: the agent of one GPU node, until SIGTERM.
+"""``python -m sidecar.node``: the agent of one GPU node. Runs until SIGTERM.
 
-NVML's failures, the API server's and the timekeeper's never end it: what goes wrong is said once and lived
-with.
+No failure of NVML, the API server or the timekeeper ends it. A failure is logged once, and the agent goes on.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
-# Before anything is imported that an old Python could not even read.
-if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+# Before any import that an older Python could not parse.
+if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older versions)
     sys.exit("bursar-node: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
+from sidecar import log
 from sidecar.event_loop import EventLoop
-from sidecar.log import tell
 from sidecar.node import run, settings
 from sidecar.value import TYPE_CHECKING
 
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; the exit code is 0 then, 2 for wrong settings, 1 where the port is taken."""
+    """Run until SIGTERM. The exit code is 0 then, 2 for wrong settings, 1 if the port is taken."""
+    log.configure("node-agent")
     read = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
     try:
         run.until_the_end(read, EventLoop())
     except OSError as error:
-        tell(f"bursar-node: --listen {read.host}:{read.port}: {error.strerror or error}")
+        log.write(f"bursar-node: --listen {read.host}:{read.port}: {error.strerror or error}")
         return 1
-    # A thread may be stuck in NVML or on the network: the interpreter's own end would wait for it.
+    # A thread may be stuck in NVML or on the network, and the interpreter's own exit would wait for it.
     os._exit(0)
 
 

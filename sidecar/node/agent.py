@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.mps import MpsCards
     from sidecar.node.state.overuse import AgentEvent
     from sidecar.node.values import NodeCard, NodeState, PodState
-    from sidecar.reporter import Say
+    from sidecar.reporter import LogEvent
 
 HUNG_MS = 10_000  # beyond the time between two looks: so long NVML may take for one
 GAP_MS = 1_000  # between two writes, also where somebody undoes each
@@ -35,7 +35,7 @@ class AgentPorts:
 
     write: Callable[[dict[str, Any]], ApiAnswer]
     tell: Callable[[AgentEvent], None]
-    say: Say
+    log: LogEvent
 
 
 class Agent:
@@ -93,7 +93,7 @@ class Agent:
         """NVML was read."""
         self._looked_at, self._look = now_ms, look
         self.looks += 1
-        self._say_error(look.error)
+        self._log_error(look.error)
         self._learn(look, now_ms)
         self._through = mps.after(self._through, (card.uuid for card in look.cards), look.mps, now_ms)
 
@@ -106,7 +106,7 @@ class Agent:
         """See whether NVML hangs, and tell the pods what they have not been told yet."""
         if now_ms - self._looked_at >= self._silence_ms:
             self._look = NvmlReading((), (), (), (), (), (), (), "it does not answer")
-            self._say_error(self._look.error)
+            self._log_error(self._look.error)
             self._learn(self._look, now_ms)
         self._tell_pods(now_ms)
 
@@ -134,9 +134,9 @@ class Agent:
     def _turn_to(self, after: CardHistory, now_ms: int) -> None:
         before, self._book = self._book or health.begun(()), after
         for card in health.new_faults(before, after):
-            self._ports.say("card-unhealthy", uuid=card.uuid, index=card.index, reason=card.fault)
+            self._ports.log("card-unhealthy", uuid=card.uuid, index=card.index, reason=card.fault)
         for card in health.recovered(before, after):
-            self._ports.say("card-healthy-again", uuid=card.uuid, index=card.index)
+            self._ports.log("card-healthy-again", uuid=card.uuid, index=card.index)
         self._tell_pods(now_ms)
 
     def _tell_pods(self, now_ms: int) -> None:
@@ -175,16 +175,16 @@ class Agent:
         self._paused_until = now_ms + self._pause_ms
         if reason != self._refusal:
             self._refusal = reason
-            self._ports.say("not-written", reason=reason)
+            self._ports.log("not-written", reason=reason)
 
-    def _say_error(self, error: str) -> None:
+    def _log_error(self, error: str) -> None:
         if error == self._told_error:
             return
         self._told_error = error
         if error:
-            self._ports.say("nvml-silent", reason=error)
+            self._ports.log("nvml-silent", reason=error)
         else:
-            self._ports.say("nvml-back")
+            self._ports.log("nvml-back")
 
 
 def _is_older(one: NodeState, other: NodeState) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.holders import HoldersRecord
     from sidecar.node.state.plugin_devices import PluginDevices
     from sidecar.node.values import NodeState, NvmlReading, PodState, ProcessOwner
-    from sidecar.reporter import Say
+    from sidecar.reporter import LogEvent
 
 KUBELET_S = 2.0
 KUBELET_AGAIN_MS = 10_000  # a kubelet that does not answer holds up no more than a fifth of the looks
@@ -45,9 +45,11 @@ class SurveyPaths:
 class HolderSurvey:
     """The state. ``tell`` takes an Event on its way."""
 
-    def __init__(self, places: SurveyPaths, boot: str, say: Say, tell: Callable[[AgentEvent], None]) -> None:
+    def __init__(
+        self, places: SurveyPaths, boot: str, log: LogEvent, tell: Callable[[AgentEvent], None]
+    ) -> None:
         """``boot``: the kernel's name of this boot."""
-        self._places, self._boot, self._say, self._tell = places, boot, say, tell
+        self._places, self._boot, self._log, self._tell = places, boot, log, tell
         self._held: HoldersRecord | None = None
         self._picks = False
         self._watch = unauthorized_use.NOBODY
@@ -125,10 +127,10 @@ class HolderSurvey:
             self._fails("pod-resources", f"{self._places.pod_resources}: {error}")
             return None
         self._works("pod-resources")
-        self._say_unknown(listed, cards)
+        self._log_unknown(listed, cards)
         return holders.by_uid(listed, pods, cards)
 
-    def _say_unknown(self, listed: tuple[PluginDevices, ...], cards: frozenset[str]) -> None:
+    def _log_unknown(self, listed: tuple[PluginDevices, ...], cards: frozenset[str]) -> None:
         odd = [
             f"{each.namespace}/{each.name} has {device}"
             for each in listed
@@ -150,7 +152,7 @@ class HolderSurvey:
         else:
             self._works("runtime-configs")
         if self._open and self._open != before:
-            self._say("runtime-open", reason=self._open)
+            self._log("runtime-open", reason=self._open)
             self._tell(AgentEvent("", "", "", "Warning", OPEN_RUNTIME, self._open))
 
     def _judge(
@@ -185,7 +187,7 @@ class HolderSurvey:
 
     def _tell_of(self, stranger: unauthorized_use.UnauthorizedUse) -> None:
         note = unauthorized_use.about(stranger)
-        self._say("stranger", uuid=stranger.uuid, pod_uid=stranger.pod_uid, reason=note)
+        self._log("stranger", uuid=stranger.uuid, pod_uid=stranger.pod_uid, reason=note)
         pod = (stranger.pod_uid, stranger.namespace, stranger.name)
         self._tell(AgentEvent(*pod, "Warning", STRANGER, note))
 
@@ -199,11 +201,11 @@ class HolderSurvey:
     def _fails(self, what: str, reason: str) -> None:
         if self._failing.get(what) != reason:
             self._failing[what] = reason
-            self._say("not-seen", what=what, reason=reason)
+            self._log("not-seen", what=what, reason=reason)
 
     def _works(self, what: str) -> None:
         if self._failing.pop(what, ""):
-            self._say("seen-again", what=what)
+            self._log("seen-again", what=what)
 
 
 def _nameless(stranger: unauthorized_use.UnauthorizedUse) -> unauthorized_use.UnauthorizedUse:

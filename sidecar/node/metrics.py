@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from sidecar.log import say
+from sidecar.log import log
 from sidecar.node.state.exporter import metric
 from sidecar.value import TYPE_CHECKING, value
 
@@ -159,7 +159,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """One line: who asked went away before the answer, most likely."""
-        say("scrape-failed", error=type(sys.exception()).__name__)
+        log("scrape-failed", error=type(sys.exception()).__name__)
 
 
 class _OverIPv6(_BoundedServer):

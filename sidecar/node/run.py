@@ -14,8 +14,8 @@ import time
 from sidecar.background import run_in_background
 from sidecar.disk import SpoolFolder, node_boot
 from sidecar.event_loop import End, EventLoop
-from sidecar.heartbeat_client import HeartbeatClient, NotDelivered
-from sidecar.log import say
+from sidecar.heartbeat_client import HeartbeatClient
+from sidecar.log import log
 from sidecar.node import metrics
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube import api
@@ -25,7 +25,7 @@ from sidecar.node.nvml.cards import NvmlReader
 from sidecar.node.state import api_objects, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
 from sidecar.node.values import CardFailed, NodeState, NvmlReading
-from sidecar.run import PostDone, boot_ms, fraction
+from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ class PodsUnknown:
     """They cannot be followed now: what was heard last may be old."""
 
 
-UNTRIED = PostDone(NotDelivered("no thread could be started, or the agent has a fault"))
-
-
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Be the node's agent until SIGTERM is in the inbox. Raises OSError where the metrics' port is taken."""
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
@@ -78,7 +75,7 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     agent = Agent(_ports(server, events, settings.node_name), boot, settings.look_every_ms, boot_ms())
     told = _reports(settings, loop)
     duties = UsageTasks(settings, agent, told, events, boot)
-    say("started", node=settings.node_name, api=settings.api_url, reports=bool(told))
+    log("started", node=settings.node_name, api=settings.api_url, reports=bool(told))
     _start(
         "cards", lambda: watch_cards(NvmlReader(boot_ms, settings.ignored_xids), loop, settings.look_every_ms)
     )
@@ -124,7 +121,7 @@ def _loop(loop: EventLoop, agent: Agent, duties: UsageTasks, board: metrics.Metr
             wait_ms = AFTER_A_FAULT_MS
             if str(error) not in faults:
                 faults.add(str(error))
-                say("fault", where="loop", reason=f"{type(error).__name__}: {error}")
+                log("fault", where="loop", reason=f"{type(error).__name__}: {error}")
 
 
 def _take(event: object, agent: Agent, duties: UsageTasks) -> None:
@@ -156,7 +153,7 @@ def _page(agent: Agent, duties: UsageTasks) -> str:
 
 def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
     path = f"/api/v1/nodes/{node}/status"
-    return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, say)
+    return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, log)
 
 
 def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:
@@ -176,7 +173,7 @@ def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports |
         post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
         keep=lambda post, waiting: disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot)),
         fraction=fraction,
-        say=say,
+        log=log,
     )
     return reports.UsageReports(ports, os.urandom(8).hex(), boot_ms(), _left(disk, boot))
 
@@ -187,7 +184,7 @@ def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple
         text = disk.read(report_spool.FILE)
         return (None, ()) if text is None else report_spool.decode(text, boot, boot_ms())
     except (OSError, ValueError) as error:
-        say("use-unreadable", reason=error)
+        log("use-unreadable", reason=error)
         return None, ()
 
 
@@ -220,7 +217,7 @@ class _LogOnChange:
     def __call__(self, reason: str) -> None:
         if reason != self._last:
             self._last = reason
-            say("not-followed", what=self._what, reason=reason)
+            log("not-followed", what=self._what, reason=reason)
 
 
 def _start(name: str, work: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.log import say
+from sidecar.log import log
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state import exporter, overuse, use
@@ -39,7 +39,7 @@ class UsageTasks:
     ) -> None:
         self._settings, self._agent, self._reports = settings, agent, reports
         self.events = events
-        self._whereabouts = HolderSurvey(_places(settings), boot, say, events.post)
+        self._whereabouts = HolderSurvey(_places(settings), boot, log, events.post)
         self._see_at = 0
         self._proc = Path(settings.proc)
         self._listed: NodePods | None = None
@@ -142,13 +142,13 @@ class UsageTasks:
         try:
             return cgroups.seats(self._proc, [each.pid for each in processes])
         except OSError as error:
-            self._once("processes-unknown", f"{self._proc}: {error.strerror}")
+            self._log_once("processes-unknown", f"{self._proc}: {error.strerror}")
             return None
 
-    def _once(self, event: str, reason: str) -> None:
+    def _log_once(self, event: str, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            say(event, reason=reason)
+            log(event, reason=reason)
 
 
 def _places(settings: AgentSettings) -> SurveyPaths:

@@ -215,6 +215,11 @@ class _Handler(BaseHTTPRequestHandler):
         """The tests look at arrivals, not at a log."""
 
 
+def events(log: str) -> list[str]:
+    """The lines of a log without time, level and role: ``event=NAME key=value``."""
+    return [line[line.index("event=") :] for line in log.splitlines() if "event=" in line]
+
+
 class Sidecar:
     """A real ``python -m sidecar`` and the folder it lives in: token, CA and spool."""
 

@@ -8,7 +8,7 @@ import queue
 import re
 import time
 
-from sidecar.log import say
+from sidecar.log import log
 from sidecar.node.kube.api import ApiUnreachable
 from sidecar.value import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ class EventPoster:
             self._queue.put_nowait((notice, time.time_ns()))
         except queue.Full:
             self.results["dropped"] += 1
-            say("event-dropped", about=notice.name, reason=notice.reason, note=notice.note)
+            log("event-dropped", about=notice.name, reason=notice.reason, note=notice.note)
 
     def run(self) -> None:
         """Send them."""
@@ -69,7 +69,7 @@ class EventPoster:
                 break
             self._pause(PAUSE_S)
         self.results["failed"] += 1
-        say("event-failed", about=notice.name, reason=notice.reason, note=notice.note, error=why)
+        log("event-failed", about=notice.name, reason=notice.reason, note=notice.note, error=why)
 
 
 def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:

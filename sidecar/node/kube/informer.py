@@ -34,7 +34,7 @@ def follow(
     pause_s = FIRST_PAUSE_S
     while True:
         try:
-            _once(api, path, accept, heard, pause)
+            _log_once(api, path, accept, heard, pause)
             pause_s = FIRST_PAUSE_S
         except Exception as error:
             failed(str(error) if isinstance(error, ApiUnreachable) else f"{type(error).__name__}: {error}")
@@ -42,7 +42,7 @@ def follow(
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _once(
+def _log_once(
     api: NodeApi,
     path: str,
     accept: str,

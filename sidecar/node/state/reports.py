@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.node.state.use import UsageReading
     from sidecar.node.values import CardLoad
-    from sidecar.reporter import Say
+    from sidecar.reporter import LogEvent
     from timekeeper.core.wire import CardUse, NodeUsage
 
 PATH = "/v1/nodeusage"
@@ -59,7 +59,7 @@ class UsagePorts:
     post: Callable[[UsagePost], None]
     keep: Callable[[UsagePost | None, tuple[UsageInterval, ...]], bool]
     fraction: Callable[[], float]
-    say: Say
+    log: LogEvent
 
 
 class UsageReports:
@@ -131,7 +131,7 @@ class UsageReports:
         """The post under way came to its end."""
         self._posting = False
         if isinstance(outcome, Delivered):
-            self._delivered(outcome.answer)
+            self._delivered(outcome.reply)
         elif outcome.reason.startswith(_FINAL):
             self._refused(outcome.reason)
         else:
@@ -155,7 +155,7 @@ class UsageReports:
     def lose(self) -> None:
         """The process exits: what was not acknowledged is the next one's, or lost, and said either way."""
         if self.waiting and self._is_kept:
-            self._ports.say("use-kept", intervals=self.waiting)
+            self._ports.log("use-kept", intervals=self.waiting)
         elif self.waiting:
             self._drop(self.waiting, "the agent ends")
 
@@ -191,15 +191,15 @@ class UsageReports:
     def _next(self) -> UsagePost:
         return UsagePost(self._boot, self._sequence, self._waiting[: self._fit()])
 
-    def _delivered(self, answer: beats.HeartbeatReply) -> None:
+    def _delivered(self, reply: beats.HeartbeatReply) -> None:
         self._post = None
         self.delivered += 1
         if self._failures:
-            self._ports.say("timekeeper-back", failures=self._failures, waiting=self.waiting)
+            self._ports.log("timekeeper-back", failures=self._failures, waiting=self.waiting)
         self._failures = 0
         self._reasons.clear()
-        if answer.interval_ms:
-            self._interval_ms = answer.interval_ms
+        if reply.interval_ms:
+            self._interval_ms = reply.interval_ms
 
     def _refused(self, reason: str) -> None:
         lost = len(self._post.uses) if self._post else 0
@@ -214,14 +214,14 @@ class UsageReports:
         self._retry_at = now_ms + beats.backoff_ms(self._failures, self._ports.fraction())
         if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
             self._reasons.add(reason)
-            self._ports.say("timekeeper-away", reason=reason, waiting=self.waiting)
+            self._ports.log("timekeeper-away", reason=reason, waiting=self.waiting)
 
     def _drop(self, looks: int, reason: str) -> None:
         is_new = reason not in self._lost_by and len(self._lost_by) < MOST_REASONS
         self.dropped += looks
         if is_new or self._end_at is not None:
             self._lost_by.add(reason)
-            self._ports.say("use-lost", intervals=looks, reason=reason)
+            self._ports.log("use-lost", intervals=looks, reason=reason)
 
 
 def fold(uses: tuple[UsageInterval, ...], most: int) -> tuple[UsageInterval, ...]:

@@ -60,9 +60,9 @@ def test_every_flag_is_told_with_its_default() -> None:
 
 def test_every_line_of_the_log_is_told() -> None:
     code = "\n".join(
-        file.read_text() for file in (ROOT / "sidecar" / "node").rglob("*.py") if file.stem != "whereabouts"
+        file.read_text() for file in (ROOT / "sidecar" / "node").rglob("*.py") if file.stem != "holder_survey"
     )
-    said = set(re.findall(r'\b(?:say|_once)\("([a-z-]+)"', code))
+    said = set(re.findall(r'\b(?:log|_log_once)\("([a-z-]+)"', code))
 
     assert firsts("| event in the log |") == said
 

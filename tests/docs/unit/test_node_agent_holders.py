@@ -35,7 +35,7 @@ def test_every_metric_of_holders_is_explained_with_its_labels() -> None:
 
 
 def test_every_line_of_its_log_is_explained() -> None:
-    written = set(re.findall(r'_say\("([a-z-]+)"', CODE))
+    written = set(re.findall(r'_log\("([a-z-]+)"', CODE))
     table = PAGE.partition("| event | fields |")[2]
 
     told = {event for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for event in row.split(", ")}

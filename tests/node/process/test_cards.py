@@ -22,10 +22,10 @@ MIG = "mig GPU-b MIG-1 1g.5gb 4864\nmig GPU-b MIG-2 2g.10gb 9856\n"
 # Looks at each of the moments, the cards being as the description says; a step of "wait" waits for an event.
 READER = """
 import json, os, sys
-from sidecar.node.nvml.cards import Reader
+from sidecar.node.nvml.cards import NvmlReader
 reopen_ms, steps = json.loads(sys.argv[1])
 now = [0]
-reader = Reader(lambda: now[0], reopen_ms=reopen_ms)
+reader = NvmlReader(lambda: now[0], reopen_ms=reopen_ms)
 
 def plain(each):
     if isinstance(each, tuple):
@@ -253,7 +253,7 @@ def test_a_driver_that_is_unloaded_under_the_agent_is_told_and_found_again(tmp_p
 
 
 def test_without_the_library_the_look_says_so() -> None:
-    code = "from sidecar.node.nvml.cards import Reader; print(Reader(lambda: 0).look().error)"
+    code = "from sidecar.node.nvml.cards import NvmlReader; print(NvmlReader(lambda: 0).look().error)"
     environ = {name: text for name, text in os.environ.items() if name != "LD_LIBRARY_PATH"}
     said = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True

@@ -13,18 +13,18 @@ from tests.sidecar.worlds import ROOT, WITHIN_S
 # The pods' use by one look; seats and pods come as arguments.
 LOOK = """
 import json, sys
-from sidecar.node.nvml.cards import Reader
+from sidecar.node.nvml.cards import NvmlReader
 from sidecar.node.state.use import measure
-from sidecar.node.values import PodSeen, Seated
+from sidecar.node.values import PodState, ProcessOwner
 
 seats, pods = json.loads(sys.argv[1])
-look = Reader(lambda: 0).look()
+look = NvmlReader(lambda: 0).look()
 assert not look.error, look.error
 found = measure(
     look.loads,
     look.processes,
-    {int(pid): uid and Seated(uid, "c") for pid, uid in seats.items()},
-    [PodSeen(uid, "team", uid, tuple(cards), False, ()) for uid, cards in pods.items()],
+    {int(pid): uid and ProcessOwner(uid, "c") for pid, uid in seats.items()},
+    [PodState(uid, "team", uid, tuple(cards), False, ()) for uid, cards in pods.items()],
 )
 used = {pod.uid: {c.uuid: [c.utilisation, c.memory_mib] for c in pod.cards} for pod in found.pods}
 print(json.dumps(used))

@@ -31,12 +31,12 @@ DEAR = {
 PROBE = """
 import json, os, signal, sys
 from sidecar import __main__, heartbeat_client
-deliver = heartbeat_client.Courier.deliver
+deliver = heartbeat_client.HeartbeatClient.deliver
 def once(self, post):
     done = deliver(self, post)
     os.kill(os.getpid(), signal.SIGTERM)
     return done
-heartbeat_client.Courier.deliver = once
+heartbeat_client.HeartbeatClient.deliver = once
 code = __main__.main([])
 print(json.dumps([code, sorted(sys.modules)]))
 """

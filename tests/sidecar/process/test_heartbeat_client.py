@@ -76,7 +76,7 @@ def test_a_new_connection_that_breaks_is_left_to_the_back_off(route: Route, time
         (404, {"error": "no such address"}, 'it answered 404 {"error": "no such address"}'),
         (404, ["pod"], 'it answered 404 ["pod"]'),
         (503, {"field": "pod"}, 'it answered 503 {"field": "pod"}'),
-        (200, ["not", "an", "answer"], "it answered 200 with something that is no heartbeat answer"),
+        (200, ["not", "an", "answer"], "it answered 200, but the body is no heartbeat reply"),
         (302, {}, "it answered 302 {}"),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
 
     read = settings.read([], variables(tmp_path, timekeeper.url, authority))
     with closing(HeartbeatClient(read, quoting, None, lambda *_: None)) as client:
-        assert reason(client.deliver(POST)) == "the sender has a fault: KeyError"
+        assert reason(client.deliver(POST)) == "internal error: KeyError"
 
 
 def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: LocalAuthority) -> None:

@@ -21,6 +21,7 @@ from tests.sidecar.worlds import (
     Sidecar,
     Timekeeper,
     beating,
+    events,
     eventually,
     fine,
     for_ever,
@@ -41,9 +42,9 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "no HTTP": (os.urandom(64).replace(b"\n", b"") + b"\n", "does not speak HTTP"),
     "hangs up at once": (b"", "closed without an answer"),
     "cut off": (HEAD + b"Content-Length: 100\r\n\r\n{", "cut off"),
-    "no JSON": (framed(b"\x00\xff"), "no heartbeat answer"),
-    "JSON without bottom": (framed(b"[" * 200_000), "no heartbeat answer"),
-    "a number without end": (framed(b"9" * 200_000), "no heartbeat answer"),
+    "no JSON": (framed(b"\x00\xff"), "no heartbeat reply"),
+    "JSON without bottom": (framed(b"[" * 200_000), "no heartbeat reply"),
+    "a number without end": (framed(b"9" * 200_000), "no heartbeat reply"),
     "more than is read": (HEAD + b"\r\n" + b"x" * 600_000, "too long"),
     "headers without end": (HEAD + b"X: y\r\n" * 5_000, "too many headers"),
     "a line without end": (HEAD + b"X: " + b"y" * 600_000, "too long"),
@@ -253,7 +254,7 @@ def test_a_spool_folder_that_is_none_is_said_once_and_beats_go_all_the_same(
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)
         code, _ = sidecar.end()
 
-        told = [line.split()[0] for line in sidecar.log().splitlines()]
+        told = [line.split()[0] for line in events(sidecar.log())]
     assert code == 0
     assert sorted(each for each in told if "spool" in each or "ca" in each.split("-")) == sorted(
         f"event={each}" for each in said.split()

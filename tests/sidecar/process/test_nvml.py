@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.identity import LocalAuthority
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, eventually, variables
+from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, events, eventually, variables
 
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
 A = {"uuid": "GPU-a", "utilisation": 37, "memory_mib": 1200, "scope": "shared"}
@@ -21,14 +21,14 @@ B = {"uuid": "GPU-b", "utilisation": 0, "memory_mib": 0, "scope": "shared"}
 # Reads the cards at each of the moments and after each of the descriptions that it is given, in one process.
 READER = """
 import json, os, sys
-from sidecar.nvml import Gauge
+from sidecar.nvml import PodCardReader
 uuids, retry_ms, exclusive, steps = json.loads(sys.argv[1])
 now = [0]
-gauge = Gauge(tuple(uuids), lambda: now[0], retry_ms, exclusive=exclusive)
+reader = PodCardReader(tuple(uuids), lambda: now[0], retry_ms, exclusive=exclusive)
 for now[0], description in steps:
     with open(os.environ["BURSAR_FAKE_NVML"], "w") as file:
         file.write(description)
-    print(json.dumps(gauge.read()))
+    print(json.dumps(reader.read()))
 """
 
 
@@ -51,7 +51,9 @@ def figures(
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()], run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()], "".join(
+        f"{each}\n" for each in events(run.stderr)
+    )
 
 
 def fail(call: str, error: str, uuid: str = "") -> str:

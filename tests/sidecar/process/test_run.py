@@ -14,11 +14,11 @@ from sidecar import __main__, beats, run, settings, spool
 from sidecar.background import run_in_background
 from sidecar.event_loop import End, EventLoop
 from sidecar.heartbeat_client import Delivered
-from sidecar.log import say
+from sidecar.log import log
 from sidecar.nvml import PodCardReader
 from sidecar.reporter import Reporter, ReporterPorts
 from sidecar.run import PostDone
-from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
+from tests.sidecar.worlds import Arrival, Timekeeper, events, fine, variables
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_loop_beats_until_the_end_and_leaves_no_thread_behind(
 
 
 @pytest.mark.parametrize(("last", "said"), [(fine, 0), (lambda _: (503, {}), 1)])
-def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
+def test_beats_that_are_unacknowledged_at_the_end_are_logged(
     tmp_path: Path,
     timekeeper: Timekeeper,
     authority: LocalAuthority,
@@ -77,7 +77,7 @@ def test_beats_that_nobody_has_acknowledged_at_the_end_are_told_of(
     timekeeper.answer = answer
     run.until_the_end(settings.read([], variables(tmp_path, timekeeper.url, authority)), loop)
 
-    lines = capfd.readouterr().err.splitlines()
+    lines = events(capfd.readouterr().err)
     assert sum(line.startswith("event=unacknowledged beats=") for line in lines) == said
 
 
@@ -96,13 +96,13 @@ def test_the_role_runs_from_its_entry_point(
     assert len(timekeeper.moments()) == 3
 
 
-def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
+def test_a_fault_in_the_loop_is_logged_once_and_survived(
     loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     faults = [OSError("odd"), ValueError("odd"), ValueError("odd")]
     posts: list[spool.HeartbeatPost] = []
 
-    def keep(_: spool.Spool) -> None:
+    def save(_: spool.Spool) -> None:
         if faults:
             raise faults.pop()
 
@@ -111,24 +111,24 @@ def test_a_fault_in_the_loop_itself_is_said_once_and_survived(
         loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None, False))))
         loop.put(End(signal.SIGTERM))
 
-    heart = Reporter(ReporterPorts(post, None, keep, lambda: 0.5, say), spool.empty("r"), run.boot_ms())
-    run.beat_on(heart, loop, after_a_fault_ms=1)
+    reporter = Reporter(ReporterPorts(post, None, save, lambda: 0.5, log), spool.empty("r"), run.boot_ms())
+    run.run_loop(reporter, loop, after_a_fault_ms=1)
 
     assert len(posts) == 2
-    assert capfd.readouterr().err.splitlines() == [
+    assert events(capfd.readouterr().err) == [
         'event=fault where=loop reason="ValueError: odd"',
         'event=fault where=loop reason="OSError: odd"',
     ]
 
 
-def test_an_errand_brings_what_its_work_gives(loop: EventLoop) -> None:
+def test_background_work_puts_its_result_into_the_loop(loop: EventLoop) -> None:
     main = threading.get_ident()
     run_in_background(loop, threading.get_ident, "otherwise")
 
     assert loop.wait(None) not in (main, "otherwise")
 
 
-def test_an_errand_that_fails_says_so_without_its_words(
+def test_background_work_that_fails_is_logged_without_its_text(
     loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def quoting() -> None:
@@ -137,10 +137,10 @@ def test_an_errand_that_fails_says_so_without_its_words(
     run_in_background(loop, quoting, "otherwise")
 
     assert loop.wait(None) == "otherwise"
-    assert capfd.readouterr().err == "event=fault where=errand kind=RuntimeError\n"
+    assert events(capfd.readouterr().err) == ["event=fault where=background kind=RuntimeError"]
 
 
-def test_an_errand_for_which_there_is_no_thread_fails(loop: EventLoop) -> None:
+def test_background_work_without_a_thread_fails(loop: EventLoop) -> None:
     def refuse(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
@@ -155,7 +155,7 @@ def test_a_binding_that_fails_in_its_own_way_costs_the_figures_only(
     def bind() -> None:
         raise ImportError("no module named pynvml")
 
-    gauge = PodCardReader(("GPU-a",), lambda: 0, 0, bind)
+    reader = PodCardReader(("GPU-a",), lambda: 0, 0, bind)
 
-    assert [gauge.read() for _ in range(3)] == [()] * 3
-    assert capfd.readouterr().err == 'event=no-figures reason="ImportError: no module named pynvml"\n'
+    assert [reader.read() for _ in range(3)] == [()] * 3
+    assert events(capfd.readouterr().err) == ['event=no-figures reason="ImportError: no module named pynvml"']

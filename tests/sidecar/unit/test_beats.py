@@ -60,9 +60,9 @@ def test_the_back_off_doubles_and_its_upper_half_is_by_chance() -> None:
 def test_an_answer_is_read_within_bounds_and_what_is_odd_in_it_passed_over(
     body: object, read: HeartbeatReply
 ) -> None:
-    assert beats.answer(json.dumps(body).encode()) == read
+    assert beats.read_reply(json.dumps(body).encode()) == read
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'"fine"', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json_object_is_no_answer_of_a_timekeeper(body: bytes) -> None:
-    assert beats.answer(body) is None
+    assert beats.read_reply(body) is None

@@ -7,13 +7,14 @@ import pytest
 from sidecar import spool
 from sidecar.disk import FOLLOWED, SPOOL, SpoolFolder, node_boot
 from sidecar.spool import SpooledBeat
+from tests.sidecar.worlds import events
 
 HELD = spool.add(spool.empty("r"), SpooledBeat(5, ()))
 
 
 def test_a_folder_is_made_and_its_files_are_the_owners_alone(tmp_path: Path) -> None:
     disk = SpoolFolder(str(tmp_path / "a" / "b"), "boot")
-    disk.keep(HELD)
+    disk.save(HELD)
     disk.follow("configured", "followed")
 
     assert disk.load("s", 10).waiting == HELD.waiting
@@ -40,7 +41,7 @@ def test_files_of_nonsense_are_said_and_passed_over(
     disk = SpoolFolder(str(tmp_path), "boot")
 
     assert (disk.load("s", 10), disk.followed()) == (spool.empty("s"), None)
-    assert [line.split()[0] for line in capfd.readouterr().err.splitlines()] == [
+    assert [line.split()[0] for line in events(capfd.readouterr().err)] == [
         "event=spool-unreadable",
         "event=followed-ca-unreadable",
     ]
@@ -52,11 +53,11 @@ def test_a_folder_that_takes_nothing_is_said_once_until_it_is_well_again(
     folder = tmp_path / "spool"
     folder.write_text("in the way")
     disk = SpoolFolder(str(folder), "boot")
-    disk.keep(HELD)
-    disk.keep(HELD)
+    disk.save(HELD)
+    disk.save(HELD)
     folder.unlink()
-    disk.keep(HELD)
-    disk.keep(HELD)
+    disk.save(HELD)
+    disk.save(HELD)
 
     assert disk.load("s", 10).waiting == HELD.waiting
     assert capfd.readouterr().err.count("event=spool-not-written") == 1

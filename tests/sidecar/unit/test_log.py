@@ -9,10 +9,21 @@ from sidecar import log
 from tests.sidecar.worlds import ROOT
 
 
-def test_plain_values_stand_bare_and_others_in_quotes() -> None:
-    assert log.line("away", reason='it said "no"', spooled=3, empty="") == (
-        'event=away reason="it said \\"no\\"" spooled=3 empty=""'
+def test_a_line_has_time_level_role_and_event_before_the_fields() -> None:
+    line = log.line("timekeeper-away", reason='it said "no"', spooled=3, empty="", left_out=None)
+
+    assert re.fullmatch(
+        r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=warning role=sidecar event=timekeeper-away"
+        r' reason="it said \\"no\\"" spooled=3 empty=""',
+        line,
     )
+
+
+def test_every_level_is_that_of_an_event_that_there_is() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "sidecar").rglob("*.py"))
+
+    for event in log._ERRORS | log._WARNINGS:
+        assert f'"{event}"' in code, event
 
 
 @given(st.text())
@@ -25,10 +36,10 @@ def test_a_line_is_one_line_of_ascii(text: str) -> None:
 
 def test_every_line_of_the_log_stands_in_the_docs() -> None:
     code = "".join(path.read_text() for path in (ROOT / "sidecar").glob("*.py"))
-    said = set(re.findall(r'(?:say|_once)\(\s*"([a-z-]+)"', code))
+    said = set(re.findall(r'(?:log|_log_once)\(\s*"([a-z-]+)"', code))
     said |= set(re.findall(r'event = "([a-z-]+)" if .* else "([a-z-]+)"', code)[0])
     page = (ROOT / "docs" / "governed-pods.md").read_text()
-    _, table, _ = re.split(r"^### What it says$|^## What it asks for$", page, flags=re.MULTILINE)
+    table = re.split(r"^#+ ", page.partition("### Log events")[2], flags=re.MULTILINE)[0]
     rows = [
         line.split("|")[1] for line in table.splitlines() if line.startswith("| `") and "event=" not in line
     ]

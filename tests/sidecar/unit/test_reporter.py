@@ -42,7 +42,7 @@ class World:
     made: set[int] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
-    heart: Reporter = field(init=False)
+    reporter: Reporter = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
@@ -56,16 +56,16 @@ class World:
         ports = ReporterPorts(
             self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
         )
-        self.heart = Reporter(ports, held, self.now_ms, self.ends_when_over)
-        self.heart.tick(self.now_ms)
+        self.reporter = Reporter(ports, held, self.now_ms, self.ends_when_over)
+        self.reporter.tick(self.now_ms)
 
     def run(self, for_ms: int) -> None:
         """Let time pass, from one thing that is due to the next; posts under way stay so."""
         end = self.now_ms + for_ms
-        while (due := self.heart.due_ms()) <= end:
+        while (due := self.reporter.due_ms()) <= end:
             self.now_ms = max(self.now_ms, due)
-            self.heart.tick(self.now_ms)
-            if self.under_way and self.heart.due_ms() <= self.now_ms:
+            self.reporter.tick(self.now_ms)
+            if self.under_way and self.reporter.due_ms() <= self.now_ms:
                 break
         self.now_ms = end
 
@@ -73,20 +73,20 @@ class World:
         """The post under way ends so."""
         assert self.under_way
         self.under_way = None
-        self.heart.posted(outcome, self.now_ms)
-        self.heart.tick(self.now_ms)
+        self.reporter.on_posted(outcome, self.now_ms)
+        self.reporter.tick(self.now_ms)
 
-    def gauged(self, devices: tuple[BeatDevice, ...]) -> None:
+    def on_cards_read(self, devices: tuple[BeatDevice, ...]) -> None:
         """NVML answers."""
         assert self.gauging
         self.gauging = False
-        self.heart.gauged(devices, self.now_ms)
-        self.heart.tick(self.now_ms)
+        self.reporter.on_cards_read(devices, self.now_ms)
+        self.reporter.tick(self.now_ms)
 
     def end(self) -> None:
         """SIGTERM."""
-        self.heart.end(self.now_ms)
-        self.heart.tick(self.now_ms)
+        self.reporter.end(self.now_ms)
+        self.reporter.tick(self.now_ms)
 
     def _post(self, post: spool.HeartbeatPost) -> None:
         assert self.under_way is None
@@ -209,7 +209,7 @@ def test_the_last_beat_goes_at_once_however_far_the_next_one_was() -> None:
 
     assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
     world.answer(FINE)
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
 
 
 def test_a_sidecar_that_is_to_end_by_itself_asks_once_a_minute_at_least() -> None:
@@ -248,7 +248,7 @@ def test_figures_go_with_the_beat_that_waited_for_them() -> None:
     world = World(cards=True)
     assert world.posts == []
     world.run(GATHER_MS - 1)
-    world.gauged(FIGURES)
+    world.on_cards_read(FIGURES)
 
     assert [beat.devices for beat in world.posts[0].beats] == [FIGURES]
 
@@ -260,7 +260,7 @@ def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_said_once() -> None:
     for _ in range(3):
         world.run(1_200)
         world.answer(FINE)
-    world.gauged(FIGURES)
+    world.on_cards_read(FIGURES)
 
     assert {beat.devices for post in world.posts for beat in post.beats} == {()}
     assert len(world.posts) == 4
@@ -275,19 +275,19 @@ def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off() -> None:
     assert [post.sequence for post in world.posts] == [1, 1]
     world.answer(FINE)
     assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
-    assert not world.heart.ended(world.now_ms)
+    assert not world.reporter.ended(world.now_ms)
     world.answer(FINE)
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
 
 
 def test_the_end_tries_once_more_after_the_post_that_was_under_way_failed() -> None:
     world = World()
     world.end()
     world.answer(AWAY)
-    assert not world.heart.ended(world.now_ms)
+    assert not world.reporter.ended(world.now_ms)
     world.answer(AWAY)
 
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
     assert len(world.posts) == 2
 
 
@@ -295,10 +295,10 @@ def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
     world = World(cards=True)
     world.end()
     world.end()
-    assert not world.heart.ended(world.now_ms + ENDING_MS - 1)
+    assert not world.reporter.ended(world.now_ms + ENDING_MS - 1)
 
-    assert world.heart.due_ms() == world.now_ms + ENDING_MS
-    assert world.heart.ended(world.now_ms + ENDING_MS)
+    assert world.reporter.due_ms() == world.now_ms + ENDING_MS
+    assert world.reporter.ended(world.now_ms + ENDING_MS)
 
 
 def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
@@ -342,9 +342,9 @@ def test_once_the_pods_other_containers_have_ended_a_last_beat_goes_and_the_side
     world.answer(OVER)
 
     assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
-    assert not world.heart.ended(world.now_ms)
+    assert not world.reporter.ended(world.now_ms)
     world.answer(OVER)
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
     assert world.lines == ["standing", "ends"]
 
 
@@ -359,7 +359,7 @@ def test_all_that_was_spooled_goes_before_the_sidecar_ends() -> None:
     while world.under_way:
         world.answer(OVER)
 
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
     assert sorted({beat.at_ms for post in world.posts for beat in post.beats}) == sorted(world.made)
 
 
@@ -369,7 +369,7 @@ def test_a_native_sidecar_leaves_its_end_to_the_kubelet() -> None:
         world.answer(OVER)
         world.run(1_200)
 
-    assert not world.heart.ended(world.now_ms)
+    assert not world.reporter.ended(world.now_ms)
     assert world.lines == ["standing"]
 
 
@@ -391,7 +391,7 @@ def test_a_timekeeper_that_stays_silent_ends_a_sidecar_that_nobody_else_ends() -
     assert world.posts[-1].beats[0] == spool.SpooledBeat(began, ())
     assert world.made >= {began + MOST_SILENCE_MS}
     world.answer(AWAY)
-    assert world.heart.ended(world.now_ms)
+    assert world.reporter.ended(world.now_ms)
 
 
 def test_each_answer_lets_a_sidecar_live_on() -> None:
@@ -403,7 +403,7 @@ def test_each_answer_lets_a_sidecar_live_on() -> None:
     world.answer(FINE)
 
     assert "ends" not in world.lines
-    assert world.heart.due_ms() <= heard + MOST_SILENCE_MS
+    assert world.reporter.due_ms() <= heard + MOST_SILENCE_MS
 
 
 def test_a_native_sidecar_bears_any_silence() -> None:
@@ -414,5 +414,5 @@ def test_a_native_sidecar_bears_any_silence() -> None:
             world.answer(AWAY)
         world.run(60_000)
 
-    assert not world.heart.ended(world.now_ms)
+    assert not world.reporter.ended(world.now_ms)
     assert "ends" not in world.lines

@@ -82,7 +82,7 @@ def test_a_missing_variable_is_named_with_its_flag(name: str) -> None:
 
 
 def test_text_that_holds_no_certificate_is_named() -> None:
-    with pytest.raises(SettingError, match="BURSAR_CA holds several lines"):
+    with pytest.raises(SettingError, match="BURSAR_CA has several lines"):
         settings.read([], {**SET, "BURSAR_CA": "one\ntwo"})
 
 
