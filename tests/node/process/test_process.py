@@ -77,7 +77,8 @@ def test_a_wrong_flag_is_one_sentence_and_code_2() -> None:
 def test_the_cards_of_a_real_driver_are_told_and_well() -> None:
     """What the fake promises of each call, by a real library."""
     code = (
-        "from sidecar.node.nvml.cards import NvmlReader; reader = NvmlReader(lambda: 0); seen = reader.look();"
+        "from sidecar.node.nvml.cards import NvmlReader;"
+        "reader = NvmlReader(lambda: 0); seen = reader.look();"
         "print(seen.error, len(seen.cards), len(seen.loads),"
         " all(card.healthy and card.memory_mib for card in seen.cards))"
     )

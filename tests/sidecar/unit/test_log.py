@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sidecar import log
 from tests.sidecar.worlds import ROOT
+from timekeeper.runtime import log as runtime
 
 
 def test_a_line_has_time_level_role_and_event_before_the_fields() -> None:
@@ -17,6 +18,21 @@ def test_a_line_has_time_level_role_and_event_before_the_fields() -> None:
         r' reason="it said \\"no\\"" spooled=3 empty=""',
         line,
     )
+
+
+FIELDS = st.dictionaries(
+    st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(lambda name: name != "event"),
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=400),
+    max_size=4,
+)
+
+
+@given(FIELDS)
+def test_a_line_is_what_the_runtime_of_the_other_processes_writes(fields: dict[str, object]) -> None:
+    def shown(line: str) -> str:
+        return re.sub(r"^time=\S{24} level=(\w+) role=[a-z]+ ", r"level=\1 ", line)
+
+    assert shown(log.line("started", **fields)) == shown(runtime.line("info", "started", fields))
 
 
 def test_every_level_is_that_of_an_event_that_there_is() -> None:
