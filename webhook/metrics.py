@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from webhook.wire.pod_review import Answer
+from webhook.wire.pod_review import AdmissionAnswer
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -73,7 +73,7 @@ class Metrics:
             "bursar_webhook_standings_polls", "Polls of the standings.", ["outcome"], registry=registry
         )
 
-    def answered(self, webhook: str, answer: Answer, seconds: float) -> None:
+    def answered(self, webhook: str, answer: AdmissionAnswer, seconds: float) -> None:
         """One review was answered."""
         _of(self._reviews, webhook, answer.verdict).inc()
         _of(self._seconds, webhook).observe(seconds)

@@ -1,7 +1,9 @@
-"""What the webhook goes by: a namespace's standing, and what the cluster's operator has settled."""
+"""The values that decisions depend on: a namespace's standing, the policy of its pods, lifetimes of
+certificates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 from timekeeper.core.wire import StandingWord
@@ -65,7 +67,7 @@ class Sidecar:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdmissionPolicy:
     """How the pods of one namespace are governed now.
 
     ``rules``: the modes of the rules that differ from the catalogue's, the namespace's over the cluster's;
@@ -93,3 +95,29 @@ class Terms:
         """The class that a pod of this standing gets; while observing nobody is demoted."""
         demoted = word == "OVER_BUDGET" or (word == "UNKNOWN" and self.unknown_standing == "overBudget")
         return self.over_budget if demoted and self.mode == "enforce" else self.in_budget
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateLifetimes:
+    """Lifetimes of the CA and of a server's certificate (leaf), and the overlap of two CAs.
+
+    ``overlap``: a CA signs once its bundle has been everywhere for so long, and the former CA is dropped once
+    all leaves are of the new one for so long. It must be longer than a kubelet takes to bring a changed
+    Secret into a pod (minutes), and than a sidecar goes without an answer that names the bundle (50
+    heartbeats).
+    """
+
+    ca: timedelta = timedelta(days=3650)
+    leaf: timedelta = timedelta(days=365)
+    overlap: timedelta = timedelta(days=7)
+
+    def mistake(self) -> str:
+        """Why these lifetimes contradict each other, in a sentence; empty where they do not."""
+        if self.leaf > self.ca:
+            return f"--leaf-life ({self.leaf}) must not be longer than --ca-life ({self.ca})"
+        if 4 * self.overlap > self.ca:
+            return (
+                f"--overlap ({self.overlap}) must be at most a quarter of --ca-life ({self.ca}): a CA is "
+                "renewed when a third of its life is left, and the new one takes over within that time"
+            )
+        return ""

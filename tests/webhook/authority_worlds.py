@@ -10,10 +10,10 @@ from typing import Any
 from cryptography import x509
 
 from timekeeper.core.kube.lease import Lease
-from webhook.controller.cluster import Cluster, UnreachableError
-from webhook.controller.plan import CA_SECRET, Pair, leaves
+from webhook.controller.cluster import CertificateStore, CertificateStoreError
+from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by
-from webhook.lives import Lives
+from webhook.policy import CertificateLifetimes
 from webhook.settings.settings import CONFIGURATION, CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -21,7 +21,7 @@ WANTED = leaves("bursar-system", ("127.0.0.1", "localhost"))
 INSTANTLY = timedelta()
 
 
-def settings(lives: Lives, **changed: Any) -> CertificateSettings:
+def settings(lifetimes: CertificateLifetimes, **changed: Any) -> CertificateSettings:
     """The process's settings with these lives."""
     made = CertificateSettings(
         kubeconfig=None,
@@ -33,12 +33,12 @@ def settings(lives: Lives, **changed: Any) -> CertificateSettings:
         every_s=10,
         once=False,
         issuer="bursar",
-        lives=lives,
+        lifetimes=lifetimes,
     )
     return replace(made, **changed)
 
 
-class Kept(Cluster):
+class Kept(CertificateStore):
     """A cluster that remembers. ``writes_left``: so many writes succeed, then none does until it is set
     again; None: all do. ``closed``: configurations that may not be written. ``written``: what was, in its
     order."""
@@ -48,18 +48,18 @@ class Kept(Cluster):
         self.writes_left: int | None = None
         self.closed: set[str] = set()
         self.written: list[str] = []
-        self.secrets: dict[str, tuple[Pair, int]] = {}
+        self.secrets: dict[str, tuple[CertificatePair, int]] = {}
         self.ca_bundles: dict[str, bytes] = {"mutating": b"", "validating": b"", "bursar-node": b""}
         self.held: Lease | None = None
-        self.served: dict[str, list[tuple[datetime, Pair]]] = {}
+        self.served: dict[str, list[tuple[datetime, CertificatePair]]] = {}
         self.trusted: dict[str, list[tuple[datetime, bytes]]] = {}
         self._count = 0
 
-    def secret(self, name: str) -> tuple[Pair | None, str]:
+    def secret(self, name: str) -> tuple[CertificatePair | None, str]:
         pair, version = self.secrets.get(name, (None, 0))
         return pair, str(version or "")
 
-    def store(self, name: str, pair: Pair, version: str) -> bool:
+    def store(self, name: str, pair: CertificatePair, version: str) -> bool:
         self._write(name)
         if self.secret(name)[1] != version:
             return False
@@ -103,12 +103,12 @@ class Kept(Cluster):
 
     def _write(self, what: str) -> None:
         if self.writes_left == 0 or what in self.closed:
-            raise UnreachableError("the API server is away, or refuses")
+            raise CertificateStoreError("the API server is away, or refuses")
         self.written.append(what)
         if self.writes_left is not None:
             self.writes_left -= 1
 
-    def authority(self) -> Pair:
+    def authority(self) -> CertificatePair:
         """What the CA's Secret holds."""
         return self.secrets[CA_SECRET][0]
 
@@ -117,7 +117,7 @@ class Kept(Cluster):
         return issuer(self.secrets[secret][0], certificates(self.authority().bundle))
 
 
-def issuer(leaf: Pair, among: tuple[x509.Certificate, ...]) -> x509.Certificate:
+def issuer(leaf: CertificatePair, among: tuple[x509.Certificate, ...]) -> x509.Certificate:
     """The one CA that has signed a leaf."""
     (found,) = (ca for ca in among if is_issued_by(certificates(leaf.certificate)[0], ca))
     return found

@@ -1,12 +1,22 @@
 """For each rule one object that breaks it and no other: for the tests of the rules, and for docs/rules.md."""
 
-from tests.webhook.worlds import TERMS, admitted, governed, half, plain, with_annotations, with_class
+from tests.webhook.worlds import (
+    POLICY,
+    admitted,
+    governed,
+    half,
+    plain,
+    violations_of,
+    with_annotations,
+    with_class,
+)
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
-from webhook import rules
-from webhook.admission.pods import denied, undone
+from webhook.admission.pods import budget_violations
+from webhook.admission.reinvocation import not_governed
 from webhook.policy import Standing
+from webhook.rules.isolation import ephemeral_violations
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
@@ -84,11 +94,11 @@ EPHEMERAL = admitted(half(), ephemeralContainers=[{"name": "debug", "image": "cu
 
 def examples() -> dict[str, Violation]:
     """The violation of each rule."""
-    alone = {rule: rules.violations(raw, TERMS) for rule, raw in PODS.items()}
+    alone = {rule: violations_of(raw, POLICY) for rule, raw in PODS.items()}
     found = {rule: broken for rule, each in alone.items() for broken in each if broken.rule == rule}
-    (found["ephemeral-sees-cards"],) = rules.ephemeral_violations(EPHEMERAL, admitted(half()))
-    (found["budget-exhausted"],) = denied("team-a", SPENT)
+    (found["ephemeral-sees-cards"],) = ephemeral_violations(EPHEMERAL, admitted(half()))
+    (found["budget-exhausted"],) = budget_violations("team-a", SPENT)
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
-    (found["not-governed"],) = undone(changed, parse(changed), TERMS)
+    (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)
     return found

@@ -24,7 +24,7 @@ from tests.webhook.worlds import review_of, standings
 from tests.worlds import Json
 from webhook.controller import files
 from webhook.controller.issue import new_ca, new_leaf
-from webhook.controller.plan import Leaf, Pair
+from webhook.controller.plan import CertificatePair, Leaf
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 20.0
@@ -50,7 +50,7 @@ def runs(pid: int) -> bool:
 class Tls:
     """A CA, and a folder with a leaf of it for loopback and other names: tls.crt, tls.key, ca.crt."""
 
-    def __init__(self, folder: Path, ca: Pair | None = None, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, ca: CertificatePair | None = None, names: tuple[str, ...] = ()) -> None:
         self.folder, self._names = folder, ("localhost", "127.0.0.1", *names)
         self.ca = ca or new_ca(b"", datetime.now(UTC))
         self.renew()

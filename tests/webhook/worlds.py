@@ -1,4 +1,5 @@
-"""Small worlds for the webhook: pods as the API server hands them on, reviews, terms, tables of standings."""
+"""Small worlds for the webhook: pods as the API server hands them on, reviews, policies, tables of
+standings."""
 
 import base64
 import copy
@@ -10,16 +11,18 @@ import jsonpatch
 
 from tests.worlds import Json, container, pod
 from timekeeper.core.request.request import parse
+from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import govern
-from webhook.policy import PriorityClass, Sidecar, Terms
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar
+from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import API_VERSION
 
 SIDECAR = Sidecar("example/sidecar:1", "https://timekeeper.example", "-----BEGIN CERTIFICATE-----\n...")
 IN_BUDGET = PriorityClass("gpu-default-priority", 0)
 OVER_BUDGET = PriorityClass("gpu-lower-priority", -5)
 
-TERMS = Terms(
+POLICY = AdmissionPolicy(
     known=True,
     mode="enforce",
     scheduler_name="bursar-scheduler",
@@ -36,9 +39,14 @@ OURS = (
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
 )
 
-OBSERVING = replace(TERMS, mode="observe")
-WITHOUT_SIDECAR = replace(TERMS, sidecar=None)
-PLAIN_SIDECAR = replace(TERMS, sidecar=replace(SIDECAR, native=False))
+OBSERVING = replace(POLICY, mode="observe")
+WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
+PLAIN_SIDECAR = replace(POLICY, sidecar=replace(SIDECAR, native=False))
+
+
+def violations_of(pod: Json, policy: AdmissionPolicy) -> tuple[Violation, ...]:
+    """Everything wrong with the pod."""
+    return pod_violations(pod, parse(pod), policy)
 
 
 def half(name: str = "main", **fields: object) -> Json:
@@ -77,11 +85,11 @@ def with_annotations(raw: Json, annotations: Json) -> Json:
     return changed
 
 
-def operations(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) -> list[Any]:
+def operations(raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY) -> list[Any]:
     """What govern writes for a pod that asks for a GPU."""
     request = parse(raw).request
     assert request is not None, parse(raw).violations
-    return govern.govern(raw, request, word, terms)
+    return govern.govern(raw, request, word, policy)
 
 
 def patched(raw: Json, changes: list[Any]) -> Json:
@@ -90,10 +98,10 @@ def patched(raw: Json, changes: list[Any]) -> Json:
     return result
 
 
-def governed(raw: Json, word: StandingWord = "IN_BUDGET", terms: Terms = TERMS) -> Json:
+def governed(raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY) -> Json:
     """The governed pod, with the numbers of its class resolved again as the API server does."""
-    after = patched(raw, operations(raw, word, terms))
-    values = {each.name: each.value for each in (terms.in_budget, terms.over_budget)}
+    after = patched(raw, operations(raw, word, policy))
+    values = {each.name: each.value for each in (policy.in_budget, policy.over_budget)}
     spec = after["spec"]
     if spec["priorityClassName"] in values:
         spec["priority"] = values[spec["priorityClassName"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One broken rule: its id, the field's path, what was given, what is wrong, what is allowed, and an
-    example that passes."""
+    example that passes. An empty ``allowed`` says that ``problem`` is the whole sentence."""
 
     rule: str
     path: str
@@ -18,6 +18,8 @@ class Violation:
 
     def sentence(self) -> str:
         """One line in the order a reader needs: where, what, got, allowed, example."""
+        if not self.allowed:
+            return self.problem
         got = f", got {self.got}" if self.got else ""
         return f"{self.path}: {self.problem}{got}; allowed: {self.allowed}; for example {self.example}"
 

@@ -1,9 +1,8 @@
-"""The budget ConfigMaps, reviewed when they are written: a mistake is refused with its key, line and field.
+"""Reviews of budget ConfigMaps: a mistake in an entry is refused with its key, line and field.
 
-What is wrong is the core's to say, as the timekeeper reads them. An entry that was wrong before and is
-unchanged blocks nothing and is told as a warning. One object is all that a review sees: a key that stands in
-another ConfigMap too is found by the timekeeper alone. Pure; imported where a budget is reviewed, for it
-brings PyYAML.
+`timekeeper.core.budgets.reader` parses the entries here and in the timekeeper. An entry that was wrong before
+and is unchanged causes only a warning. A review sees one object, so only the timekeeper finds a key that is
+in two ConfigMaps. Import this module only where a ConfigMap is reviewed: it loads PyYAML.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,15 +13,15 @@ from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import EntryError, group_key, read_entry
 from timekeeper.core.request.request import Json, mapping
 from timekeeper.core.violation import Violation
-from webhook.admission.pods import first_told
-from webhook.admission.warnings import fitting
+from webhook.admission.answers import refusal_text
+from webhook.admission.warnings import within_limits
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import Answer
+from webhook.wire.pod_review import AdmissionAnswer
 
-NOT_JUDGED = Answer("passed")
+NOT_JUDGED = AdmissionAnswer("passed")
 
-# An entry takes 12 us a character to read, in a worker that meanwhile reviews no pod. What is left over is
-# for the timekeeper to judge, as everything is while no webhook answers.
+# Parsing takes 12 us a character, and meanwhile the worker reviews no pod. The timekeeper judges the rest, as
+# it judges everything while no webhook runs.
 MOST_CHARACTERS = 64 * 1024
 MOST_NAMED = 3  # keys in one warning
 
@@ -61,26 +60,25 @@ EXAMPLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """The entries of one ConfigMap as far as they were read: what is wrong, by key; what is asked and not
-    built yet, by sentence with its keys; how many were left unread."""
+class ReviewedEntries:
+    """The parsed entries of one ConfigMap."""
 
-    wrong: Mapping[str, EntryError]
-    unbuilt: Mapping[str, tuple[str, ...]]
-    unread: int
+    wrong: Mapping[str, EntryError]  # by key
+    unbuilt: Mapping[str, tuple[str, ...]]  # sentence on what is not implemented -> keys of its entries
+    unread: int  # entries beyond the limit on characters
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
-    """True for the ConfigMap ``bursar-budgets`` and those with the label. The namespace is the caller's to
-    look at."""
+    """True for the ConfigMap ``bursar-budgets`` and for those with the label; the caller checks the
+    namespace."""
     metadata = mapping(config_map.get("metadata"))
     labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
     return (group, kind) == ("", "ConfigMap") and (names.BUDGETS in (name, metadata.get("name")) or labelled)
 
 
-def judge(review: ObjectReview) -> Answer:
-    """Refuses a write whose new or changed entries are wrong; warns of those that were wrong before, and of
-    what is asked and not built yet. Whatever the mode is, for no pod is touched by it."""
+def judge(review: ObjectReview) -> AdmissionAnswer:
+    """Refuses a write with wrong entries among the new and changed ones; warns about entries that were wrong
+    before, and about what is not implemented. It does not depend on the mode, because no pod is affected."""
     if review.operation not in ("CREATE", "UPDATE") or review.subresource or review.is_going:
         return NOT_JUDGED
     if not holds_budgets(review.group, review.kind, review.object, review.name):
@@ -98,19 +96,19 @@ def judge(review: ObjectReview) -> Answer:
         *(each for each in misplaced(review.object) if each not in old_mistakes),
     ]
     if violations:
-        return Answer(
+        return AdmissionAnswer(
             "refused",
-            refusal=first_told(violations),
+            refusal=refusal_text(violations),
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
-    return Answer("valid", warnings=fitting((*_unchanged(stale), *warnings(fresh))))
+    return AdmissionAnswer("valid", warnings=within_limits((*_unchanged(stale), *warnings(fresh))))
 
 
 def entries(
     data: Mapping[str, str], most_characters: int = MOST_CHARACTERS, there: Collection[str] = ()
-) -> Entries:
-    """Reads the entries in their order until ``most_characters`` are read. ``there``: the keys that stand
-    beside them unread."""
+) -> ReviewedEntries:
+    """Parses the entries in order, up to ``most_characters``. ``there``: the keys of the ConfigMap's other
+    entries."""
     wrong: dict[str, EntryError] = {}
     unbuilt: dict[str, list[str]] = {}
     keys = {*data, *there}
@@ -128,29 +126,33 @@ def entries(
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
             for sentence in (*ineffective_fields(value, key), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
-    return Entries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
+    return ReviewedEntries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
 
 
 def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:
     if budget.group and group_key(budget.group) not in there:
-        yield f"group: {group_key(budget.group)} is not here; where it is nowhere, the group has no limit"
+        yield (
+            f"Group {budget.group} is not defined in this ConfigMap. If no ConfigMap defines it, the group "
+            "has no limit."
+        )
 
 
 def texts(config_map: Json) -> dict[str, str]:
-    """The entries of a ConfigMap; what is no text is passed over, for the API server takes none."""
+    """The entries of a ConfigMap; values that are not text are left out, because the API server refuses
+    them."""
     data = mapping(config_map.get("data"))
     return {str(key): text for key, text in data.items() if isinstance(text, str)}
 
 
 def violation(error: EntryError) -> Violation:
-    """An entry's mistake in the shape that every refusal has."""
+    """The mistake of an entry as a violation."""
     place = f"data[{error.key}], line {error.line}" + (f", {error.field}" if error.field else "")
     example = EXAMPLES.get(error.field.partition(".")[0], WHOLE)
     return Violation("budget-entry", place, "", error.problem, error.allowed, example)
 
 
 def misplaced(config_map: Json) -> tuple[Violation, ...]:
-    """The keys that nobody will read."""
+    """A violation for each key in binaryData, which Bursar does not read."""
     problem = "budgets are not read from binaryData"
     return tuple(
         Violation("budget-entry", f"binaryData[{key}]", "", problem, "an entry in data", WHOLE)
@@ -158,22 +160,22 @@ def misplaced(config_map: Json) -> tuple[Violation, ...]:
     )
 
 
-def warnings(fresh: Entries) -> Iterator[str]:
-    """What is asked in new or changed entries and not done yet."""
+def warnings(fresh: ReviewedEntries) -> Iterator[str]:
+    """Warnings about what new and changed entries set and Bursar does not implement."""
     for sentence, keys in fresh.unbuilt.items():
         more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
         yield f"{', '.join(keys[:MOST_NAMED])}{more}: {sentence}"
     if fresh.unread:
-        yield f"{fresh.unread} entries were not reviewed here, for they are too long together"
+        yield f"{fresh.unread} entries were not reviewed: the entries are too long together."
 
 
-def _unchanged(stale: Entries) -> Iterator[str]:
+def _unchanged(stale: ReviewedEntries) -> Iterator[str]:
     for error in stale.wrong.values():
-        yield f"wrong before and unchanged, so the last good entry stays in force: {error.sentence()}"
+        yield f"Wrong before and unchanged; the last valid entry stays in force: {error.sentence()}"
 
 
 def budget_writes() -> str:
-    """CEL: true for the ConfigMaps that hold budgets, as `holds_budgets` has it."""
+    """CEL: true for the ConfigMaps for which `holds_budgets` is true."""
     label = f"'{names.BUDGETS_LABEL}'"
     return f"""\
 request.name == '{names.BUDGETS}'

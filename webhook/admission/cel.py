@@ -1,6 +1,5 @@
-"""The parts of the admission manifests that follow from the code, so that they cannot drift apart.
-
-CEL, as the API server evaluates it, and who is left out; the manifests' tests compare.
+"""The parts of the admission manifests that follow from the code: CEL expressions and the excluded
+namespaces. Tests compare the manifests with them.
 """
 
 from collections.abc import Iterable
@@ -8,21 +7,21 @@ from collections.abc import Iterable
 from timekeeper.core import names
 from timekeeper.core.dialects import GPU_RESOURCE
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
-from webhook.rules import OURS, OWNED
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
+from webhook.rules.forged import OURS, OWNED
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
-EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy tells who may set it
+EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
-# gpu-manager itself writes this one on a pod that it has begun to run
+# gpu-manager itself writes this on a pod when it starts it
 _PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
 
 
 def gpu_pods() -> str:
-    """True for the pods that the webhooks must see: that ask for a GPU in any dialect, carry an annotation,
-    label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES.
+    """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
+    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES.
 
-    Our own label comes first, for nothing more is looked at then, and it is there each time but the first."""
+    Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
 object != null && has(object.spec) && (
   (has(object.metadata.labels) && '{names.GOVERNED}' in object.metadata.labels)
@@ -47,7 +46,7 @@ object != null && has(object.spec) && (
 
 
 def governed_namespaces() -> dict[str, object]:
-    """The selector of the namespaces whose pods are reviewed: all but the system's and the exempt ones."""
+    """The selector of the reviewed namespaces: all but those of the system and the exempt ones."""
     by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(SYSTEM_NAMESPACES)}
     return {"matchExpressions": [by_name, {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}]}
 
@@ -58,20 +57,21 @@ def written_annotations() -> str:
 
 
 def immutable_annotations() -> str:
-    """The regular expression of the annotations that nobody may change on a pod that is there.
+    """The regular expression of the annotations that must not change on an existing pod.
 
-    Those that name devices are among them: kubelets and plugins hand theirs to the runtime, and not to pods.
+    Annotations that name devices are among them: kubelets and plugins pass theirs to the container runtime,
+    not to pods.
     """
     return _either([*OURS, *(owned for owned in OWNED if owned not in _PLUGIN_WRITES), DEVICE_ANNOTATIONS])
 
 
 def immutable_labels() -> str:
-    """The regular expression of the labels that nobody may change, and of the gates that only the timekeeper
+    """The regular expression of the labels that must not change, and of the gates that only the timekeeper
     may remove."""
     return _either(OURS)
 
 
 def _either(words: Iterable[str]) -> str:
-    """Matches these names; a word that ends in - or / matches all that begin with it."""
+    """Matches these names; a word that ends in - or / matches all names that begin with it."""
     patterns = [word.replace(".", r"\.") + ("" if word[-1] in "-/" else "$") for word in words]
     return f"^({'|'.join(patterns)})"

@@ -1,6 +1,6 @@
-"""The warnings that people see in kubectl beside "pod created".
+"""The warnings that kubectl prints beside "pod created".
 
-The API server drops a warning with a line break, and cuts all of them once they pass 4096 bytes together.
+The API server drops a warning with a line break, and cuts all warnings once they exceed 4096 bytes together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,50 +12,39 @@ from timekeeper.core.request.request import BUILT_POLICIES, Json, containers, ma
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern
-from webhook.policy import PriorityClass, Standing, Terms
-from webhook.rules.catalogue import CATALOGUE, Answered, answered
+from webhook.policy import AdmissionPolicy, PriorityClass, Standing
+from webhook.rules.catalogue import CATALOGUE, EffectiveMode, effective_mode
 
 LONGEST_BYTES = 256
 ALL_BYTES = 4000
 
-UNMETERED = "this pod's GPU request cannot be read, so it runs without being governed or metered"
+UNMETERED = "The GPU request of this pod cannot be read; the pod runs without being governed or metered."
 
 
-def notices(
-    pod: Json, request: GPURequest, namespace: str, standing: Standing, terms: Terms
+def governing_warnings(
+    pod: Json, request: GPURequest, namespace: str, standing: Standing, policy: AdmissionPolicy
 ) -> tuple[str, ...]:
     """What the user of a pod that is being governed should know, most important first."""
-    return fitting((*_of_standing(namespace, standing, terms), *_of_changes(pod, request, standing, terms)))
+    return within_limits(
+        (*_of_standing(namespace, standing, policy), *_of_changes(pod, request, standing, policy))
+    )
 
 
-def of_violations(
-    violations: Iterable[Violation], terms: Terms, exempt: bool = False, governed: bool = True
+def violation_warnings(
+    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False, governed: bool = True
 ) -> tuple[str, ...]:
-    """What is wrong and lets the object through all the same: by the rule's mode, while observing, or because
-    the user is exempt. ``governed``: whether Bursar mends what it can."""
-    return fitting(
-        _of_violation(each, answered(each.rule, terms, exempt), governed and _mends(each.rule, terms))
+    """A warning for each violation that refuses nothing: by the rule's mode, in observe mode, or because the
+    user is exempt. ``governed``: whether Bursar repairs what it can."""
+    return within_limits(
+        _of_violation(
+            each, effective_mode(each.rule, policy, exempt), governed and _repairs(each.rule, policy)
+        )
         for each in violations
     )
 
 
-def _mends(rule: str, terms: Terms) -> bool:
-    return rule != "priority-class" or terms.mode != "observe"
-
-
-def _of_violation(violation: Violation, how: Answered, mends: bool) -> str:
-    if how == "observe":
-        return f"would be refused: {violation.sentence()}"
-    got = f", got {violation.got}" if violation.got else ""
-    instead = CATALOGUE[violation.rule].instead
-    if not mends and instead.startswith("replaced"):
-        instead = f"would be {instead}"
-    exempt = " (you are exempt from this rule)" if how == "exempt" else ""
-    return f"{violation.path}: {violation.problem}{got}; {instead}{exempt}"
-
-
-def fitting(sentences: Iterable[str]) -> tuple[str, ...]:
-    """As many sentences as fit the API server's budget, each on one line and cut to its length."""
+def within_limits(sentences: Iterable[str]) -> tuple[str, ...]:
+    """The sentences that fit into the API server's limit, each on one line and cut to LONGEST_BYTES."""
     fit, left = [], ALL_BYTES
     for sentence in sentences:
         line = _cut(sentence if sentence.isprintable() else _printable(sentence))
@@ -64,6 +53,21 @@ def fitting(sentences: Iterable[str]) -> tuple[str, ...]:
             break
         fit.append(line)
     return tuple(fit)
+
+
+def _repairs(rule: str, policy: AdmissionPolicy) -> bool:
+    return rule != "priority-class" or policy.mode != "observe"
+
+
+def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> str:
+    if mode == "observe":
+        return f"Observe mode: this would be refused: {violation.sentence()}"
+    got = f", got {violation.got}" if violation.got else ""
+    instead = CATALOGUE[violation.rule].instead
+    if not repairs and instead.startswith("replaced"):
+        instead = f"would be {instead}"
+    exempt = " (you are exempt from this rule)" if mode == "exempt" else ""
+    return f"{violation.path}: {violation.problem}{got}; {instead}{exempt}"
 
 
 def _printable(sentence: str) -> str:
@@ -77,51 +81,61 @@ def _cut(line: str) -> str:
     return raw[: LONGEST_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _of_standing(namespace: str, standing: Standing, terms: Terms) -> Iterator[str]:
-    where, ours = f"namespace {namespace}", terms.class_of(standing.word)
+def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
+    used, ours = f"Namespace {namespace} has used", policy.class_of(standing.word)
     if standing.word == "UNKNOWN":
-        yield f"{where}: the GPU budget is not known at the moment{_given('; admitted at', ours)}"
-    elif standing.word == "OVER_BUDGET" and terms.mode == "observe":
-        later = terms.over_budget.name
-        yield f"{where} has used up its GPU budget; once it counts, the pod gets priority class {later}"
+        yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{_gets(ours)}"
+    elif standing.word == "OVER_BUDGET" and policy.mode == "observe":
+        later = policy.over_budget.name
+        yield (
+            f"{used} its GPU budget. Observe mode: with enforcement on, this pod would get priority class "
+            f"{later}."
+        )
     elif standing.word == "OVER_BUDGET" and standing.by_estimate:
-        yield f"{where}: pods of the last seconds use up the rest of its GPU budget{_given(';', ours)}"
+        yield (
+            f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU "
+            f"budget.{_gets(ours)}"
+        )
     elif standing.word == "OVER_BUDGET":
-        yield f"{where} has used up its GPU budget{_given('; this pod gets', ours)}"
+        yield f"{used} its GPU budget.{_gets(ours)}"
     if standing.word == "OVER_BUDGET" and standing.on_exhausted not in BUILT_ON_EXHAUSTED:
-        yield f"{where}: onExhausted: {standing.on_exhausted} is not built yet and acts as deprioritize"
-    if standing.word == "IN_BUDGET" and _nearly_spent(standing):
+        yield (
+            f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; "
+            "treated as deprioritize."
+        )
+    if standing.word == "IN_BUDGET" and _is_nearly_used(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
-        yield f"{where} has spent {whole}.{tenth} % of its GPU budget"
+        yield f"{used} {whole}.{tenth} % of its GPU budget."
 
 
-def _given(words: str, ours: PriorityClass) -> str:
-    return "" if ours.absent else f"{words} priority class {ours.name}"
+def _gets(ours: PriorityClass) -> str:
+    return "" if ours.absent else f" This pod gets priority class {ours.name}."
 
 
-def _nearly_spent(standing: Standing) -> bool:
-    spent, warn_at = standing.ratio_milli, standing.warn_at_milli
-    return spent is not None and warn_at is not None and spent >= warn_at
+def _is_nearly_used(standing: Standing) -> bool:
+    used, warn_at = standing.ratio_milli, standing.warn_at_milli
+    return used is not None and warn_at is not None and used >= warn_at
 
 
-def _of_changes(pod: Json, request: GPURequest, standing: Standing, terms: Terms) -> Iterator[str]:
-    spec, ours = pod["spec"], terms.class_of(standing.word)
+def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
+    spec, ours = pod["spec"], policy.class_of(standing.word)
     if ours.absent:
-        yield f"priority class {shown(ours.name)} does not exist in the cluster; it is not set"
+        yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.policy and request.policy not in BUILT_POLICIES:
-        yield f"{names.POLICY}: {request.policy} is not built yet and acts as binpack"
+        yield f"{names.POLICY}: {request.policy} is not implemented; treated as binpack."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
-        yield f"{names.TOPOLOGY}: {request.topology} changes nothing, for no container asks for several cards"
+        yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
     yield from _without_effect(pod, request)
     own = spec.get("priorityClassName")
-    told = govern.stands_above_budget(spec, terms)  # by the rule of that
-    if own and own != ours.name and not told and not govern.keeps_own_class(spec, standing.word, terms):
-        most = f"{ours.name}, the highest that the namespace's budget gives"
-        yield f"priority class {shown(own)} replaced by {most}"
+    has_rule = govern.is_above_budget_class(spec, policy)  # then the rule priority-class warns
+    if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, standing.word, policy):
+        most = f"{ours.name}, the highest that the namespace's budget allows"
+        yield f"Priority class {shown(own)} is replaced by {most}."
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:
-    """Memory beside whole cards, which only this dialect takes: gpu-manager gives them all of it."""
+    """Memory beside whole cards, which the tencent dialect accepts: gpu-manager gives such a container all
+    memory of the card."""
     if request.dialect != tencent.DIALECT.name:
         return
     whole = {each.container for each in request.asks if each.ask.whole}
@@ -129,4 +143,4 @@ def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:
         limits = mapping(mapping(each.raw.get("resources")).get("limits"))
         if each.name in whole and tencent.MEMORY in limits:
             path = f"{each.path}.resources.limits[{tencent.MEMORY}]"
-            yield f"{path} has no effect: whole cards come with all of their memory"
+            yield f"{path} has no effect: a whole card includes all of its memory."

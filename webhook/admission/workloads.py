@@ -1,8 +1,7 @@
-"""Pod templates inside workloads: one that can never start is refused when it is written, with the path
-inside it, instead of by a controller that nobody watches.
+"""Pod templates inside workloads: a template whose pods would be refused is refused when the workload is
+written, with the path of the field in the workload. Its user sees that, and not the refusal of a controller.
 
-What is refused is what the pods made from the template would be refused for. A template that is as it was
-before is never judged, so old workloads can be scaled, updated in other fields, and deleted. Pure.
+An unchanged template is never judged, so old workloads can be scaled, updated in other fields, and deleted.
 """
 
 import re
@@ -13,18 +12,18 @@ from typing import Any
 
 from timekeeper.core.request.request import Json, mapping, parse
 from timekeeper.core.violation import Violation
-from webhook import rules
-from webhook.admission import cel as match
-from webhook.admission import pods as verdict
-from webhook.admission import warnings as notices
-from webhook.policy import Terms
-from webhook.wire import defaulting as as_stored
+from webhook.admission import cel
+from webhook.admission.answers import refusal, rule_modes, split_by_mode
+from webhook.admission.warnings import violation_warnings, within_limits
+from webhook.policy import AdmissionPolicy
+from webhook.rules.pod_rules import pod_violations
+from webhook.wire import defaulting
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import Answer, MalformedError, checked_pod
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError, checked_pod
 
-NOT_JUDGED = Answer("passed")
+NOT_JUDGED = AdmissionAnswer("passed")
 
-# the service accounts that make the pods of each kind, and the groups of all of them
+# the service accounts that create the pods of each kind, and the groups of all of them
 _MAKERS: Mapping[tuple[str, str], str] = {
     ("apps", "Deployment"): "replicaset-controller",
     ("apps", "ReplicaSet"): "replicaset-controller",
@@ -40,17 +39,17 @@ _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}|\*", re.ASCII)
 _GROUP = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _MOST_STEPS = 16
-MOST_TEMPLATES = 256  # in one object; wildcards must not multiply
-BEYOND = f"only the first {MOST_TEMPLATES} pod templates of this object are reviewed"
+MOST_TEMPLATES = 256  # in one object; wildcards could find very many
+BEYOND = f"Only the first {MOST_TEMPLATES} pod templates of this object are reviewed."
 
 
 class BadPathError(ValueError):
-    """A `--template-path` that cannot be read; the text says why."""
+    """A `--template-path` that is not valid; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplatePath:
-    """Where a kind keeps its pod templates: the steps to them, ``*`` for every member of a map or list."""
+    """The path of a kind's pod templates: its steps, ``*`` for every member of a map or list."""
 
     group: str
     kind: str
@@ -75,30 +74,32 @@ def read_path(text: str) -> TemplatePath:
     group, slash, name = kind.rpartition("/")
     steps = tuple(path.split("."))
     if not equals or not slash or not _GROUP.fullmatch(group) or not _KIND.fullmatch(name):
-        raise BadPathError(f"{text!r} is no GROUP/KIND=PATH")
+        raise BadPathError(f"{text!r} is not GROUP/KIND=PATH")
     if len(steps) > _MOST_STEPS or not all(map(_STEP.fullmatch, steps)):
-        raise BadPathError(f"{path!r} is no path of names divided by dots, with * for every member")
+        raise BadPathError(f"{path!r} is not a path of names separated by dots, with * for every member")
     if any((group, name) == (each.group, each.kind) for each in BUILT_IN):
-        raise BadPathError(f"{kind} is known already")
+        raise BadPathError(f"the path of {kind} is built in")
     return TemplatePath(group, name, steps)
 
 
 def of_kind(group: str, kind: str, paths: Sequence[TemplatePath]) -> tuple[TemplatePath, ...]:
-    """The paths at which a kind keeps templates; empty for a kind that has none we know."""
+    """The paths of the kind's templates; empty for a kind without known paths."""
     return tuple(each for each in paths if (each.group, each.kind) == (group, kind))
 
 
-def judge(review: ObjectReview, terms: Terms, more: Sequence[TemplatePath] = ()) -> Answer:
-    """Refuses a workload whose new or changed template no pod can be made from; warns where a rule's mode
-    says so, and of a template that is none. Raises MalformedError for an object that is nested too deeply to
-    be looked at."""
+def judge(
+    review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath] = ()
+) -> AdmissionAnswer:
+    """Refuses a workload with a new or changed template whose pods would be refused; warns where a rule's
+    mode says so, and about a template that cannot be parsed. Raises MalformedError for an object that is
+    nested too deeply."""
     try:
-        return _judged(review, terms, more)
+        return _judged(review, policy, more)
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
 
 
-def _judged(review: ObjectReview, terms: Terms, more: Sequence[TemplatePath]) -> Answer:
+def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath]) -> AdmissionAnswer:
     if review.operation not in ("CREATE", "UPDATE") or review.subresource or review.is_going:
         return NOT_JUDGED
     paths = of_kind(review.group, review.kind, (*BUILT_IN, *more))
@@ -110,29 +111,29 @@ def _judged(review: ObjectReview, terms: Terms, more: Sequence[TemplatePath]) ->
     violations: list[Violation] = []
     for at, template in changed:
         try:
-            violations += violations_of(template, at, terms)
+            violations += template_violations(template, at, policy)
         except MalformedError as error:
-            unread.append(f"this pod template is not reviewed: {error}")
-    exempt = makers_are_exempt(review.group, review.kind, terms)
-    refusing, warned = verdict.sorted_by_mode(violations, terms, exempt)
+            unread.append(f"This pod template is not reviewed: {error}")
+    exempt = makers_are_exempt(review.group, review.kind, policy)
+    refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
-        return verdict.refused(violations, terms, exempt)
-    told = (*notices.of_violations(warned, terms, exempt), *unread)
-    word = "observed" if warned and terms.mode == "observe" else "valid"
-    return Answer(word, warnings=notices.fitting(told), rules=verdict.by_mode(warned, terms, exempt))
+        return refusal(violations, policy, exempt)
+    warnings = within_limits((*violation_warnings(warned, policy, exempt), *unread))
+    word = "observed" if warned and policy.mode == "observe" else "valid"
+    return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
 
 
-def makers_are_exempt(group: str, kind: str, terms: Terms) -> bool:
-    """True where whoever makes the kind's pods is exempt, or might be: who writes the workload is not asked,
-    for it is a controller that will be refused."""
+def makers_are_exempt(group: str, kind: str, policy: AdmissionPolicy) -> bool:
+    """Whether the creator of the kind's pods is exempt, or might be. The writer of the workload does not
+    count: a controller creates the pods."""
     maker = _MAKERS.get((group, kind))
     if maker is None:
-        return bool(terms.exempt)
-    return not terms.exempt.isdisjoint((f"system:serviceaccount:kube-system:{maker}", *_MAKERS_GROUPS))
+        return bool(policy.exempt)
+    return not policy.exempt.isdisjoint((f"system:serviceaccount:kube-system:{maker}", *_MAKERS_GROUPS))
 
 
 def found(workload: Json, paths: Sequence[TemplatePath]) -> list[tuple[str, Json]]:
-    """Every pod template of the workload with its path, as its fields are ordered; at most MOST_TEMPLATES."""
+    """The workload's pod templates with their paths, in the order of its fields; at most MOST_TEMPLATES."""
     return list(islice(_every(workload, paths), MOST_TEMPLATES))
 
 
@@ -143,34 +144,34 @@ def _every(workload: Json, paths: Sequence[TemplatePath]) -> Iterator[tuple[str,
                 yield at, value
 
 
-def violations_of(template: Json, at: str, terms: Terms) -> tuple[Violation, ...]:
-    """What the pods made from the template would be refused for, with paths from the workload's root.
-    Raises MalformedError where the template is no pod template."""
+def template_violations(template: Json, at: str, policy: AdmissionPolicy) -> tuple[Violation, ...]:
+    """The violations of the pods made from the template, with paths from the workload's root. Raises
+    MalformedError where it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    return tuple(replace(each, path=f"{at}.{each.path}") for each in rules.judged(pod, parse(pod), terms))
+    return tuple(replace(each, path=f"{at}.{each.path}") for each in pod_violations(pod, parse(pod), policy))
 
 
 def as_pod(template: Json) -> dict[str, Any]:
-    """The pod that a controller makes from the template, as the API server would hand it on."""
-    return as_stored.pod({"metadata": template.get("metadata") or {}, "spec": template["spec"]})
+    """The pod that a controller creates from the template, with the API server's defaults."""
+    return defaulting.pod({"metadata": template.get("metadata") or {}, "spec": template["spec"]})
 
 
 def gpu_templates() -> str:
-    """CEL: true for the workloads of built-in kinds whose pods the webhooks would see."""
-    pods = re.sub(r"\bobject\b", "template", match.gpu_pods()).rstrip("\n")
+    """CEL: true for the workloads of built-in kinds whose pods the webhooks review."""
+    condition = re.sub(r"\bobject\b", "template", cel.gpu_pods()).rstrip("\n")
     return f"""\
 (
   object == null || !has(object.spec) ? []
   : has(object.spec.jobTemplate) ? [object.spec.jobTemplate.spec.template]
   : has(object.spec.template) ? [object.spec.template]
   : []
-).exists(template, {pods})
+).exists(template, {condition})
 """
 
 
 def changed_templates() -> str:
-    """CEL: false where an update leaves the template as it was, so that scaling an old workload waits for
-    nobody. What is in doubt comes, and `judge` looks again."""
+    """CEL: false for an update that does not change the template, so that scaling an old workload does not
+    wait for the webhook. In doubt it is true; `judge` compares again."""
     return """\
 request.operation != 'UPDATE'
 || !has(object.spec) || !has(oldObject.spec)

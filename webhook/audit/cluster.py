@@ -23,19 +23,19 @@ _RETRY = urllib3.Retry(
 )
 
 
-class UnreachableError(Exception):
+class ClusterUnreachableError(Exception):
     """The API server could not be asked; the text says why."""
 
 
-class RefusedError(Exception):
+class ListRefusedError(Exception):
     """The API server did not answer one of our questions; the text says which and why."""
 
 
-class AbsentError(Exception):
+class NoSuchKindError(Exception):
     """The cluster has no such resource."""
 
 
-class Cluster:
+class ClusterReader:
     """The API server, by a kubeconfig file; with None by the pod's own service account, and outside a cluster
     by kubectl's own file. Lists are read in pages of ``page`` objects. Raises UnreachableError where there is
     no configuration to use."""
@@ -46,7 +46,7 @@ class Cluster:
         try:
             self._configure(kubeconfig)
         except (ConfigException, OSError) as error:
-            raise UnreachableError(f"no way to an API server: {error}") from error
+            raise ClusterUnreachableError(f"no way to an API server: {error}") from error
         self._http = client.ApiClient(self._configuration).rest_client.pool_manager
 
     def objects(self, path: str, label: str = "") -> Iterator[dict[str, Any]]:
@@ -62,7 +62,7 @@ class Cluster:
             status, answer = self._get(f"{path}?{urlencode(query)}")
             metadata = answer.get("metadata") or {}
             if status == 404:
-                raise AbsentError(path)
+                raise NoSuchKindError(path)
             if status == 410 and metadata.get("continue"):
                 token = metadata["continue"]  # the list was too long in the reading; the rest, as it is now
                 continue
@@ -77,7 +77,7 @@ class Cluster:
         resource. Raises UnreachableError, RefusedError, or AbsentError where the cluster has no such kind."""
         status, found = self._get(f"/apis/{group}")
         if status == 404:
-            raise AbsentError(group)
+            raise NoSuchKindError(group)
         self._demand(status, f"read the versions of {group}", found)
         version = found["preferredVersion"]["groupVersion"]
         status, found = self._get(f"/apis/{version}")
@@ -85,7 +85,7 @@ class Cluster:
         for each in found.get("resources") or ():
             if each.get("kind") == kind and "/" not in each["name"]:
                 return f"/apis/{version}", str(each["name"])
-        raise AbsentError(f"{group}/{kind}")
+        raise NoSuchKindError(f"{group}/{kind}")
 
     def _configure(self, kubeconfig: Path | None) -> None:
         if kubeconfig is None:
@@ -113,11 +113,11 @@ class Cluster:
         except orjson.JSONDecodeError as error:
             if answer.status == 404:
                 return 404, {}
-            raise UnreachableError(f"the API server answers {answer.status} without JSON") from error
+            raise ClusterUnreachableError(f"the API server answers {answer.status} without JSON") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"the API server does not answer: {error}") from error
+            raise ClusterUnreachableError(f"the API server does not answer: {error}") from error
         return answer.status, body if isinstance(body, dict) else {}
 
     def _demand(self, status: int, what: str, answer: dict[str, Any]) -> None:
         if status != 200:
-            raise RefusedError(f"cannot {what}: {answer.get('message', status)}")
+            raise ListRefusedError(f"cannot {what}: {answer.get('message', status)}")

@@ -8,14 +8,15 @@ from timekeeper.core import names
 from timekeeper.core.dialects import UNSPOKEN
 from timekeeper.core.request.request import Json, annotations_of, canonical, containers, mapping, parse
 from timekeeper.core.violation import Violation
-from webhook import rules
-from webhook.admission import workloads as templates
+from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
-from webhook.mutation import sidecar as injected
-from webhook.mutation import visible_devices as visible
-from webhook.policy import Terms
-from webhook.rules.bypass import ways_around
-from webhook.rules.catalogue import answered
+from webhook.mutation import sidecar, visible_devices
+from webhook.policy import AdmissionPolicy
+from webhook.rules.bypass import bypass_violations
+from webhook.rules.catalogue import effective_mode
+from webhook.rules.forged import OURS, is_owned
+from webhook.rules.isolation import ephemeral_violations
+from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned"]
@@ -24,7 +25,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AdmissionFinding:
     """One thing about one object. ``owner``: the controller that made a pod, as ``Kind/name``; ``node``:
     where a pod runs."""
 
@@ -37,56 +38,60 @@ class Finding:
     node: str = ""
 
 
-def of_pod(pod: Json, terms: Terms) -> tuple[Finding, ...]:
+def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
     """What there is to say of a stored pod that has not ended: whether it would be refused, by webhook or
     policies, or warned of if it were created today, and whether it holds GPUs ungoverned."""
     if mapping(pod.get("status")).get("phase") in _ENDED:
         return ()
     written = as_written(pod)
     parsed = parse(written)
-    violations = (*rules.judged(written, parsed, terms), *rules.ephemeral_violations(pod, {}))
-    past = ways_around(written, parsed)
+    violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
+    past = bypass_violations(written, parsed)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
-    found = [Finding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, terms)]
+    found = [
+        AdmissionFinding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, policy)
+    ]
     if past:  # whatever the mode is: policies know none
-        found.append(Finding(*place, "would-be-refused", past, owner, node))
+        found.append(AdmissionFinding(*place, "would-be-refused", past, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
-        found.append(Finding(*place, "ungoverned", (), owner, node))
+        found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
     return tuple(found)
 
 
 def of_workload(
-    workload: Json, kind: str, paths: Sequence[TemplatePath], terms: Terms
-) -> tuple[Finding, ...]:
+    workload: Json, kind: str, paths: Sequence[TemplatePath], policy: AdmissionPolicy
+) -> tuple[AdmissionFinding, ...]:
     """What there is to say of the pod templates of a stored workload that is not another's and has not
     ended."""
     if _owner(workload) or _has_ended(workload):
         return ()
     violations: list[Violation] = []
-    for at, template in templates.found(workload, paths):
+    for at, template in workloads.found(workload, paths):
         try:
-            violations += templates.violations_of(template, at, terms)
+            violations += workloads.template_violations(template, at, policy)
         except MalformedError:
             continue  # of a custom kind, and no pod template; admission passes it too
     metadata = mapping(workload.get("metadata"))
     place = str(metadata.get("namespace", "")), kind, str(metadata.get("name", ""))
     group = str(workload.get("apiVersion", "")).rpartition("/")[0]
-    exempt = templates.makers_are_exempt(group, kind, terms)
-    return tuple(Finding(*place, word, broken) for word, broken in sorted_out(violations, terms, exempt))
+    exempt = workloads.makers_are_exempt(group, kind, policy)
+    return tuple(
+        AdmissionFinding(*place, word, broken) for word, broken in sorted_out(violations, policy, exempt)
+    )
 
 
 def sorted_out(
-    violations: Iterable[Violation], terms: Terms, exempt: bool = False
+    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
 ) -> list[tuple[Word, tuple[Violation, ...]]]:
     """The violations that would refuse, also while observing, and those that would only warn."""
     how: dict[str, list[Violation]] = {"would-be-refused": [], "would-be-warned": []}
     for violation in violations:
-        answer = answered(violation.rule, terms, exempt)
-        if answer in ("enforce", "observe"):
+        mode = effective_mode(violation.rule, policy, exempt)
+        if mode in ("enforce", "observe"):
             how["would-be-refused"].append(violation)
-        elif answer != "off":
+        elif mode != "off":
             how["would-be-warned"].append(violation)
     words: tuple[Word, ...] = ("would-be-refused", "would-be-warned")
     return [(word, tuple(how[word])) for word in words if how[word]]
@@ -123,7 +128,7 @@ def as_written(pod: Json) -> dict[str, Any]:
     metadata["annotations"] = {
         name: value
         for name, value in annotations_of(pod).items()
-        if not (governed and _is_ours(name)) and not (bound and rules.is_owned(name))
+        if not (governed and _is_ours(name)) and not (bound and is_owned(name))
     }
     if governed:
         labels = mapping(metadata.get("labels"))
@@ -142,7 +147,7 @@ def _without_ours(spec: Json) -> dict[str, Any]:
         for field in CONTAINER_LISTS
         if spec.get(field)
     }
-    ours = {each["name"] for each in injected.VOLUMES}
+    ours = {each["name"] for each in sidecar.VOLUMES}
     fields["volumes"] = [each for each in sequence_of(spec.get("volumes")) if each["name"] not in ours]
     gates = sequence_of(spec.get("schedulingGates"))
     fields["schedulingGates"] = [each for each in gates if not _is_ours(each["name"])]
@@ -151,12 +156,14 @@ def _without_ours(spec: Json) -> dict[str, Any]:
 
 def _with_own_variables(container: Json) -> Mapping[str, Any]:
     """A governed container without the one variable that governing settles."""
-    own = [each for each in sequence_of(container.get("env")) if each["name"] != visible.VISIBLE_DEVICES]
+    own = [
+        each for each in sequence_of(container.get("env")) if each["name"] != visible_devices.VISIBLE_DEVICES
+    ]
     return {**container, "env": own}
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(rules.OURS) and name not in names.USER_ANNOTATIONS
+    return name.startswith(OURS) and name not in names.USER_ANNOTATIONS
 
 
 def _owner(whole: Json) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from webhook.admission import cel as match
-from webhook.admission import workloads as templates
+from webhook.admission import cel, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings
-from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
-from webhook.audit.findings import Finding
+from webhook.audit.cluster import ClusterReader, ClusterUnreachableError, ListRefusedError, NoSuchKindError
+from webhook.audit.findings import AdmissionFinding
 from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings
-from webhook.dryrun.reports import printable
-from webhook.dryrun.world import World
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.reports import printable
 
 # the resource of each built-in kind
 _RESOURCES = {
@@ -34,8 +33,8 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
     CannotReviewError where the budgets cannot be gone by."""
     world = inputs.world(settings.given, stdin)
     try:
-        found, troubles = _all(Cluster(settings.kubeconfig), settings.namespace, world)
-    except UnreachableError as error:
+        found, troubles = _all(ClusterReader(settings.kubeconfig), settings.namespace, world)
+    except ClusterUnreachableError as error:
         found, troubles = [], [str(error)]
     else:
         sys.stdout.write(_as_json(found) if settings.output == "json" else "".join(_as_text(found)))
@@ -54,70 +53,72 @@ class _Scope:
     left_out: frozenset[str]
 
 
-def _all(cluster: Cluster, namespace: str, world: World) -> tuple[list[Finding], list[str]]:
+def _all(
+    cluster: ClusterReader, namespace: str, world: AssumedCluster
+) -> tuple[list[AdmissionFinding], list[str]]:
     """The findings on every kind, and what kept some from being looked at. Raises UnreachableError."""
-    found: list[Finding] = []
+    found: list[AdmissionFinding] = []
     troubles: list[str] = []
     scope = _Scope(namespace, _left_out(cluster))
     for kind, paths in _kinds(world):
         try:
             found += _of_kind(cluster, scope, kind, paths, world)
-        except AbsentError:
+        except NoSuchKindError:
             troubles += [f"the cluster has no kind {kind}"] if kind not in _RESOURCES else []
-        except RefusedError as error:
+        except ListRefusedError as error:
             troubles.append(str(error))
     return found, troubles
 
 
-def _left_out(cluster: Cluster) -> frozenset[str]:
+def _left_out(cluster: ClusterReader) -> frozenset[str]:
     """The namespaces that admission leaves out, by name and by label; says so where the labels may not be
     read. Raises UnreachableError."""
     labelled: list[str] = []
     try:
-        exempt = cluster.objects("/api/v1/namespaces", f"{match.EXEMPT}=true")
+        exempt = cluster.objects("/api/v1/namespaces", f"{cel.EXEMPT}=true")
         labelled += [each["metadata"]["name"] for each in exempt]
-    except RefusedError as error:
+    except ListRefusedError as error:
         _say(f"namespaces exempt by label are looked into too: {error}")
-    return frozenset((*match.SYSTEM_NAMESPACES, *labelled))
+    return frozenset((*cel.SYSTEM_NAMESPACES, *labelled))
 
 
 def _say(sentence: str) -> None:
     print(printable(f"bursar-webhook audit: {sentence}"), file=sys.stderr)
 
 
-def _kinds(world: World) -> Iterator[tuple[str, tuple[TemplatePath, ...]]]:
+def _kinds(world: AssumedCluster) -> Iterator[tuple[str, tuple[TemplatePath, ...]]]:
     """Pods first, which have no template, then each kind with where its templates stand."""
     yield "Pod", ()
-    paths = (*templates.BUILT_IN, *world.template_paths)
+    paths = (*workloads.BUILT_IN, *world.template_paths)
     for group, kind in dict.fromkeys((each.group, each.kind) for each in paths):
-        yield kind, templates.of_kind(group, kind, paths)
+        yield kind, workloads.of_kind(group, kind, paths)
 
 
 def _of_kind(
-    cluster: Cluster, scope: _Scope, kind: str, paths: tuple[TemplatePath, ...], world: World
-) -> list[Finding]:
+    cluster: ClusterReader, scope: _Scope, kind: str, paths: tuple[TemplatePath, ...], world: AssumedCluster
+) -> list[AdmissionFinding]:
     if not paths:
         root, resource = "/api/v1", "pods"
-    elif paths[0] in templates.BUILT_IN:
+    elif paths[0] in workloads.BUILT_IN:
         root, resource = _RESOURCES[kind]
     else:
         root, resource = cluster.resource(paths[0].group, kind)
     inside = f"/namespaces/{scope.namespace}" if scope.namespace else ""
-    found: list[Finding] = []
+    found: list[AdmissionFinding] = []
     for each in cluster.objects(f"{root}{inside}/{resource}"):
         where = each["metadata"].get("namespace", "")
         if where in scope.left_out:
             continue
-        terms = world.terms_for(where)
-        found += findings.of_workload(each, kind, paths, terms) if paths else findings.of_pod(each, terms)
+        policy = world.policy_for(where)
+        found += findings.of_workload(each, kind, paths, policy) if paths else findings.of_pod(each, policy)
     return found
 
 
-def _as_json(found: Sequence[Finding]) -> str:
+def _as_json(found: Sequence[AdmissionFinding]) -> str:
     return json.dumps([_one(each) for each in found], indent=2) + "\n"
 
 
-def _one(each: Finding) -> dict[str, object]:
+def _one(each: AdmissionFinding) -> dict[str, object]:
     return {
         "namespace": each.namespace,
         "kind": each.kind,
@@ -145,9 +146,9 @@ _SAID = {
 }
 
 
-def _as_text(found: Sequence[Finding]) -> Iterator[str]:
+def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
     """Pods that one controller made and that are alike are told once."""
-    alike: dict[object, list[Finding]] = {}
+    alike: dict[object, list[AdmissionFinding]] = {}
     for each in found:
         key = (each.namespace, each.owner, each.finding, each.violations) if each.owner else (each,)
         alike.setdefault(key, []).append(each)

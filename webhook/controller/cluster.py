@@ -12,7 +12,7 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 
 from timekeeper.core.kube.lease import Lease, read_lease
-from webhook.controller.plan import CA_SECRET, Pair
+from webhook.controller.plan import CA_SECRET, CertificatePair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -24,15 +24,15 @@ _LABELS = {"app.kubernetes.io/part-of": "bursar"}
 _TIMEOUT_S = 10.0
 
 
-class UnreachableError(Exception):
+class CertificateStoreError(Exception):
     """The API server could not be asked, or refused; the text says what and why."""
 
 
-class AbsentError(UnreachableError):
+class NoSuchObjectError(CertificateStoreError):
     """There is no such object."""
 
 
-class Cluster:
+class CertificateStore:
     """The API server, by a kubeconfig file or, with None, by the pod's own service account.
 
     Raises UnreachableError from every call, from the first on where there is no configuration to use.
@@ -51,10 +51,10 @@ class Cluster:
                     str(kubeconfig), client_configuration=self._configuration
                 )
         except (ConfigException, OSError) as error:
-            raise UnreachableError(f"no way to an API server: {error}") from error
+            raise CertificateStoreError(f"no way to an API server: {error}") from error
         self._http = client.ApiClient(self._configuration).rest_client.pool_manager
 
-    def secret(self, name: str) -> tuple[Pair | None, str]:
+    def secret(self, name: str) -> tuple[CertificatePair | None, str]:
         """A stored pair with its resourceVersion: the version empty and the pair None where there is no
         Secret; a key that it lacks is empty."""
         status, found = self._call("GET", f"{self._secrets}/{name}")
@@ -63,7 +63,7 @@ class Cluster:
         self._demand(status == 200, f"read Secret {name}", found)
         return _pair(name, found), str(found["metadata"]["resourceVersion"])
 
-    def store(self, name: str, pair: Pair, version: str) -> bool:
+    def store(self, name: str, pair: CertificatePair, version: str) -> bool:
         """Creates the Secret, or changes the one of this version, leaving what others have written into it;
         False where someone else was faster."""
         data = {key: base64.b64encode(value).decode() or None for key, value in _data(name, pair).items()}
@@ -152,7 +152,7 @@ class Cluster:
     def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:
         status, found = self._call("GET", f"{_CONFIGURATIONS}/{kind}/{name}")
         if status == 404:
-            raise AbsentError(f"there is no {kind}/{name}")
+            raise NoSuchObjectError(f"there is no {kind}/{name}")
         self._demand(status == 200, f"read {kind}/{name}", found)
         return list(found.get("webhooks") or [])
 
@@ -174,37 +174,37 @@ class Cluster:
             )
             return answer.status, orjson.loads(answer.data)
         except (urllib3.exceptions.HTTPError, OSError, orjson.JSONDecodeError) as error:
-            raise UnreachableError(f"the API server does not answer: {error}") from error
+            raise CertificateStoreError(f"the API server does not answer: {error}") from error
 
     def _demand(self, holds: bool, what: str, answer: Any) -> None:
         if not holds:
             message = answer.get("message") if isinstance(answer, dict) else answer
-            raise UnreachableError(f"cannot {what}: {message}")
+            raise CertificateStoreError(f"cannot {what}: {message}")
 
 
 def _type(name: str) -> str:
     return "Opaque" if name == CA_SECRET else "kubernetes.io/tls"
 
 
-def _data(name: str, pair: Pair) -> dict[str, bytes]:
+def _data(name: str, pair: CertificatePair) -> dict[str, bytes]:
     if name == CA_SECRET:
         return {"ca.crt": pair.bundle, "ca.key": pair.key, "former.key": pair.former_key}
     return {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pair.bundle}
 
 
-def _annotations(name: str, pair: Pair) -> dict[str, str | None]:
+def _annotations(name: str, pair: CertificatePair) -> dict[str, str | None]:
     if name != CA_SECRET:
         return {}
     return {_TRUSTED_SINCE: pair.trusted_since.isoformat() if pair.trusted_since else None}
 
 
-def _pair(name: str, secret: dict[str, Any]) -> Pair:
+def _pair(name: str, secret: dict[str, Any]) -> CertificatePair:
     held = {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
     bundle = held.get("ca.crt", b"")
     if name != CA_SECRET:
-        return Pair(held.get("tls.crt", b""), held.get("tls.key", b""), bundle)
+        return CertificatePair(held.get("tls.crt", b""), held.get("tls.key", b""), bundle)
     since = (secret["metadata"].get("annotations") or {}).get(_TRUSTED_SINCE, "")
-    return Pair(bundle, held.get("ca.key", b""), bundle, held.get("former.key", b""), _time(since))
+    return CertificatePair(bundle, held.get("ca.key", b""), bundle, held.get("former.key", b""), _time(since))
 
 
 def _decoded(text: str | None) -> bytes:

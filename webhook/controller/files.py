@@ -4,10 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from webhook.controller.plan import Pair
+from webhook.controller.plan import CertificatePair
 
 
-def write(folder: Path, pair: Pair) -> bool:
+def write(folder: Path, pair: CertificatePair) -> bool:
     """Writes tls.crt, tls.key (mode 0600) and ca.crt, each replaced as a whole; False where all were
     there."""
     folder.mkdir(parents=True, exist_ok=True)

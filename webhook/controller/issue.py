@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from webhook.controller.plan import Leaf, Pair
+from webhook.controller.plan import CertificatePair, Leaf
 from webhook.controller.reading import BACKDATED, address_of
-from webhook.lives import Lives
+from webhook.policy import CertificateLifetimes
 
-CA_LIFE, LEAF_LIFE = Lives().ca, Lives().leaf
+CA_LIFE, LEAF_LIFE = CertificateLifetimes().ca, CertificateLifetimes().leaf
 
 
-def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Pair:
+def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> CertificatePair:
     """A new CA, whose bundle goes on trusting the former ones."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(f"bursar-ca-{now:%Y%m%d%H%M%S}")
@@ -32,10 +32,10 @@ def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Pair:
         .add_extension(identity, critical=False)
     )
     certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    return Pair(certificate, _pem(key), certificate + old_bundle)
+    return CertificatePair(certificate, _pem(key), certificate + old_bundle)
 
 
-def new_leaf(ca: Pair, leaf: Leaf, now: datetime, life: timedelta = LEAF_LIFE) -> Pair:
+def new_leaf(ca: CertificatePair, leaf: Leaf, now: datetime, life: timedelta = LEAF_LIFE) -> CertificatePair:
     """A server's certificate, signed by the CA, which it does not outlive."""
     authority = x509.load_pem_x509_certificate(ca.certificate)
     signer = load_pem_private_key(ca.key, None)
@@ -52,7 +52,7 @@ def new_leaf(ca: Pair, leaf: Leaf, now: datetime, life: timedelta = LEAF_LIFE) -
         .add_extension(issuer, critical=False)
     )
     certificate = builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM)
-    return Pair(certificate, _pem(key), ca.bundle)
+    return CertificatePair(certificate, _pem(key), ca.bundle)
 
 
 _SIGNS_CERTIFICATES = x509.KeyUsage(

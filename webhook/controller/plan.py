@@ -17,14 +17,14 @@ from datetime import datetime
 from cryptography import x509
 
 from webhook.controller import reading
-from webhook.lives import Lives
+from webhook.policy import CertificateLifetimes
 
 SERVERS = ("webhook", "timekeeper")
 CA_SECRET = "bursar-ca"  # noqa: S105 a Secret's name
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate with its private key, and the bundle of CAs that its peers trust; all PEM.
 
     Of the CA itself the bundle begins with the certificate, and former CAs follow; ``former_key``: of the one
@@ -52,7 +52,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class AuthorityPlan:
     """What the CA's Secret must hold: with ``new``, a CA that is yet to be made, before ``bundle``."""
 
     new: bool
@@ -69,8 +69,12 @@ def leaves(namespace: str, extra_names: Iterable[str]) -> tuple[Leaf, ...]:
 
 
 def authority(
-    ca: Pair | None, stored: Mapping[str, Pair], wanted: tuple[Leaf, ...], now: datetime, lives: Lives
-) -> Authority:
+    ca: CertificatePair | None,
+    stored: Mapping[str, CertificatePair],
+    wanted: tuple[Leaf, ...],
+    now: datetime,
+    lifetimes: CertificateLifetimes,
+) -> AuthorityPlan:
     """What the CA's Secret must hold, after what it and the leaves (by Secret) hold now.
 
     A CA is made anew where there is none that can sign, and when less than a third of its life is left. A CA
@@ -84,33 +88,37 @@ def authority(
     )
     if ca is None or not signs or not reading.lasts(trusted[0], now):
         former = next((key for key in keys if _signer(trusted, key, now)), b"")
-        return Authority(True, reading.bundle((*trusted, *_in_use(present, now))), b"", former)
-    if len(present) == len(wanted) and all(_settled(each, trusted[0], now, lives) for each in present):
-        return Authority(False, reading.bundle(trusted[:1]), ca.key, b"")
+        return AuthorityPlan(True, reading.bundle((*trusted, *_in_use(present, now))), b"", former)
+    if len(present) == len(wanted) and all(_settled(each, trusted[0], now, lifetimes) for each in present):
+        return AuthorityPlan(False, reading.bundle(trusted[:1]), ca.key, b"")
     former = ca.former_key if _signer(trusted, ca.former_key, now) else b""
-    return Authority(False, reading.bundle((*trusted, *_in_use(present, now))), ca.key, former)
+    return AuthorityPlan(False, reading.bundle((*trusted, *_in_use(present, now))), ca.key, former)
 
 
-def signer(ca: Pair, now: datetime, lives: Lives) -> Pair:
+def signer(ca: CertificatePair, now: datetime, lifetimes: CertificateLifetimes) -> CertificatePair:
     """What leaves are signed with: the newest CA once it has been trusted everywhere for the overlap, until
     then the former where its key is left."""
     former = _signer(reading.authorities(ca.bundle, now), ca.former_key, now)
-    if former is None or _is_ripe(ca, now, lives):
+    if former is None or _is_ripe(ca, now, lifetimes):
         return ca
-    return Pair(reading.bundle([former]), ca.former_key, ca.bundle)
+    return CertificatePair(reading.bundle([former]), ca.former_key, ca.bundle)
 
 
 def due(
-    ca: Pair, stored: Mapping[str, Pair], wanted: Iterable[Leaf], now: datetime, lives: Lives
+    ca: CertificatePair,
+    stored: Mapping[str, CertificatePair],
+    wanted: Iterable[Leaf],
+    now: datetime,
+    lifetimes: CertificateLifetimes,
 ) -> tuple[Leaf, ...]:
     """The leaves that must be made anew: absent, unreadable, for other names, with less than a third of their
     life left, of a CA that is not trusted, or of a former one though the newest may sign."""
     trusted = reading.authorities(ca.bundle, now)
-    by = trusted[:1] if _is_ripe(ca, now, lives) else trusted
+    by = trusted[:1] if _is_ripe(ca, now, lifetimes) else trusted
     return tuple(leaf for leaf in wanted if not _serves(stored.get(leaf.secret), leaf, by, now))
 
 
-def trusting(ca: Pair, stored: Mapping[str, Pair]) -> dict[str, Pair]:
+def trusting(ca: CertificatePair, stored: Mapping[str, CertificatePair]) -> dict[str, CertificatePair]:
     """The leaves that name another bundle, with the CA's."""
     return {
         name: replace(pair, bundle=ca.bundle) for name, pair in stored.items() if pair.bundle != ca.bundle
@@ -122,8 +130,8 @@ def _service_names(service: str, namespace: str) -> tuple[str, ...]:
     return service, qualified, f"{qualified}.svc", f"{qualified}.svc.cluster.local"
 
 
-def _is_ripe(ca: Pair, now: datetime, lives: Lives) -> bool:
-    return ca.trusted_since is not None and ca.trusted_since + lives.overlap <= now
+def _is_ripe(ca: CertificatePair, now: datetime, lifetimes: CertificateLifetimes) -> bool:
+    return ca.trusted_since is not None and ca.trusted_since + lifetimes.overlap <= now
 
 
 def _signer(trusted: Iterable[x509.Certificate], key: bytes, now: datetime) -> x509.Certificate | None:
@@ -131,7 +139,7 @@ def _signer(trusted: Iterable[x509.Certificate], key: bytes, now: datetime) -> x
     return next((ca for ca in trusted if reading.belongs(key, ca) and reading.has_begun(ca, now)), None)
 
 
-def _in_use(present: Iterable[Pair], now: datetime) -> list[x509.Certificate]:
+def _in_use(present: Iterable[CertificatePair], now: datetime) -> list[x509.Certificate]:
     """The CAs of leaves that may be served, as their own bundles name them."""
     found = []
     for pair in present:
@@ -142,17 +150,19 @@ def _in_use(present: Iterable[Pair], now: datetime) -> list[x509.Certificate]:
     return found
 
 
-def _settled(pair: Pair, newest: x509.Certificate, now: datetime, lives: Lives) -> bool:
+def _settled(
+    pair: CertificatePair, newest: x509.Certificate, now: datetime, lifetimes: CertificateLifetimes
+) -> bool:
     """Whether no process serves a leaf of a former CA in this one's place any more."""
     certificate = _readable(pair)
     return (
         certificate is not None
         and reading.is_issued_by(certificate, newest)
-        and reading.issued(certificate) + lives.overlap <= now
+        and reading.issued(certificate) + lifetimes.overlap <= now
     )
 
 
-def _serves(pair: Pair | None, leaf: Leaf, by: Iterable[x509.Certificate], now: datetime) -> bool:
+def _serves(pair: CertificatePair | None, leaf: Leaf, by: Iterable[x509.Certificate], now: datetime) -> bool:
     certificate = _readable(pair)
     return (
         certificate is not None
@@ -162,7 +172,7 @@ def _serves(pair: Pair | None, leaf: Leaf, by: Iterable[x509.Certificate], now: 
     )
 
 
-def _readable(pair: Pair | None) -> x509.Certificate | None:
+def _readable(pair: CertificatePair | None) -> x509.Certificate | None:
     """The certificate where all of its text parses, as a server must load it, and the key is its own."""
     if pair is None or not reading.is_bundle(pair.certificate):
         return None

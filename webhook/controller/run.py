@@ -14,17 +14,23 @@ from pathlib import Path
 from timekeeper.core.kube.lease import ObservedVersion, is_free, observe
 from timekeeper.runtime.log import log
 from webhook.controller import files, plan
-from webhook.controller.cluster import AGENTS_CA, KINDS, AbsentError, Cluster, UnreachableError
+from webhook.controller.cluster import (
+    AGENTS_CA,
+    KINDS,
+    CertificateStore,
+    CertificateStoreError,
+    NoSuchObjectError,
+)
 from webhook.controller.issue import new_ca, new_leaf
-from webhook.controller.plan import CA_SECRET, Leaf, Pair, leaves
+from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
-from webhook.lives import Lives
+from webhook.policy import CertificateLifetimes
 from webhook.settings.settings import CertificateSettings
 
 LEASE = "bursar-certificates"
 _LEASE_LOOKS = 3  # so many looks without a sign of the leader, and another takes over
 _MOST_RACES = 5
-_LIVES = Lives()
+_LIVES = CertificateLifetimes()
 
 Clock = Callable[[], datetime]
 
@@ -40,8 +46,8 @@ def run(settings: CertificateSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     try:
-        cluster = Cluster(settings.kubeconfig, settings.namespace)
-    except UnreachableError as error:
+        cluster = CertificateStore(settings.kubeconfig, settings.namespace)
+    except CertificateStoreError as error:
         raise CannotRunError(str(error)) from error
     if settings.once:  # safe beside a leader: each write is tied to the version that was read
         return 0 if look(cluster, settings, _now) else 1
@@ -59,7 +65,7 @@ def run(settings: CertificateSettings) -> int:
 class Election:
     """Whether this process is the one that acts, by the Lease of all of them."""
 
-    def __init__(self, cluster: Cluster, duration_s: int, now_s: Callable[[], float]) -> None:
+    def __init__(self, cluster: CertificateStore, duration_s: int, now_s: Callable[[], float]) -> None:
         self._cluster, self._duration_s, self._now_s = cluster, duration_s, now_s
         self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._seen: ObservedVersion | None = None
@@ -73,7 +79,7 @@ class Election:
             leads = is_free(lease, self._me, self._seen, self._now_s()) and self._cluster.hold(
                 LEASE, lease, self._me, self._duration_s
             )
-        except UnreachableError as error:
+        except CertificateStoreError as error:
             log("not-elected", level="warning", error=error)
             leads = False
         if leads != self._leads:
@@ -89,14 +95,14 @@ class Election:
             lease = self._cluster.lease(LEASE)
             if lease is not None and lease.holder == self._me:
                 self._cluster.hold(LEASE, lease, "", self._duration_s)
-        except UnreachableError as error:
+        except CertificateStoreError as error:
             log("lease-not-given-back", level="warning", error=error)
 
 
-def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
+def look(cluster: CertificateStore, settings: CertificateSettings, clock: Clock) -> bool:
     """One look at everything; what fails is logged and does not keep the rest from being set right."""
     wanted = leaves(settings.namespace, settings.extra_names)
-    troubles: set[type[UnreachableError]] = set()
+    troubles: set[type[CertificateStoreError]] = set()
 
     def tell(trusted: bytes) -> None:
         troubles.clear()
@@ -105,22 +111,22 @@ def look(cluster: Cluster, settings: CertificateSettings, clock: Clock) -> bool:
     try:
         if settings.issuer == "cert-manager":
             return _vouched(cluster, settings.configuration, wanted, clock(), tell) and not troubles
-        ca, stored = certified(cluster, wanted, clock, settings.lives, tell)
-        if troubles <= {AbsentError}:  # where there is no configuration nobody calls, or has to trust
+        ca, stored = certified(cluster, wanted, clock, settings.lifetimes, tell)
+        if troubles <= {NoSuchObjectError}:  # where there is no configuration nobody calls, or has to trust
             _mark(cluster, ca, clock())
-    except UnreachableError as error:
+    except CertificateStoreError as error:
         log("not-certified", level="error", error=error)
         return False
     written = settings.folder is None or _written(settings.folder, wanted, stored)
     return written and not troubles
 
 
-def follow(cluster: Cluster, settings: CertificateSettings) -> bool:
+def follow(cluster: CertificateStore, settings: CertificateSettings) -> bool:
     """What a process does that does not lead: keeps its own files like the Secrets."""
     wanted = leaves(settings.namespace, settings.extra_names)
     try:
         found = {leaf.secret: cluster.secret(leaf.secret)[0] for leaf in wanted}
-    except UnreachableError as error:
+    except CertificateStoreError as error:
         log("not-followed", level="error", error=error)
         return False
     stored = {name: pair for name, pair in found.items() if pair is not None}
@@ -129,12 +135,12 @@ def follow(cluster: Cluster, settings: CertificateSettings) -> bool:
 
 
 def certified(
-    cluster: Cluster,
+    cluster: CertificateStore,
     wanted: tuple[Leaf, ...],
     clock: Clock,
-    lives: Lives = _LIVES,
+    lifetimes: CertificateLifetimes = _LIVES,
     tell: Callable[[bytes], None] = lambda _: None,
-) -> tuple[Pair, dict[str, Pair]]:
+) -> tuple[CertificatePair, dict[str, CertificatePair]]:
     """The CA and every leaf, by Secret, after what was missing has been made and stored. ``tell`` is given
     the bundle before a leaf is stored.
 
@@ -146,32 +152,37 @@ def certified(
         found = {leaf.secret: cluster.secret(leaf.secret) for leaf in wanted}
         stored = {name: pair for name, (pair, _) in found.items() if pair is not None}
         now = clock()
-        ca = _ca(plan.authority(present, stored, wanted, now, lives), present, now, lives)
+        ca = _ca(plan.authority(present, stored, wanted, now, lifetimes), present, now, lifetimes)
         if ca != present and not _stored(cluster, CA_SECRET, ca, ca_version):
             continue
         tell(ca.bundle)
-        by = plan.signer(ca, now, lives)
+        by = plan.signer(ca, now, lifetimes)
         made = plan.trusting(ca, stored) | {
-            leaf.secret: new_leaf(by, leaf, now, lives.leaf)
-            for leaf in plan.due(ca, stored, wanted, now, lives)
+            leaf.secret: new_leaf(by, leaf, now, lifetimes.leaf)
+            for leaf in plan.due(ca, stored, wanted, now, lifetimes)
         }
         if all(_stored(cluster, name, pair, found[name][1]) for name, pair in made.items()):
             return ca, stored | made
-    raise UnreachableError("another process keeps writing the same Secrets")
+    raise CertificateStoreError("another process keeps writing the same Secrets")
 
 
-def _ca(wanted: plan.Authority, present: Pair | None, now: datetime, lives: Lives) -> Pair:
+def _ca(
+    wanted: plan.AuthorityPlan,
+    present: CertificatePair | None,
+    now: datetime,
+    lifetimes: CertificateLifetimes,
+) -> CertificatePair:
     """The CA as it must be stored."""
     if wanted.new:
-        return replace(new_ca(wanted.bundle, now, lives.ca), former_key=wanted.former_key)
+        return replace(new_ca(wanted.bundle, now, lifetimes.ca), former_key=wanted.former_key)
     since = present.trusted_since if present else None
     if since is not None and since > now:  # said by a clock that was ahead of ours
         since = None
     first = wanted.bundle  # the CA's own is the first in it
-    return Pair(first, wanted.key, wanted.bundle, wanted.former_key, since)
+    return CertificatePair(first, wanted.key, wanted.bundle, wanted.former_key, since)
 
 
-def _mark(cluster: Cluster, ca: Pair, now: datetime) -> None:
+def _mark(cluster: CertificateStore, ca: CertificatePair, now: datetime) -> None:
     """Notes in the CA's Secret that its bundle is everywhere from now on."""
     if ca.trusted_since is None:
         present, version = cluster.secret(CA_SECRET)
@@ -180,7 +191,7 @@ def _mark(cluster: Cluster, ca: Pair, now: datetime) -> None:
 
 
 def _vouched(
-    cluster: Cluster,
+    cluster: CertificateStore,
     configuration: str,
     wanted: tuple[Leaf, ...],
     now: datetime,
@@ -197,20 +208,20 @@ def _vouched(
     for kind in KINDS:
         try:
             found = cluster.bundles(kind, configuration)
-        except AbsentError:
+        except NoSuchObjectError:
             continue  # which is told when it is written
         named += [ca for text in found.values() for ca in authorities(text, now)]
     tell(bundle(named))
     return True
 
 
-def _stored(cluster: Cluster, name: str, pair: Pair, version: str) -> bool:
+def _stored(cluster: CertificateStore, name: str, pair: CertificatePair, version: str) -> bool:
     stored = cluster.store(name, pair, version)
     log("stored" if stored else "overtaken", secret=name)
     return stored
 
 
-def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Pair]) -> bool:
+def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, CertificatePair]) -> bool:
     try:
         for leaf in wanted:
             if files.write(folder / leaf.server, stored[leaf.secret]):
@@ -221,7 +232,9 @@ def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Pair]) ->
     return True
 
 
-def _told(cluster: Cluster, settings: CertificateSettings, bundle: bytes) -> set[type[UnreachableError]]:
+def _told(
+    cluster: CertificateStore, settings: CertificateSettings, bundle: bytes
+) -> set[type[CertificateStoreError]]:
     """Tells the bundle to everyone who has to trust it; the kinds of what failed, which is logged."""
     if not is_bundle(bundle):
         raise ValueError("our own CA bundle does not parse")
@@ -237,7 +250,7 @@ def _told(cluster: Cluster, settings: CertificateSettings, bundle: bytes) -> set
         try:
             if write():
                 log("trusted", configuration=place)
-        except UnreachableError as error:
+        except CertificateStoreError as error:
             log("not-trusted", level="error", configuration=place, error=error)
             troubles.add(type(error))
     return troubles

@@ -24,7 +24,7 @@ STANDINGS: dict[str, StandingWord] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CommonFlags:
     """What both commands go by: files with budget ConfigMaps, a mode over theirs, where else templates
     stand."""
 
@@ -42,7 +42,7 @@ class ReviewSettings:
     standing: StandingWord | None
     namespace: str
     classes: dict[str, int]
-    given: Given
+    given: CommonFlags
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AuditSettings:
     kubeconfig: Path | None
     namespace: str
     output: Literal["text", "json"]
-    given: Given
+    given: CommonFlags
 
 
 def read_review(arguments: Sequence[str]) -> ReviewSettings:
@@ -151,5 +151,5 @@ def _add_common(parser: Parser) -> None:
     )
 
 
-def _given(given: argparse.Namespace) -> Given:
-    return Given(tuple(given.budgets), given.mode, tuple(given.template_path))
+def _given(given: argparse.Namespace) -> CommonFlags:
+    return CommonFlags(tuple(given.budgets), given.mode, tuple(given.template_path))

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets import reader
 from timekeeper.core.request.request import mapping
-from webhook.admission import budgets as configmaps
-from webhook.dryrun import judging, manifests
-from webhook.dryrun.flags import Given
-from webhook.dryrun.manifests import Document
-from webhook.dryrun.world import World, flags_of, table_of
+from webhook.admission import budgets
+from webhook.dryrun.flags import CommonFlags
+from webhook.dryrun.judge import manifests, objects
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster, flags_of, table_of
+from webhook.dryrun.judge.manifests import ManifestDocument
 from webhook.settings import settings
 
 STDIN = "-"
@@ -22,39 +22,39 @@ class CannotReviewError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ManifestFile:
     """A file's documents, and why the rest of it, or all, could not be read."""
 
     file: str
-    documents: tuple[Document, ...] = ()
+    documents: tuple[ManifestDocument, ...] = ()
     trouble: str = ""
 
 
-def read(file: str, stdin: BinaryIO) -> Text:
+def read(file: str, stdin: BinaryIO) -> ManifestFile:
     """The documents of a file, ``-`` for standard input."""
     name = "standard input" if file == STDIN else file
     try:
         raw = stdin.read(_MOST_BYTES + 1) if file == STDIN else _bytes_of(file)
         documents, problem = manifests.read(manifests.decoded(raw))
     except OSError as error:
-        return Text(name, trouble=f"{name}: {error.strerror or error}")
+        return ManifestFile(name, trouble=f"{name}: {error.strerror or error}")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        return Text(name, trouble=f"{name}:{line}: not UTF-8")
-    return Text(name, documents, f"{name}:{problem.line}: {problem.sentence}" if problem else "")
+        return ManifestFile(name, trouble=f"{name}:{line}: not UTF-8")
+    return ManifestFile(name, documents, f"{name}:{problem.line}: {problem.sentence}" if problem else "")
 
 
-def world(given: Given, stdin: BinaryIO) -> World:
+def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
     """The terms of a webhook whose settings are all at their defaults, with what the files of budgets say.
     Raises CannotReviewError where one of these cannot be read or is wrong."""
-    flags = flags_of(settings.read((), {}).terms)
+    flags = flags_of(settings.read((), {}).policy)
     if not given.budgets:
-        return World(flags, mode=given.mode, template_paths=given.template_paths)
-    reading = budgets.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})
+        return AssumedCluster(flags, mode=given.mode, template_paths=given.template_paths)
+    reading = reader.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})
     if reading.errors:
         wrong = "\n  ".join(error.sentence() for error in reading.errors)
         raise CannotReviewError(f"the budgets cannot be gone by:\n  {wrong}")
-    return World(flags, table_of(reading), given.mode, template_paths=given.template_paths)
+    return AssumedCluster(flags, table_of(reading), given.mode, template_paths=given.template_paths)
 
 
 def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -65,10 +65,10 @@ def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str,
     if text.trouble or problems:
         raise CannotReviewError(text.trouble or problems[0])
     found: list[tuple[str, Mapping[str, str]]] = [
-        (judging.name_of(value), configmaps.texts(value))
+        (objects.name_of(value), budgets.texts(value))
         for document in text.documents
-        for _, value in judging.objects(document.value)
-        if mapping(value).get("kind") == "ConfigMap" and configmaps.holds_budgets("", "ConfigMap", value)
+        for _, value in objects.objects(document.value)
+        if mapping(value).get("kind") == "ConfigMap" and budgets.holds_budgets("", "ConfigMap", value)
     ]
     if not found:
         raise CannotReviewError(f"{text.file}: holds no ConfigMap with budgets")

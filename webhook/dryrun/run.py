@@ -9,14 +9,15 @@ from typing import Any, BinaryIO
 from timekeeper.core.names import BUDGETS
 from timekeeper.core.request.request import mapping
 from timekeeper.core.violation import Violation
-from webhook.admission import budgets as configmaps
-from webhook.dryrun import inputs, judging, manifests, reports
+from webhook.admission import budgets
+from webhook.dryrun import inputs
 from webhook.dryrun.flags import ReviewSettings
-from webhook.dryrun.inputs import STDIN, CannotReviewError, Text
-from webhook.dryrun.judging import Outcome
-from webhook.dryrun.manifests import Document
-from webhook.dryrun.reports import Judged
-from webhook.dryrun.world import World
+from webhook.dryrun.inputs import STDIN, CannotReviewError, ManifestFile
+from webhook.dryrun.judge import manifests, objects, reports
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.manifests import ManifestDocument
+from webhook.dryrun.judge.objects import AdmissionOutcome
+from webhook.dryrun.judge.reports import LocatedOutcome
 
 _OF_AN_ENTRY = re.compile(r"(.*data\[[^\]]*\]), line ([0-9]+)(, .*)?", re.DOTALL)
 
@@ -43,13 +44,13 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
     return reports.exit_code(judged, all_read=not any(text.trouble for text in texts))
 
 
-def judge_all(texts: Sequence[Text], world: World) -> Iterator[Judged]:
+def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[LocatedOutcome]:
     """Judges every object of every text, budgets also by what the others of them hold."""
     numbered = [(text.file, document) for text in texts for document in text.documents]
     every = [
         (file, number, document, at, value)
         for number, (file, document) in enumerate(numbered, 1)
-        for at, value in judging.objects(document.value)
+        for at, value in objects.objects(document.value)
     ]
     world = replace(world, classes={**_classes(value for *_, value in every), **world.classes})
     owners = _owners(value for *_, value in every)
@@ -57,25 +58,27 @@ def judge_all(texts: Sequence[Text], world: World) -> Iterator[Judged]:
         outcome = _outcome(document, value, world, owners)
         lines = tuple(_line(document, at, each) for each in outcome.violations)
         line = manifests.line_of(document, at) if at else document.line
-        yield Judged(file, number, line, outcome, lines)
+        yield LocatedOutcome(file, number, line, outcome, lines)
 
 
-def _outcome(document: Document, value: Any, world: World, owners: Mapping[str, str]) -> Outcome:
+def _outcome(
+    document: ManifestDocument, value: Any, world: AssumedCluster, owners: Mapping[str, str]
+) -> AdmissionOutcome:
     if document.problem:
-        return judging.unread(value, document.problem.sentence)
-    outcome = judging.judged(value, world)
+        return objects.unread(value, document.problem.sentence)
+    outcome = objects.judged(value, world)
     if outcome.kind == "ConfigMap" and outcome.verdict in ("admitted", "refused"):
-        return judging.refused_too(outcome, _elsewhere(outcome.name, value, owners))
+        return objects.refused_too(outcome, _elsewhere(outcome.name, value, owners))
     return outcome
 
 
 def _owners(values: Iterator[Any]) -> dict[str, str]:
     """Which ConfigMap holds each key: ``bursar-budgets`` before the others, and these by their names."""
     found = [
-        (judging.name_of(value), key)
+        (objects.name_of(value), key)
         for value in values
-        if mapping(value).get("kind") == "ConfigMap" and configmaps.holds_budgets("", "ConfigMap", value)
-        for key in configmaps.texts(value)
+        if mapping(value).get("kind") == "ConfigMap" and budgets.holds_budgets("", "ConfigMap", value)
+        for key in budgets.texts(value)
     ]
     owners: dict[str, str] = {}
     for name, key in sorted(found, key=lambda each: (each[0] != BUDGETS, each[0])):
@@ -84,7 +87,7 @@ def _owners(values: Iterator[Any]) -> dict[str, str]:
 
 
 def _elsewhere(name: str, value: Any, owners: Mapping[str, str]) -> Iterator[Violation]:
-    for key in configmaps.texts(value):
+    for key in budgets.texts(value):
         if owners[key] != name:
             yield Violation(
                 "budget-entry",
@@ -98,13 +101,13 @@ def _elsewhere(name: str, value: Any, owners: Mapping[str, str]) -> Iterator[Vio
 
 def _classes(values: Iterator[Any]) -> dict[str, int]:
     return {
-        judging.name_of(value): value["value"]
+        objects.name_of(value): value["value"]
         for value in values
         if mapping(value).get("kind") == "PriorityClass" and isinstance(value.get("value"), int)
     }
 
 
-def _line(document: Document, at: str, violation: Violation) -> int:
+def _line(document: ManifestDocument, at: str, violation: Violation) -> int:
     """The line in the file; of a mistake in an entry, the entry's line in it."""
     if document.problem:
         return document.problem.line

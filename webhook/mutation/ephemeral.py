@@ -17,7 +17,7 @@ def added(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
             yield index, container
 
 
-def blinded(pod: Json, old: Json) -> tuple[Operation, ...]:
+def hide_cards(pod: Json, old: Json) -> tuple[Operation, ...]:
     """Shows no card to those that say nothing themselves, for an image made for CUDA would show them all."""
     return tuple(
         operation

@@ -13,10 +13,8 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.request import Json, canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
-from webhook.mutation import mps
-from webhook.mutation import sidecar as injected
-from webhook.mutation import visible_devices as visible
-from webhook.policy import PriorityClass, Terms
+from webhook.mutation import mps, sidecar, visible_devices
+from webhook.policy import AdmissionPolicy, PriorityClass
 from webhook.wire.json_patch import Operation, add, merged, remove
 from webhook.wire.pod_review import sequence_of
 
@@ -24,7 +22,7 @@ LABELS = {names.GOVERNED: "true"}
 _FEW, _SHORT = 4, 256  # containers, and characters of their names: what is remembered of pods stays small
 
 
-def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> list[Operation]:
+def govern(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
     """The operations that make the pod a governed one; empty where it is one already.
 
     ``request`` is what the core parsed from this very pod, and the pod has broken no rule. What stands in its
@@ -33,10 +31,10 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, terms: Terms) -> 
     return [
         *merged(pod["metadata"], "/metadata", "labels", LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
-        *_priority(pod["spec"], word, terms),
-        *_scheduler(pod["spec"], terms),
-        *_containers(pod["spec"], request, terms.mps_pipes),
-        *_sidecar(pod, request, terms),
+        *_priority(pod["spec"], word, policy),
+        *_scheduler(pod["spec"], policy),
+        *_containers(pod["spec"], request, policy.mps_pipes),
+        *_sidecar(pod, request, policy),
     ]
 
 
@@ -53,40 +51,40 @@ def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
     return {**BY_NAME[dialect].at_admission(request), names.REQUEST: canonical(request)}
 
 
-def keeps_own_class(spec: Json, word: StandingWord, terms: Terms) -> bool:
+def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> bool:
     """True where the user's own class stays: its value, which the API server has resolved before any webhook
     runs, is at or below the standing's. While observing nobody is demoted, so every class stays. Where the
     standing's class is absent, what is not above the one of pods in budget stays."""
-    own, value, ours = spec.get("priorityClassName"), spec.get("priority"), terms.class_of(word)
-    if not own or terms.mode == "observe":
+    own, value, ours = spec.get("priorityClassName"), spec.get("priority"), policy.class_of(word)
+    if not own or policy.mode == "observe":
         return bool(own)
     if ours.absent:
-        return not stands_above_budget(spec, terms)
+        return not is_above_budget_class(spec, policy)
     return value is not None and ours.value is not None and value <= ours.value
 
 
-def stands_above_budget(spec: Json, terms: Terms) -> bool:
+def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
     """True for a class of the user's above the one of pods in budget, by the values that the API server has
     resolved before any webhook runs; false where it has not, or where the class in budget has no known
     value."""
-    own, value, most = spec.get("priorityClassName"), spec.get("priority"), terms.in_budget.value
-    theirs = bool(own) and own not in (terms.in_budget.name, terms.over_budget.name)
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
+    theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name)
     return theirs and value is not None and most is not None and value > most
 
 
-def _priority(spec: Json, word: StandingWord, terms: Terms) -> list[Operation]:
+def _priority(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
     """The class by name, with its own numbers or none in place of those that the API server had resolved from
     the former one: it refuses a class beside numbers of another, and sets them where there are none.
 
     Numbers that are known are written, for what the API server sets after us makes it review the pod again.
     A class that is absent is not set; nobody gains a class above that of pods in budget by it.
     """
-    ours = terms.class_of(word)
+    ours = policy.class_of(word)
     if ours.absent:
-        if not stands_above_budget(spec, terms):
+        if not is_above_budget_class(spec, policy):
             return []
-        ours = terms.in_budget
-    if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, terms):
+        ours = policy.in_budget
+    if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, policy):
         return []
     return [add("/spec/priorityClassName", ours.name), *_numbers(spec, ours)]
 
@@ -98,12 +96,12 @@ def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
     return [add(f"/spec/{name}", value) for name, value in right.items() if spec.get(name) != value]
 
 
-def _scheduler(spec: Json, terms: Terms) -> list[Operation]:
+def _scheduler(spec: Json, policy: AdmissionPolicy) -> list[Operation]:
     changed = []
-    if spec.get("schedulerName") != terms.scheduler_name:
-        changed.append(add("/spec/schedulerName", terms.scheduler_name))
-    if terms.runtime_class and not spec.get("runtimeClassName"):
-        changed.append(add("/spec/runtimeClassName", terms.runtime_class))
+    if spec.get("schedulerName") != policy.scheduler_name:
+        changed.append(add("/spec/schedulerName", policy.scheduler_name))
+    if policy.runtime_class and not spec.get("runtimeClassName"):
+        changed.append(add("/spec/runtimeClassName", policy.runtime_class))
     return changed
 
 
@@ -119,24 +117,24 @@ def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
     env = mps.settled(container, request, pipes)
     if env is None:
-        return visible.operations(container, path, request)
-    return [add(f"{path}/env", env), *visible.operations({**container, "env": env}, path, request)]
+        return visible_devices.operations(container, path, request)
+    return [add(f"{path}/env", env), *visible_devices.operations({**container, "env": env}, path, request)]
 
 
-def _sidecar(pod: Json, request: GPURequest, terms: Terms) -> list[Operation]:
+def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     """Last of all, for inserting it first among the init containers moves the others' indexes.
 
     A sidecar that is there already stays where it is, native or plain, and also where none is injected any
     more: for a moment replicas may differ in what they have heard.
     """
-    if terms.sidecar is None:
+    if policy.sidecar is None:
         return []
-    present = injected.found(pod)
+    present = sidecar.find_sidecar(pod)
     if present is None:
-        return [*_volumes(pod["spec"]), _inserted(pod, injected.container(terms.sidecar, request, pod))]
+        return [*_volumes(pod["spec"]), _inserted(pod, sidecar.container(policy.sidecar, request, pod))]
     path, native, container = present
-    ends = injected.ends(pod, native)
-    return [*_volumes(pod["spec"]), *injected.refreshed(container, path, terms.sidecar, request, ends)]
+    ends = sidecar.ends(pod, native)
+    return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request, ends)]
 
 
 def _inserted(pod: Json, ours: Json) -> Operation:
@@ -152,7 +150,7 @@ def _inserted(pod: Json, ours: Json) -> Operation:
 def _volumes(spec: Json) -> list[Operation]:
     present = sequence_of(spec.get("volumes"))
     present_names = {each["name"] for each in present}
-    missing = [each for each in injected.VOLUMES if each["name"] not in present_names]
+    missing = [each for each in sidecar.VOLUMES if each["name"] not in present_names]
     if missing and not present:
         return [add("/spec/volumes", missing)]
     return [add("/spec/volumes/-", each) for each in missing]

@@ -11,7 +11,7 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.request import Json
 from timekeeper.core.values import GPURequest
 from webhook.mutation.visible_devices import Variable, annotated
-from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+from webhook.wire.pod_review import sequence_of
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -56,21 +56,6 @@ def written(container: Json) -> tuple[Json, ...]:
         return ()
     whole = mine[PIPES], *_limits(container["name"])
     return whole if all(mine.get(each["name"]) == each for each in whole) else ()
-
-
-def to_compare_with(pod: Json, pipes: str) -> str:
-    """The folder to judge a governed pod by, while replicas of other flags are replaced: none where the pod
-    has no variable of MPS, and where this replica knows none, the pod's own."""
-    own = [
-        each
-        for field in CONTAINER_LISTS
-        for container in sequence_of(pod["spec"].get(field))
-        for each in sequence_of(container.get("env"))
-        if each["name"] in NAMES
-    ]
-    if not own or pipes:
-        return pipes if own else ""
-    return next((str(each.get("value") or "") for each in own if each["name"] == PIPES), "")
 
 
 def _limits(container: str) -> tuple[Variable, Variable]:

@@ -70,7 +70,7 @@ ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
 
-def found(pod: Json) -> tuple[str, bool, Json] | None:
+def find_sidecar(pod: Json) -> tuple[str, bool, Json] | None:
     """The sidecar that the pod has already: its path, whether it stands among the init containers, itself."""
     for field, native in (("initContainers", True), ("containers", False)):
         for index, each in enumerate(sequence_of(pod["spec"].get(field))):
@@ -81,7 +81,7 @@ def found(pod: Json) -> tuple[str, bool, Json] | None:
 
 def was_injected(pod: Json) -> bool:
     """True where the sidecar was put in, also when someone has taken it out again: its volumes tell."""
-    return found(pod) is not None or any(
+    return find_sidecar(pod) is not None or any(
         each["name"] in VOLUME_NAMES for each in sequence_of(pod["spec"].get("volumes"))
     )
 

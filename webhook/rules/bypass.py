@@ -1,5 +1,6 @@
-"""What the policies inside the API server refuse of a pod beside the rules, for who judges pods where no API
-server is asked. `docs/bypass.md` tells why; a table of cases holds the policies and this together. Pure.
+"""What the policies inside the API server refuse beside the rules, for checks of pods without an API server.
+
+`docs/bypass.md` gives the reasons; a table of test cases compares the policies with this module.
 """
 
 import re
@@ -9,7 +10,7 @@ from timekeeper.core import names
 from timekeeper.core.request.request import Json, ParsedRequest, containers, mapping
 from timekeeper.core.violation import Violation, shown
 from webhook.rules.denylist import RUNTIME_CLASSES
-from webhook.rules.isolation import reaching
+from webhook.rules.isolation import isolation_violations
 from webhook.wire.pod_review import sequence_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
@@ -18,9 +19,9 @@ _GPU_CLASS = re.compile(r"(.*[.-])?(gpu|mig|vgpu)([.-]|$)")
 _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
-def ways_around(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
-    """The ways to a GPU past every request that a pod takes. Of one that makes a request, well or badly,
-    device classes alone: the rest meets the rules."""
+def bypass_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
+    """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, device
+    classes only: the rules cover the rest."""
     classes = tuple(_device_classes(pod))
     if parsed.request is not None or parsed.violations:
         return classes
@@ -28,9 +29,10 @@ def ways_around(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
 
 
 def _reaching(pod: Json) -> Iterator[Violation]:
-    """As of a pod with a request; a privileged container only beside a host path of devices."""
+    """The rules for a pod with a request; a privileged container counts only beside a host path of
+    devices."""
     opens_devices = any(map(_is_of_devices, sequence_of(pod["spec"].get("volumes"))))
-    for violation in reaching(pod, None):
+    for violation in isolation_violations(pod, None):
         if violation.rule in _AS_WITH_A_REQUEST or (opens_devices and violation.rule == "privileged"):
             yield violation
 
@@ -47,7 +49,7 @@ def _runtime_class(spec: Json) -> Iterator[Violation]:
             "runtime-class",
             "spec.runtimeClassName",
             shown(spec["runtimeClassName"]),
-            "under this class an image's own NVIDIA_VISIBLE_DEVICES shows cards",
+            "under this runtime class the NVIDIA_VISIBLE_DEVICES of an image makes cards visible",
             "leaving it out, or a GPU request in resources.limits",
             _A_REQUEST,
         )
@@ -61,7 +63,7 @@ def _device_classes(pod: Json) -> Iterator[Violation]:
                     "device-claim",
                     f"{container.path}.resources.limits[{name}]",
                     "",
-                    "claims on GPUs are not charged yet",
+                    "Bursar does not charge resource claims on GPUs",
                     "a GPU request in resources.limits",
                     _A_REQUEST,
                 )

@@ -1,12 +1,12 @@
-"""What reaches past the isolation of cards from inside a container: variables that steer it, and paths of the
-host. Words only, for every rule and policy that needs them.
+"""What breaks the isolation of cards from inside a container: variables, host paths, annotations, mounts,
+runtime classes. The rules and the policies in the API server use these lists.
 
 Sources: the variables that HAMi-core and vgpu-manager read, NVIDIA's documentation of MPS and MIG, the device
 nodes of the NVIDIA, Intel and AMD drivers, and where kubelets and container runtimes keep their sockets.
 """
 
-# A name that ends in * stands for all that begin with it. CUDA_VISIBLE_DEVICES is not among them: it narrows
-# what the process itself uses of the cards that its container was given.
+# A name that ends in * matches all names that begin with it. CUDA_VISIBLE_DEVICES is not listed: it only
+# restricts which of its container's cards a process uses.
 VARIABLES = (
     "CUDA_DISABLE_CONTROL",
     "CUDA_DEVICE_MEMORY_LIMIT*",
@@ -24,8 +24,8 @@ VARIABLES = (
     "NVIDIA_MIG_*",
 )
 
-# Parts of the host by which a container reaches GPUs: device nodes, what the driver and the runtime keep,
-# sockets by which devices are given out. No host path may be one of these, lie under it, or lie above it.
+# Paths of the host by which a container reaches GPUs: device nodes, files of the driver and the runtime,
+# sockets that assign devices. A host path must not be one of these, be below one, or be above one.
 HOST_PATHS = (
     "/dev/accel",
     "/dev/char",
@@ -54,21 +54,21 @@ HOST_PATHS = (
     "/var/lib/rancher/rke2/agent",
     "/var/snap/microk8s",
 )
-# The same for all that begin so.
+# The same for all paths that begin so.
 HOST_STEMS = ("/dev/nvhost", "/dev/nvidia", "/run/nvidia")
-# No host path may be one of these or lie under it; one above may be, for too many harmless pods have /tmp.
-# It is where MPS keeps its pipes unless it is told otherwise.
+# A host path must not be one of these or below one. Above is allowed, because many harmless pods mount /tmp.
+# MPS keeps its pipes here by default.
 HOST_PLACES = ("/tmp/nvidia-mps",)  # noqa: S108 (nothing is written there)
 
-# Annotations and mounts by which a container runtime itself is asked for devices.
+# Annotations and mounts that request devices from the container runtime directly.
 DEVICE_ANNOTATIONS = "cdi.k8s.io/"
 DEVICE_MOUNTS = "/run/nvidia-container-devices"
 
-# The runtime classes of NVIDIA's GPU Operator: an image's own NVIDIA_VISIBLE_DEVICES counts under them.
+# The runtime classes of NVIDIA's GPU Operator, which honour the NVIDIA_VISIBLE_DEVICES of an image.
 RUNTIME_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
-# Each variable of each GPU pod is looked up, so not by going through them all.
+# Prepared, because each variable of each GPU pod is looked up.
 _STEERING = frozenset(each for each in VARIABLES if each[-1] != "*")
 _STEERING_STEMS = tuple(each[:-1] for each in VARIABLES if each[-1] == "*")
 
@@ -77,23 +77,23 @@ _STEERING_WORDS = tuple(each.rstrip("*") for each in VARIABLES)
 
 
 def names_steering(text: str) -> bool:
-    """False where none of the variables that are named in this text can be one that `steers_isolation`: one
-    look at all of a container's, nearly none of which are."""
+    """False where no variable named in this text can be one that `steers_isolation`: one fast check for all
+    variables of a container."""
     return any(map(text.__contains__, _STEERING_WORDS))
 
 
 def steers_isolation(variable: str) -> bool:
-    """True for a variable that only Bursar and the nodes' plugins may set in a container with a card."""
+    """Whether only Bursar and node plugins may set this variable in a container with a card."""
     return variable in _STEERING or variable.startswith(_STEERING_STEMS)
 
 
 def may_steer(prefix: str) -> bool:
-    """True where variables of this prefix, as ``envFrom`` gives them, could be such a one."""
+    """Whether ``envFrom`` with this prefix could set such a variable."""
     return any(_overlaps(prefix, each) for each in VARIABLES)
 
 
 def reaches_cards(host_path: str) -> bool:
-    """True for a path of the host by which a container reaches cards that it was not given."""
+    """Whether a container with this host path reaches cards that are not assigned to it."""
     path = _plain(host_path)
     if path.startswith(HOST_STEMS):
         return True
@@ -106,15 +106,15 @@ _LAST_STEP = DEVICE_MOUNTS.rpartition("/")[2]
 
 
 def names_devices(mount_path: str) -> bool:
-    """True for a mount that asks NVIDIA's container runtime for cards by its name."""
+    """Whether the name of this mount requests cards from NVIDIA's container runtime."""
     if _LAST_STEP not in mount_path:
-        return False  # nearly all, and each mount of each GPU pod is looked at
+        return False  # a fast way out for nearly all mounts
     path = _plain(mount_path)
     return path == DEVICE_MOUNTS or path.startswith(DEVICE_MOUNTS + "/")
 
 
 def _plain(path: str) -> str:
-    """The path as one would write it: ``/var/run`` is a link to ``/run``, and empty steps are none."""
+    """The path without ``.``, ``..`` and empty steps; ``/var/run``, a link, becomes ``/run``."""
     steps: list[str] = []
     for step in path.split("/"):
         if step == "..":

@@ -1,16 +1,17 @@
-"""What only Bursar and the nodes' plugins may write, and names that are kept for what Bursar injects."""
+"""Annotations, labels and gates that only Bursar and node plugins write, and names reserved for what Bursar
+injects."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.request.request import Json, annotations_of, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import govern
-from webhook.mutation import sidecar as injected
-from webhook.policy import WORDS
+from webhook.mutation import govern, sidecar
+from webhook.policy import WORDS, AdmissionPolicy
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
@@ -22,12 +23,12 @@ _WRITTEN = (names.REQUEST, names.STANDING, names.DEVICES, names.INVENTORY, names
 
 
 def is_owned(annotation: str) -> bool:
-    """True for an annotation that a dialect's node plugin reads as the scheduler's word."""
+    """Whether a dialect's node plugin reads this annotation as written by a scheduler."""
     return annotation in _OWNED or annotation.startswith(_OWNED_STEMS)
 
 
-def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
-    """Annotations, labels and gates that are not the user's to write, and unknown ones under our domain."""
+def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
+    """Annotations, labels and gates that users must not write, and unknown annotations under our domain."""
     ours = [
         (name, value)
         for name, value in annotations_of(pod).items()
@@ -36,7 +37,7 @@ def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     expected = govern.annotations(request, "UNKNOWN") if ours and request is not None else {}
     for name, value in ours:
         if request is not None and name == names.STANDING:
-            genuine = value in WORDS  # govern writes it anew, whichever it is
+            genuine = value in WORDS  # governing overwrites it
         else:
             genuine = expected.get(name) == value
         if not genuine:
@@ -49,8 +50,8 @@ def forged(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 
 
-def named_as_ours(pod: Json) -> Iterator[Violation]:
-    """Containers and volumes of the names that Bursar's own have, which are others."""
+def reserved_name_violations(pod: Json) -> Iterator[Violation]:
+    """Containers and volumes that have a name of Bursar's own and are not what Bursar injects."""
     spec = pod["spec"]
     seen = 0
     for field in CONTAINER_LISTS:
@@ -58,11 +59,20 @@ def named_as_ours(pod: Json) -> Iterator[Violation]:
             if container["name"] != names.SIDECAR:
                 continue
             seen += 1
-            if seen > 1 or not injected.is_ours(container, native=field == "initContainers"):
+            if seen > 1 or not sidecar.is_ours(container, native=field == "initContainers"):
                 yield _reserved("sidecar-name", f"spec.{field}[{index}].name", names.SIDECAR, "container")
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
-        if volume["name"] in injected.VOLUME_NAMES and not injected.is_our_volume(volume):
+        if volume["name"] in sidecar.VOLUME_NAMES and not sidecar.is_our_volume(volume):
             yield _reserved("sidecar-volume", f"spec.volumes[{index}].name", volume["name"], "volume")
+
+
+def without_sidecar_if_name_taken(
+    violations: Iterable[Violation], policy: AdmissionPolicy
+) -> AdmissionPolicy:
+    """The policy to govern a pod with that is admitted although it uses a name of the sidecar's: it injects
+    no sidecar, because the API server refuses a second container of its name."""
+    taken = any(violation.rule in ("sidecar-name", "sidecar-volume") for violation in violations)
+    return replace(policy, sidecar=None) if taken else policy
 
 
 def _annotation(name: str, value: str) -> Violation:
@@ -74,14 +84,14 @@ def _annotation(name: str, value: str) -> Violation:
         "unknown-annotation",
         path,
         shown(value),
-        "Bursar knows no such annotation",
+        "this annotation does not exist",
         ", ".join(names.USER_ANNOTATIONS),
         nearest,
     )
 
 
 def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
-    problem = "only Bursar and the nodes' plugins write this"
+    problem = "only Bursar and node plugins write this"
     return Violation(rule, path, shown(value), problem, "the pod without it", "removing it")
 
 
@@ -90,7 +100,7 @@ def _reserved(rule: str, path: str, name: str, kind: str) -> Violation:
         rule,
         path,
         shown(name),
-        f"this name is kept for the {kind} that Bursar adds",
+        f"this name is reserved for the {kind} that Bursar adds",
         "another name",
         f"name: my-{kind}",
     )

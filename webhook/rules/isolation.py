@@ -1,4 +1,4 @@
-"""Ways for a container to reach cards that it was not given, as far as a pod's spec can hold them."""
+"""Fields of a pod by which a container reaches cards that are not assigned to it."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,7 @@ from timekeeper.core.dialects import DIALECTS, UNSPOKEN
 from timekeeper.core.request.request import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import ephemeral, mps
-from webhook.mutation import visible_devices as visible
+from webhook.mutation import ephemeral, mps, visible_devices
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import (
     DEVICE_ANNOTATIONS,
@@ -23,22 +22,22 @@ from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 _PLUGINS_CHOICE = tuple(name for dialect in DIALECTS if dialect.plugin_chooses for name in dialect.resources)
 
 
-def sees_cards_without_asking(pod: Json) -> Iterator[Violation]:
-    """For a pod that asks for no GPU: variables that would show it one."""
+def visible_without_request(pod: Json) -> Iterator[Violation]:
+    """For a pod without a GPU request: variables that would make a card visible."""
     for path, container in _containers(pod):
         for place, variable in _seeing(container):
             yield Violation(
                 "sees-cards-without-asking",
                 f"{path}.env[{place}]",
                 f"{VISIBLE_DEVICES}={_got(variable)}",
-                "the pod asks for no GPU, so it may see none",
+                "the pod requests no GPU, so no GPU may be visible to it",
                 "void, or a GPU request in resources.limits",
                 f'{names.GPU_PERCENT}: "50"',
             )
 
 
-def reaching(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
-    """For a pod that asks for a GPU, well or badly (then there is no request)."""
+def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
+    """For a pod with a GPU request; ``request`` is None where the request is not valid."""
     for path, container in _containers(pod):
         variables = "\n".join([each["name"] for each in sequence_of(container.get("env"))])
         if VISIBLE_DEVICES in variables:
@@ -60,8 +59,8 @@ def _host(spec: Json) -> Iterator[Violation]:
                 "host-path",
                 f"spec.volumes[{index}].hostPath.path",
                 shown(host_path),
-                "with this a container reaches cards that it was not given",
-                "paths that hold no GPU devices, driver files or runtime sockets",
+                "with this path a container reaches cards that are not assigned to it",
+                "paths without GPU devices, driver files and runtime sockets",
                 "hostPath: {path: /dev/shm}",
             )
     if spec.get("hostPID") is True:
@@ -69,14 +68,14 @@ def _host(spec: Json) -> Iterator[Violation]:
             "host-pid",
             "spec.hostPID",
             "",
-            "it shows the processes of the other tenants of a card",
+            "it exposes the processes of other tenants of a card",
             "false",
             "shareProcessNamespace: true, for the pod's own containers",
         )
 
 
-def ephemeral_reaching(pod: Json, old: Json) -> Iterator[Violation]:
-    """For the ephemeral containers that an update adds."""
+def ephemeral_violations(pod: Json, old: Json) -> Iterator[Violation]:
+    """For the ephemeral containers that an update adds; those that existed before are not checked."""
     for index, container in ephemeral.added(pod, old):
         path = f"spec.ephemeralContainers[{index}]"
         for _, variable in _seeing(container):
@@ -84,7 +83,7 @@ def ephemeral_reaching(pod: Json, old: Json) -> Iterator[Violation]:
                 "ephemeral-sees-cards",
                 f"{path}.env[{VISIBLE_DEVICES}]",
                 _got(variable),
-                "an ephemeral container holds no cards, and none is charged for it",
+                "an ephemeral container holds no card and is not charged",
                 "void, or leaving it out",
                 f'{VISIBLE_DEVICES}: "void"',
             )
@@ -93,7 +92,7 @@ def ephemeral_reaching(pod: Json, old: Json) -> Iterator[Violation]:
 
 
 def asks(container: Json) -> bool:
-    """True for a container that names a GPU resource, in whatever dialect and however badly."""
+    """Whether the container names a GPU resource, in any dialect, valid or not."""
     resources = mapping(container.get("resources"))
     named = (*mapping(resources.get("limits")), *mapping(resources.get("requests")))
     return any(map(UNSPOKEN.match, named))
@@ -107,26 +106,26 @@ def _containers(pod: Json) -> Iterator[tuple[str, Json]]:
 
 def _seeing(container: Json) -> Iterator[tuple[int, Json]]:
     for place, variable in enumerate(sequence_of(container.get("env"))):
-        if variable["name"] == VISIBLE_DEVICES and visible.sees(variable):
+        if variable["name"] == VISIBLE_DEVICES and visible_devices.sees(variable):
             yield place, variable
 
 
 def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> Iterator[Violation]:
-    right = visible.wanted(container["name"], request) if request else None
+    right = visible_devices.wanted(container["name"], request) if request else None
     for place, variable in _seeing(container):
         if variable != right:
             yield Violation(
                 "visible-devices",
                 f"{path}.env[{place}]",
                 f"{VISIBLE_DEVICES}={_got(variable)}",
-                "which cards a container sees is decided when the pod is placed",
+                "the scheduler decides which cards a container sees",
                 "leaving it out",
                 f'{names.GPU_PERCENT}: "50" in resources.limits',
             )
 
 
 def _steering(path: str, container: Json) -> Iterator[Violation]:
-    if not asks(container) and container["name"] != names.SIDECAR:  # which sees the pod's cards too
+    if not asks(container) and container["name"] != names.SIDECAR:  # the sidecar sees the pod's cards too
         return
     ours = mps.written(container) if container["name"] != names.SIDECAR else ()
     for place, variable in enumerate(sequence_of(container.get("env"))):
@@ -135,7 +134,7 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
                 "isolation-variable",
                 f"{path}.env[{place}]",
                 shown(variable["name"]),
-                "it steers or switches off the isolation of cards, so it is not the pod's to set",
+                "it changes or disables the isolation of cards, so a pod must not set it",
                 "leaving it out",
                 f"a larger {names.GPU_PERCENT} instead",
             )
@@ -150,8 +149,8 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
                 "env-from-plugin",
                 where,
                 got,
-                f"it may set {VISIBLE_DEVICES}, which would go before what the node's plugin sets",
-                "a prefix that it does not begin with, or single variables in env",
+                f"it may set {VISIBLE_DEVICES}, which takes precedence over the value of the node's plugin",
+                "a prefix with which the variable does not begin, or single variables in env",
                 "prefix: APP_",
             )
         if may_steer(prefix):
@@ -159,15 +158,15 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
                 "env-from",
                 where,
                 got,
-                "it may set variables that steer the isolation of cards",
-                "a prefix that none of them begins with, or single variables in env",
+                "it may set variables that change the isolation of cards",
+                "a prefix with which none of them begins, or single variables in env",
                 "prefix: APP_",
             )
 
 
 def _plugin_chooses(container: Json) -> bool:
-    """True where the node's plugin sets NVIDIA_VISIBLE_DEVICES, and govern nothing that would go before
-    envFrom."""
+    """Whether the node's plugin sets NVIDIA_VISIBLE_DEVICES, and governing adds no variable that takes
+    precedence over envFrom."""
     limits = mapping(mapping(container.get("resources")).get("limits"))
     return any(each in limits for each in _PLUGINS_CHOICE)
 
@@ -186,7 +185,7 @@ def _privileged(path: str, container: Json) -> Iterator[Violation]:
             f"{path}.securityContext.privileged",
             "true",
             "a privileged container can open every card of its node",
-            "false, and single capabilities where they are needed",
+            "false, with single capabilities where needed",
             "capabilities: {add: [IPC_LOCK]}",
         )
 
@@ -199,7 +198,7 @@ def _device_mounts(path: str, container: Json) -> Iterator[Violation]:
                 "device-mount",
                 f"{path}.volumeMounts[{place}].mountPath",
                 shown(where),
-                "a mount there asks the container runtime for cards by its name",
+                "the name of this mount requests cards from the container runtime",
                 "other paths",
                 f'{names.GPU_PERCENT}: "50" in resources.limits',
             )
@@ -212,11 +211,11 @@ def _device_annotations(pod: Json) -> Iterator[Violation]:
                 "device-annotation",
                 f"metadata.annotations[{name}]",
                 shown(value),
-                "it names devices to the container runtime itself",
+                "it requests devices from the container runtime directly",
                 "the pod without it",
                 f'{names.GPU_PERCENT}: "50" in resources.limits',
             )
 
 
-def _got(variable: visible.Variable) -> str:
-    return shown(variable.get("value") or "a value from elsewhere")
+def _got(variable: visible_devices.Variable) -> str:
+    return shown(variable.get("value") or "a value from another source")

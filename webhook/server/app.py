@@ -1,4 +1,4 @@
-"""The webhook's routes. Everything that decides is behind `Admission`; what takes reviews is `Posted`,
+"""The webhook's routes. Everything that decides is behind `Reviewer`; what takes reviews is `ReviewEndpoint`,
 in front; the rest is here."""
 
 from collections.abc import Sequence
@@ -7,41 +7,41 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from timekeeper.runtime.log import Log
-from webhook.admission import workloads as templates
+from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import FiguresGoneError, Metrics
-from webhook.server.review_endpoint import Posted, Webhook
-from webhook.server.reviewer import Admission
-from webhook.wire import object_review as reviews_of_objects
+from webhook.server.review_endpoint import ReviewEndpoint, ReviewRoute
+from webhook.server.reviewer import Reviewer
+from webhook.wire import object_review
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import Answer, read
+from webhook.wire.pod_review import AdmissionAnswer, read
 
 
 def create_app(
-    admission: Admission, metrics: Metrics, log: Log, template_paths: Sequence[TemplatePath] = ()
+    admission: Reviewer, metrics: Metrics, log: Log, template_paths: Sequence[TemplatePath] = ()
 ) -> Flask:
     """The WSGI application: POST /mutate, /validate, /templates, /budgets, GET /livez, /readyz, /metrics.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates."""
     app = Flask("webhook", static_folder=None)
 
-    def of_template(review: ObjectReview) -> Answer:
-        return templates.judge(review, admission.terms_for(review.namespace), template_paths)
+    def of_template(review: ObjectReview) -> AdmissionAnswer:
+        return workloads.judge(review, admission.policy_for(review.namespace), template_paths)
 
-    def of_budgets(review: ObjectReview) -> Answer:
+    def of_budgets(review: ObjectReview) -> AdmissionAnswer:
         from webhook.admission import (
-            budgets as configmaps,  # brings PyYAML, which no worker needs that reviews pods alone
+            budgets,  # brings PyYAML, which no worker needs that reviews pods alone
         )
 
-        return configmaps.judge(review)
+        return budgets.judge(review)
 
     webhooks = (
-        Webhook("mutate", read, admission.mutate),
-        Webhook("validate", read, admission.validate),
-        Webhook("templates", reviews_of_objects.read, of_template),
-        Webhook("budgets", reviews_of_objects.read, of_budgets),
+        ReviewRoute("mutate", read, admission.mutate),
+        ReviewRoute("validate", read, admission.validate),
+        ReviewRoute("templates", object_review.read, of_template),
+        ReviewRoute("budgets", object_review.read, of_budgets),
     )
-    app.wsgi_app = Posted(webhooks, app.wsgi_app, metrics, log)  # type: ignore[method-assign] # Flask's way
+    app.wsgi_app = ReviewEndpoint(webhooks, app.wsgi_app, metrics, log)  # type: ignore[method-assign] # Flask's way
 
     @app.get("/livez")
     def livez() -> Response:

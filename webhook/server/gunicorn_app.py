@@ -18,7 +18,7 @@ from timekeeper.runtime.server_log import ServerLogger
 from webhook.reloaded import Reloaded, expiry, server_context
 from webhook.server.seats import Seats
 from webhook.server.worker import ReviewWorker
-from webhook.settings.settings import Settings
+from webhook.settings.settings import WebhookSettings
 
 _IN_MEMORY = "/dev/shm"  # noqa: S108 a folder in memory, where there is one
 
@@ -27,7 +27,7 @@ class CannotServeError(Exception):
     """The address cannot be listened on; the text is for the person who started us."""
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: WebhookSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotServeError before anything is started."""
     listener = _listening(settings)
     folder = tempfile.mkdtemp(prefix="bursar-webhook-")
@@ -45,15 +45,15 @@ class _Server(BaseApplication):  # type: ignore[misc]
     """gunicorn's application; ``certificates`` gives the TLS context of this moment to `ReviewWorker`,
     ``reviews`` is what it asks for the answers to reviews, and ``seats`` are what its workers share."""
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, settings: WebhookSettings, listener: socket.socket) -> None:
         from prometheus_client import multiprocess
 
         from webhook import metrics  # before the fork, so that the workers share their memory
-        from webhook.server import wiring as assembly
+        from webhook.server import wiring
 
         self._settings, self._listener = settings, listener
         self.seats = Seats()
-        self._application, self._mark_dead = assembly.application, multiprocess.mark_process_dead
+        self._application, self._mark_dead = wiring.application, multiprocess.mark_process_dead
         self._make_metrics = metrics.of_all_workers
         self._tell_expiry: Callable[[datetime], None] = lambda _: None
         self.certificates = Reloaded[ssl.SSLContext](
@@ -102,7 +102,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         self._mark_dead(worker.pid)  # type: ignore[no-untyped-call] # takes its gauges out of the sums
 
 
-def _listening(settings: Settings) -> socket.socket:
+def _listening(settings: WebhookSettings) -> socket.socket:
     """The listening socket, so that a taken port is known before anything is started."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -17,15 +17,15 @@ from webhook.metrics import Metrics
 from webhook.server.connection import MOST_BODY_BYTES
 from webhook.server.reviewer import NotReadyError
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import Answer, MalformedError, Review, encode
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
-R = TypeVar("R", Review, ObjectReview)
+R = TypeVar("R", PodReview, ObjectReview)
 
 
-class Said(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A whole answer: its status, its content's type, and its body."""
 
     status: HTTPStatus
@@ -34,25 +34,25 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook(Generic[R]):
+class ReviewRoute(Generic[R]):
     """One of our webhooks: how its reviews are read, and how they are decided."""
 
     name: str
     read: Callable[[bytes], R]
-    decide: Callable[[R], Answer]
+    decide: Callable[[R], AdmissionAnswer]
 
 
-class Posted:
+class ReviewEndpoint:
     """A WSGI application: reviews posted to a webhook's path are answered, the rest is for ``others``."""
 
     def __init__(
         self,
-        webhooks: Iterable[Webhook[Review] | Webhook[ObjectReview]],
+        webhooks: Iterable[ReviewRoute[PodReview] | ReviewRoute[ObjectReview]],
         others: "WSGIApplication",
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._webhooks: Mapping[str, Webhook[Any]] = {f"/{each.name}": each for each in webhooks}
+        self._webhooks: Mapping[str, ReviewRoute[Any]] = {f"/{each.name}": each for each in webhooks}
         self._others, self._metrics, self._log = others, metrics, log
 
     def __call__(self, environ: dict[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
@@ -67,7 +67,7 @@ class Posted:
         start_response(f"{said.status.value} {said.status.phrase}", headers)
         return [said.body]
 
-    def said(self, method: str, path: str, body: bytes) -> Said | None:
+    def said(self, method: str, path: str, body: bytes) -> HttpAnswer | None:
         """What is answered to this; None where it is no review, and the WSGI application's to answer.
 
         For our own server, which has the whole body: WSGI's way there and back costs as much as reading a
@@ -75,7 +75,7 @@ class Posted:
         webhook = self._webhooks.get(path) if method == "POST" else None
         return None if webhook is None else self._answer(webhook, body)
 
-    def _asked(self, webhook: Webhook[R], environ: Mapping[str, Any]) -> Said:
+    def _asked(self, webhook: ReviewRoute[R], environ: Mapping[str, Any]) -> HttpAnswer:
         if environ["REQUEST_METHOD"] != "POST":
             return _said(HTTPStatus.METHOD_NOT_ALLOWED, "reviews are posted here")
         length = _length(environ)
@@ -83,7 +83,7 @@ class Posted:
             return _said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {MOST_BODY_BYTES} bytes")
         return self._answer(webhook, environ["wsgi.input"].read(length))
 
-    def _answer(self, webhook: Webhook[R], posted: bytes) -> Said:
+    def _answer(self, webhook: ReviewRoute[R], posted: bytes) -> HttpAnswer:
         started = time.perf_counter()
         try:
             review = webhook.read(posted)
@@ -100,11 +100,11 @@ class Posted:
         seconds = time.perf_counter() - started
         self._metrics.answered(webhook.name, answer, seconds)
         self._log("review", level="info", **_fields(webhook.name, review, answer, seconds))
-        return Said(HTTPStatus.OK, "application/json", body)
+        return HttpAnswer(HTTPStatus.OK, "application/json", body)
 
 
-def _said(status: HTTPStatus, sentence: str) -> Said:
-    return Said(status, "text/plain; charset=utf-8", f"{sentence}\n".encode(errors="replace"))
+def _said(status: HTTPStatus, sentence: str) -> HttpAnswer:
+    return HttpAnswer(status, "text/plain; charset=utf-8", f"{sentence}\n".encode(errors="replace"))
 
 
 def _length(environ: Mapping[str, Any]) -> int:
@@ -112,13 +112,15 @@ def _length(environ: Mapping[str, Any]) -> int:
     return int(told) if told.isascii() and told.isdecimal() else 0
 
 
-def _fields(webhook: str, review: Review | ObjectReview, answer: Answer, seconds: float) -> dict[str, object]:
+def _fields(
+    webhook: str, review: PodReview | ObjectReview, answer: AdmissionAnswer, seconds: float
+) -> dict[str, object]:
     fields: dict[str, object] = {
         "webhook": webhook,
         "verdict": answer.verdict,
         "namespace": review.namespace,
     }
-    if isinstance(review, Review):
+    if isinstance(review, PodReview):
         fields["pod"] = _name(review.name, mapping(review.pod.get("metadata")))
     else:
         fields["kind"] = review.kind

@@ -4,11 +4,12 @@ clock."""
 from collections.abc import Callable
 from dataclasses import replace
 
-from webhook.admission import pods as verdict
-from webhook.policy import Standing, Terms
-from webhook.standings.burst import Admitted, cost
-from webhook.standings.table import Table, agreed, as_before, is_fresh, standing
-from webhook.wire.pod_review import Answer, Review
+from webhook.admission import pods
+from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
+from webhook.policy import AdmissionPolicy, Standing
+from webhook.standings.burst import AdmissionBurst, cost
+from webhook.standings.table import StandingsTable, agreed, is_fresh, standing
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars has not been read yet"
 
@@ -17,7 +18,7 @@ class NotReadyError(Exception):
     """The files that a pod is governed with have not been read yet."""
 
 
-class Admission:
+class Reviewer:
     """Answers reviews with what is known at this moment; nothing here waits for anybody.
 
     ``table`` gives the last table of standings or None; ``ca`` the PEM text that sidecars shall trust, None
@@ -26,8 +27,8 @@ class Admission:
 
     def __init__(
         self,
-        flags: Terms,
-        table: Callable[[], Table | None],
+        flags: AdmissionPolicy,
+        table: Callable[[], StandingsTable | None],
         ca: Callable[[], str | None],
         now_ms: Callable[[], int],
         stale_after_ms: int,
@@ -35,9 +36,9 @@ class Admission:
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
-        self._admitted = Admitted()
-        self._agreed: tuple[Table | None, str, bool] | None = None
-        self._terms: dict[str, Terms] = {}
+        self._admitted = AdmissionBurst()
+        self._agreed: tuple[StandingsTable | None, str, bool] | None = None
+        self._policies: dict[str, AdmissionPolicy] = {}
 
     def unready(self) -> str:
         """Why no pod should come here yet; empty where it should. An absent table is no reason, but that
@@ -48,11 +49,11 @@ class Admission:
             return NO_CA
         return ""
 
-    def mutate(self, review: Review) -> Answer:
+    def mutate(self, review: PodReview) -> AdmissionAnswer:
         """The answer of /mutate. Raises NotReadyError."""
         table = self._table()
-        terms = self._terms_of(review.namespace, table)
-        before = verdict.recorded(review, terms)
+        policy = self._policy_of(review.namespace, table)
+        before = earlier_standing(review, policy)
 
         def standing_of(namespace: str) -> Standing:
             now_ms = self._now_ms()
@@ -60,22 +61,22 @@ class Admission:
             now = standing(table, namespace, spent, now_ms, self._stale_after_ms)
             return as_before(now) if before == "OVER_BUDGET" else now
 
-        answer = verdict.mutate(review, standing_of, terms)
-        request = verdict.newly_governed(review, answer)
+        answer = pods.mutate(review, standing_of, policy)
+        request = first_governed_request(review, answer)
         if request is not None:
             lookahead_ms = table.settings.lookahead_ms if table else None
             self._admitted.add(review.namespace, cost(request, lookahead_ms), self._now_ms())
         return answer
 
-    def validate(self, review: Review) -> Answer:
+    def validate(self, review: PodReview) -> AdmissionAnswer:
         """The answer of /validate. Raises NotReadyError."""
-        return verdict.validate(review, self.terms_for(review.namespace))
+        return pods.validate(review, self.policy_for(review.namespace))
 
-    def terms_for(self, namespace: str) -> Terms:
+    def policy_for(self, namespace: str) -> AdmissionPolicy:
         """How the namespace's pods are governed at this moment. Raises NotReadyError."""
-        return self._terms_of(namespace, self._table())
+        return self._policy_of(namespace, self._table())
 
-    def _terms_of(self, namespace: str, table: Table | None) -> Terms:
+    def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """What table, flags and CA agree to; made anew only when one of them has changed or aged."""
         ca = ""
         if self._flags.sidecar is not None:
@@ -85,14 +86,14 @@ class Admission:
             ca = read
         fresh, known = is_fresh(table, self._now_ms()), self._agreed
         if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
-            self._agreed, self._terms = (table, ca, fresh), {}
+            self._agreed, self._policies = (table, ca, fresh), {}
         whose = namespace if table is not None and namespace in table.namespaces else ""
-        terms = self._terms.get(whose)
-        if terms is None:
-            self._terms[whose] = terms = self._agree(table, ca, fresh, whose)
-        return terms
+        policy = self._policies.get(whose)
+        if policy is None:
+            self._policies[whose] = policy = self._agree(table, ca, fresh, whose)
+        return policy
 
-    def _agree(self, table: Table | None, ca: str, fresh: bool, namespace: str) -> Terms:
+    def _agree(self, table: StandingsTable | None, ca: str, fresh: bool, namespace: str) -> AdmissionPolicy:
         sidecar = self._flags.sidecar
         trusting = None if sidecar is None else replace(sidecar, ca=ca)
         return agreed(replace(self._flags, sidecar=trusting), table, fresh, namespace)

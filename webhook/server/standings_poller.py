@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from timekeeper.runtime.log import Log
 from webhook.metrics import Metrics
 from webhook.reloaded import client_context
-from webhook.standings.table import Table, UndecodableTableError, decode, still_good
+from webhook.standings.table import StandingsTable, UndecodableStandingsError, confirmed, decode
 
 PATH = "/v1/standings"
 POLL_EVERY_S = 1.0
@@ -45,14 +45,14 @@ class Standings:
         self._path = address.path.rstrip("/") + PATH
         self._token_file, self._ca, self._now_ms = token_file, ca, now_ms
         self._log, self._metrics = log, metrics
-        self._table: Table | None = None
+        self._table: StandingsTable | None = None
         self._asked = False
         self._connection: http.client.HTTPSConnection | None = None
         self._trusted = ""
         self._last_trouble: str | None = None
         self._ended = threading.Event()
 
-    def table(self) -> Table | None:
+    def table(self) -> StandingsTable | None:
         """The last good table; None before the first."""
         return self._table
 
@@ -73,7 +73,7 @@ class Standings:
         try:
             self._table = self._ask()
             trouble = ""
-        except (UnheardError, UndecodableTableError, OSError, ValueError, *BROKEN) as error:
+        except (UnheardError, UndecodableStandingsError, OSError, ValueError, *BROKEN) as error:
             self._drop()
             trouble = f"{type(error).__name__}: {error}"
         if trouble != self._last_trouble:
@@ -83,7 +83,7 @@ class Standings:
                 self._log("standings-heard")
         self._last_trouble = trouble
         self._asked = True
-        age_s = -1.0 if self._table is None else (self._now_ms() - self._table.heard_ms) / 1000
+        age_s = -1.0 if self._table is None else (self._now_ms() - self._table.confirmed_ms) / 1000
         self._metrics.polled("failed" if trouble else "heard", age_s)
 
     def _run(self) -> None:
@@ -92,7 +92,7 @@ class Standings:
             self._ended.wait(POLL_EVERY_S)
         self._drop()
 
-    def _ask(self) -> Table:
+    def _ask(self) -> StandingsTable:
         reused = self._connection is not None
         try:
             status, etag, body = self._get()
@@ -102,7 +102,7 @@ class Standings:
             self._drop()  # a kept-alive connection that the server had closed: that says nothing about it
             status, etag, body = self._get()
         if status == http.client.NOT_MODIFIED and self._table is not None:
-            return still_good(self._table, self._now_ms())
+            return confirmed(self._table, self._now_ms())
         if status != http.client.OK:
             raise UnheardError(f"the timekeeper answered {status}")
         return decode(body, etag, self._now_ms())

@@ -7,17 +7,17 @@ from timekeeper.runtime.log import log
 from webhook.metrics import Metrics
 from webhook.reloaded import Reloaded, ca_text
 from webhook.server.app import create_app
-from webhook.server.reviewer import Admission
+from webhook.server.reviewer import Reviewer
 from webhook.server.standings_poller import Standings
-from webhook.settings.settings import Settings
+from webhook.settings.settings import WebhookSettings
 
 
-def application(settings: Settings, metrics: Metrics) -> Flask:
+def application(settings: WebhookSettings, metrics: Metrics) -> Flask:
     """The application of one worker, with its thread that polls the standings; call it after the fork."""
     ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
     standings = Standings(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
-    admission = Admission(
-        settings.terms, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
+    admission = Reviewer(
+        settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
     return create_app(admission, metrics, log, settings.template_paths)

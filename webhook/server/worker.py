@@ -2,8 +2,8 @@
 
 A review is pure computation, so more threads only make it dearer; what must not happen is that a client which
 says nothing, or little by little, holds a thread. So handshakes, requests and answers are taken and sent as
-they come, and only a whole request is answered: a review by `Posted`, anything else by the WSGI application.
-HTTP is parsed by gunicorn's own code. A request must tell its length, as the API server's do.
+they come, and only a whole request is answered: a review by `ReviewEndpoint`, anything else by the WSGI
+application. HTTP is parsed by gunicorn's own code. A request must tell its length, as the API server's do.
 """
 
 import io
@@ -24,7 +24,7 @@ from webhook.server.head_cache import Heads, Response, of_answer
 from webhook.server.seats import Seats
 
 if TYPE_CHECKING:
-    from webhook.server.review_endpoint import Posted
+    from webhook.server.review_endpoint import ReviewEndpoint
 
 MOST_CONNECTIONS = 1_000
 MOST_UNANSWERED_BYTES = 64 * 1024 * 1024  # of a worker's clients together, for its memory is bounded too
@@ -49,7 +49,7 @@ class ReviewWorker(Worker):  # type: ignore[misc]
         self._connections: set[Connection] = set()
         self._unanswered = 0  # bytes in all their inboxes
         self._heads = Heads(self.cfg)
-        self._reviews: Posted = self.app.reviews
+        self._reviews: ReviewEndpoint = self.app.reviews
         self._left_to_others: list[socket.socket] = []  # listeners, for a moment
         self._seats: Seats = self.app.seats
         self._seats.hold(self.age, 0)

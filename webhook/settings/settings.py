@@ -12,8 +12,7 @@ from typing import TypeVar
 from timekeeper.core import __version__, names
 from timekeeper.runtime.flags import Parser, address, https, optional, path_or_none, whole_number
 from webhook.admission.workloads import TemplatePath
-from webhook.lives import Lives
-from webhook.policy import Sidecar, Terms
+from webhook.policy import AdmissionPolicy, CertificateLifetimes, Sidecar
 from webhook.settings.flag_values import (
     duration,
     folder,
@@ -31,8 +30,8 @@ _TRUST = Path("/etc/bursar/tls")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What `serve` runs with. ``terms`` hold until the timekeeper tells others, and without a CA in them;
+class WebhookSettings:
+    """What `serve` runs with. ``policy`` hold until the timekeeper tells others, and without a CA in them;
     ``stale_after_ms``: a standing not heard for so long is UNKNOWN; ``template_paths``: where
     kinds beyond the built-in ones keep pod templates."""
 
@@ -45,7 +44,7 @@ class Settings:
     timekeeper_url: str
     token_file: Path
     stale_after_ms: int
-    terms: Terms
+    policy: AdmissionPolicy
     template_paths: tuple[TemplatePath, ...] = ()
     log_format: str = "logfmt"
 
@@ -65,11 +64,11 @@ class CertificateSettings:
     every_s: int
     once: bool
     issuer: str
-    lives: Lives
+    lifetimes: CertificateLifetimes
     log_format: str = "logfmt"
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
     """The settings of ``python -m webhook``. Exits with 2 and a sentence where one is missing or bad."""
     given = _serving(environment).parse_args(arguments)
     host, port = given.listen
@@ -82,7 +81,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         cpu=cpu,
         memory=memory,
     )
-    return Settings(
+    return WebhookSettings(
         host=host,
         port=port,
         workers=given.workers,
@@ -92,7 +91,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         timekeeper_url=given.timekeeper_url,
         token_file=given.token_file,
         stale_after_ms=1000 * given.stale_after,
-        terms=Terms(
+        policy=AdmissionPolicy(
             known=False,
             mode=given.mode,
             scheduler_name=given.scheduler_name,
@@ -113,9 +112,9 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
     """The settings of ``python -m webhook certificates``. Exits with 2 and a sentence where one is bad."""
     parser = _certifying(environment)
     given = parser.parse_args(arguments)
-    lives = Lives(given.ca_life, given.leaf_life, given.overlap)
-    if lives.wrong():
-        parser.error(lives.wrong())
+    lifetimes = CertificateLifetimes(given.ca_life, given.leaf_life, given.overlap)
+    if lifetimes.mistake():
+        parser.error(lifetimes.mistake())
     return CertificateSettings(
         kubeconfig=given.kubeconfig,
         namespace=given.namespace,
@@ -126,7 +125,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         every_s=given.every,
         once=given.once,
         issuer=given.issuer,
-        lives=lives,
+        lifetimes=lifetimes,
         log_format=given.log_format,
     )
 

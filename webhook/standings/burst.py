@@ -28,7 +28,7 @@ def cost(request: GPURequest, lookahead_ms: int | None) -> int:
     return max(together, alone) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
 
 
-class Admitted:
+class AdmissionBurst:
     """The admissions of the last five seconds, by namespace. For one thread."""
 
     def __init__(self) -> None:

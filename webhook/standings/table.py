@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from timekeeper.core.request.request import Json, mapping, sequence
-from webhook.policy import WORDS, Mode, PriorityClass, Sidecar, Standing, Terms, UnknownStanding
+from webhook.policy import WORDS, AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
 
-class UndecodableTableError(ValueError):
+class UndecodableStandingsError(ValueError):
     """The timekeeper's answer is no table of standings; the last good one stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StandingsEntry:
     """A namespace in the table: its standing, what is left in milli-GPU x ms (None: unlimited), and until
     when that holds, by the timekeeper's clock (None: until the table changes); then what the namespace has
     settled for itself: its mode (None: the cluster's), rules and exempt users beside the cluster's."""
@@ -32,7 +32,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class TableSettings:
+class StandingsSettings:
     """What the timekeeper tells of ``_settings``. ``lookahead_ms`` None where it does not say."""
 
     mode: Mode
@@ -49,17 +49,17 @@ class TableSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """One answer of the timekeeper; ``read_ms`` and ``heard_ms`` by our monotonic clock: when it was read,
-    and when the timekeeper last said that it still holds."""
+class StandingsTable:
+    """One answer of the timekeeper; ``read_ms`` and ``confirmed_ms`` by our monotonic clock: when it was
+    read, and when the timekeeper last said that it still holds."""
 
     etag: str
     generated_ms: int
-    settings: TableSettings
-    default: Entry
-    namespaces: Mapping[str, Entry]
+    settings: StandingsSettings
+    default: StandingsEntry
+    namespaces: Mapping[str, StandingsEntry]
     read_ms: int
-    heard_ms: int
+    confirmed_ms: int
 
 
 UNKNOWN = Standing("UNKNOWN")
@@ -70,36 +70,38 @@ PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 CLASSES_HOLD_MS = 5_000
 
 
-def decode(body: bytes, etag: str, now_ms: int) -> Table:
+def decode(body: bytes, etag: str, now_ms: int) -> StandingsTable:
     """The table in a 200's body. Raises UndecodableTableError where it is no `wire.Standings`."""
     try:
         whole = orjson.loads(body)
         if whole["version"] != 1:
-            raise UndecodableTableError("standings: not version 1")
-        return Table(
+            raise UndecodableStandingsError("standings: not version 1")
+        return StandingsTable(
             etag=etag,
             generated_ms=_whole(whole["generated"]),
             settings=_settings(whole["settings"]),
             default=_entry(whole["default"]),
             namespaces={name: _entry(raw) for name, raw in whole["namespaces"].items()},
             read_ms=now_ms,
-            heard_ms=now_ms,
+            confirmed_ms=now_ms,
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UndecodableTableError(f"standings: {type(error).__name__} {error}") from error
+        raise UndecodableStandingsError(f"standings: {type(error).__name__} {error}") from error
 
 
-def still_good(table: Table, now_ms: int) -> Table:
+def confirmed(table: StandingsTable, now_ms: int) -> StandingsTable:
     """The table after the timekeeper has answered that nothing has changed."""
-    return replace(table, heard_ms=now_ms)
+    return replace(table, confirmed_ms=now_ms)
 
 
-def entry_of(table: Table, namespace: str) -> Entry:
+def entry_of(table: StandingsTable, namespace: str) -> StandingsEntry:
     """The namespace's own entry, else the one for namespaces without."""
     return table.namespaces.get(namespace, table.default)
 
 
-def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int) -> Standing:
+def standing(
+    table: StandingsTable | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int
+) -> Standing:
     """The namespace's standing now.
 
     ``spent``: what this worker has admitted of it in the last seconds, in milli-GPU x ms. OVER_BUDGET does
@@ -113,25 +115,21 @@ def standing(table: Table | None, namespace: str, spent: int, now_ms: int, stale
         return UNKNOWN
     if entry.standing.word == "OVER_BUDGET":
         return entry.standing
-    if now_ms - table.heard_ms > stale_after_ms:
+    if now_ms - table.confirmed_ms > stale_after_ms:
         return UNKNOWN
     if entry.remaining is not None and spent > 0 and entry.remaining <= spent:
         return replace(entry.standing, word="OVER_BUDGET", by_estimate=True)
     return entry.standing
 
 
-def as_before(now: Standing) -> Standing:
-    """The standing of a pod that an earlier call found over budget, by the estimate that this one leaves
-    out."""
-    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
-
-
-def is_fresh(table: Table | None, now_ms: int) -> bool:
+def is_fresh(table: StandingsTable | None, now_ms: int) -> bool:
     """True while the classes' numbers in the table may be written into pods."""
-    return table is not None and now_ms - table.heard_ms <= CLASSES_HOLD_MS
+    return table is not None and now_ms - table.confirmed_ms <= CLASSES_HOLD_MS
 
 
-def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str = "") -> Terms:
+def agreed(
+    flags: AdmissionPolicy, table: StandingsTable | None, fresh: bool = True, namespace: str = ""
+) -> AdmissionPolicy:
     """A namespace's terms now: the table's where there is one, else this process's flags.
 
     A class of a value that nobody has told has the flags' value where it is the same class, but for one that
@@ -156,13 +154,13 @@ def agreed(flags: Terms, table: Table | None, fresh: bool = True, namespace: str
     )
 
 
-def _valued(given: PriorityClass, flags: Terms, fresh: bool) -> PriorityClass:
+def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> PriorityClass:
     if given.value is not None or given.absent:
         return given if fresh else replace(given, preemption_policy=None)
     return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
 
 
-def _sidecar(flags: Sidecar | None, settings: TableSettings) -> Sidecar | None:
+def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | None:
     """None where either wants none; native where neither wants a plain container: the flag is for clusters
     that have no native sidecars, whatever the table says."""
     if flags is None or not settings.sidecar:
@@ -170,13 +168,13 @@ def _sidecar(flags: Sidecar | None, settings: TableSettings) -> Sidecar | None:
     return flags if settings.sidecar_native else replace(flags, native=False)
 
 
-def _timekeepers_now(table: Table, now_ms: int) -> int:
+def _timekeepers_now(table: StandingsTable, now_ms: int) -> int:
     return table.generated_ms + now_ms - table.read_ms
 
 
-def _settings(raw: Json) -> TableSettings:
+def _settings(raw: Json) -> StandingsSettings:
     classes = raw["priorityClasses"]
-    return TableSettings(
+    return StandingsSettings(
         mode=_mode(raw["mode"]),
         rules=_rules(raw.get("rules")),
         exempt=_exempt(raw.get("exempt")),
@@ -198,12 +196,12 @@ def _class(raw: Json) -> PriorityClass:
     return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
 
 
-def _entry(raw: Json) -> Entry:
+def _entry(raw: Json) -> StandingsEntry:
     word = next((word for word in WORDS if word == raw["standing"]), None)
     if word is None:
-        raise UndecodableTableError("standings: no such standing")
+        raise UndecodableStandingsError("standings: no such standing")
     until_ms = _whole_or_none(raw["validUntil"])
-    return Entry(
+    return StandingsEntry(
         Standing(
             word,
             _whole_or_none(raw["ratio"]),
@@ -234,13 +232,13 @@ def _exempt(raw: object) -> frozenset[str]:
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw:
-        raise UndecodableTableError("standings: a name is missing")
+        raise UndecodableStandingsError("standings: a name is missing")
     return raw
 
 
 def _whole(raw: object) -> int:
     if not isinstance(raw, int) or isinstance(raw, bool):
-        raise UndecodableTableError("standings: not a whole number")
+        raise UndecodableStandingsError("standings: not a whole number")
     return raw
 
 

@@ -26,7 +26,7 @@ class MalformedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class PodReview:
     """One request to admit a pod. ``pod`` and ``old`` have the shape that a Pod has wherever we look at
     them; ``user`` and ``groups`` are who asks, as the API server has found out."""
 
@@ -43,7 +43,7 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdmissionAnswer:
     """What is answered: ``refusal`` empty admits; ``operations`` is an RFC 6902 patch.
 
     ``verdict`` is the word for logs and metrics, ``rules`` the rules that were broken, each with the mode by
@@ -60,7 +60,7 @@ class Answer:
     request: GPURequest | None = None
 
 
-def read(body: bytes) -> Review:
+def read(body: bytes) -> PodReview:
     """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
     return _review(asked(body))
 
@@ -81,7 +81,7 @@ def asked(body: bytes) -> Json:
     return request
 
 
-def encode(uid: str, answer: Answer) -> bytes:
+def encode(uid: str, answer: AdmissionAnswer) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     response: dict[str, Any] = {"uid": uid, "allowed": not answer.refusal}
     if answer.refusal:
@@ -97,7 +97,7 @@ def encode(uid: str, answer: Answer) -> bytes:
     return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
 
 
-def _review(request: Json) -> Review:
+def _review(request: Json) -> PodReview:
     uid = text_of(request, "uid")
     if not uid:
         raise MalformedError("request.uid: must not be empty")
@@ -110,7 +110,7 @@ def _review(request: Json) -> Review:
         )
     operation = text_of(request, "operation")
     who = mapping(request.get("userInfo"))
-    return Review(
+    return PodReview(
         uid=uid,
         operation=operation,
         subresource=subresource,

@@ -27,7 +27,7 @@ from tests.deploy.reading import (
 )
 from timekeeper.core import __version__, names
 from webhook.controller.cluster import AGENTS_CA
-from webhook.mutation import sidecar as injected
+from webhook.mutation.sidecar import COMMAND
 
 Read = Callable[[Sequence[str], Mapping[str, str]], object]
 
@@ -218,12 +218,12 @@ def test_the_agent_can_write_no_file_of_the_node() -> None:
 def test_pods_get_the_sidecar_of_this_version() -> None:
     read = webhook.settings.settings.read(container("bursar-webhook/webhook")["args"], {})
 
-    assert read.terms.sidecar is not None
-    assert read.terms.sidecar.image == f"bursar/sidecar:{__version__}"
+    assert read.policy.sidecar is not None
+    assert read.policy.sidecar.image == f"bursar/sidecar:{__version__}"
 
 
 def test_the_sidecar_is_started_in_a_pod_as_its_image_starts_it() -> None:
-    assert injected.COMMAND == ["python", "-m", "sidecar"]
+    assert COMMAND == ["python", "-m", "sidecar"]
     assert "BURSAR_TIMEKEEPER_URL" in dict(VARIABLES)
 
 

@@ -21,7 +21,7 @@ def test_every_annotation_and_variable_of_cards_and_limits_is_told() -> None:
 
 
 def test_the_folder_of_the_pipes_is_nvidias_and_the_default() -> None:
-    pipes = read(["--mps", "on"], {}).terms.mps_pipes
+    pipes = read(["--mps", "on"], {}).policy.mps_pipes
 
     assert f"`{pipes}`, NVIDIA's default" in " ".join(PAGE.split())
     assert f"| `--mps-pipe-directory` | `{pipes}` |" in (ROOT / "docs" / "settings.md").read_text()

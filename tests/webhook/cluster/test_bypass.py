@@ -258,7 +258,7 @@ def test_a_pod_that_asks_for_no_card_cannot_show_itself_all(world: Registered, f
     for value in ("all", "0", "GPU-1"):
         said = refusal(world, showing(value))
         assert 'admission webhook "govern.bursar.dev" denied the request: ' in said
-        assert f"spec.{field}[0].env[0]: the pod asks for no GPU, so it may see none" in said
+        assert f"spec.{field}[0].env[0]: the pod requests no GPU, so no GPU may be visible to it" in said
     assert {value: refusal(world, showing(value)) for value in ("void", "none", "")} == {
         "void": "",
         "none": "",

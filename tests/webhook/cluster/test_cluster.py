@@ -21,9 +21,9 @@ from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
-from webhook.controller.cluster import Cluster
+from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca
-from webhook.controller.plan import Pair, leaves
+from webhook.controller.plan import CertificatePair, leaves
 from webhook.controller.run import certified
 from webhook.settings.settings import CONFIGURATION
 
@@ -99,7 +99,7 @@ class World:
         folder = self.tls_folder / "webhook"
         found = object.__new__(Tls)
         found.folder = folder
-        found.ca = Pair(b"", b"", (folder / "ca.crt").read_bytes())
+        found.ca = CertificatePair(b"", b"", (folder / "ca.crt").read_bytes())
         return found
 
 
@@ -206,8 +206,7 @@ def test_a_pod_of_a_namespace_without_budget_is_demoted_and_its_owner_is_told(
 
     assert done.returncode == 0
     assert done.stderr == (
-        "Warning: namespace team-b has used up its GPU budget; "
-        "this pod gets priority class gpu-lower-priority\n"
+        "Warning: Namespace team-b has used its GPU budget; this pod gets priority class gpu-lower-priority\n"
     )
     spec = stored(world, "poor", "team-b")["spec"]
     assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
@@ -636,7 +635,7 @@ def test_two_certificate_processes_that_begin_together_agree_on_one_ca(world: Wo
 
 
 def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> None:
-    cluster = Cluster(world.cp.admin_kubeconfig, "bursar-system")
+    cluster = CertificateStore(world.cp.admin_kubeconfig, "bursar-system")
     pair, version = cluster.secret("bursar-ca")
     assert pair is not None
 
@@ -649,7 +648,7 @@ def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> 
 
 
 def test_the_ca_of_whoever_was_faster_signs_the_leaves(world: World) -> None:
-    cluster = Cluster(world.cp.admin_kubeconfig, "bursar-system")
+    cluster = CertificateStore(world.cp.admin_kubeconfig, "bursar-system")
     world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
     theirs = new_ca(b"", datetime.now(UTC))
     looks: list[bool] = []

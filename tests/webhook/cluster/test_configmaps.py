@@ -74,9 +74,7 @@ def test_an_old_mistake_blocks_no_other_key_and_the_budgets_can_be_deleted_while
     code, said = apply(world, config_map({"team-a": BAD, "team-b": GOOD}))
 
     assert code == 0
-    assert (
-        "Warning: wrong before and unchanged, so the last good entry stays in force: team-a, line 2" in said
-    )
+    assert "Warning: Wrong before and unchanged; the last valid entry stays in force: team-a, line 2" in said
     world.register(at="https://127.0.0.1:1")
     wait_until(lambda: not world.denies(probe), "the webhook not to be asked")
     world.kubectl("delete", "-n", "bursar-system", "configmap", "bursar-budgets")

@@ -214,7 +214,7 @@ def test_nobody_creates_a_pod_with_cards_or_limits(world: Registered, key: str) 
     code, said = world.apply(raw)
 
     assert code != 0
-    assert f"metadata.annotations[{key}]: only Bursar and the nodes' plugins write this" in said
+    assert f"metadata.annotations[{key}]: only Bursar and node plugins write this" in said
 
 
 def test_a_pod_that_gpu_managers_dialect_asks_for_is_left_to_gpu_manager(world: Registered) -> None:

@@ -52,8 +52,8 @@ def test_a_warning_of_both_webhooks_is_read_once(world: Registered) -> None:
         0,
         [
             "Warning: spec.containers[0].envFrom[0]: it may set variables that steer the isolation of "
-            'cards, got "ConfigMap m"; let through: what it sets is not seen at admission',
-            "Warning: spec.hostPID: it shows the processes of the other tenants of a card; let through",
+            'cards, got "ConfigMap m"; admitted: admission does not see what it sets',
+            "Warning: spec.hostPID: it exposes the processes of other tenants of a card; admitted",
         ],
     )
     assert world.reviews("validate") > 0
@@ -92,12 +92,16 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
 
     assert (code, good_code) == (0, 0), told
     assert said[0] == (
-        "Warning: this pod's GPU request cannot be read, so it runs without being governed or metered"
+        "Warning: The GPU request of this pod cannot be read; the pod runs without being governed or metered."
     )
-    assert said[1].startswith("Warning: would be refused: spec.containers[0].resources.limits[")
+    assert said[1].startswith(
+        "Warning: Observe mode: this would be refused: spec.containers[0].resources.limits["
+    )
     assert len(said) == 2
     wanted = ("metadata.namespace: ", "spec.containers[1].name: ")
-    assert all(any(f"would be refused: {each}" in line for line in told) for each in wanted)
+    assert all(
+        any(f"Observe mode: this would be refused: {each}" in line for line in told) for each in wanted
+    )
     stored = world.get("/api/v1/namespaces/watched/pods/good")
     assert stored["metadata"]["labels"] == {"bursar.dev/governed": "true"}
     assert "initContainers" not in stored["spec"]
@@ -118,7 +122,7 @@ def test_an_exempt_service_account_is_warned_and_its_pod_governed(world: Registe
     assert (code, said) == (
         0,
         [
-            "Warning: spec.hostPID: it shows the processes of the other tenants of a card; let through "
+            "Warning: spec.hostPID: it exposes the processes of other tenants of a card; admitted "
             "(you are exempt from this rule)"
         ],
     )
@@ -154,7 +158,7 @@ def test_a_class_that_the_cluster_lacks_refuses_no_pod(world: Registered) -> Non
 
         assert created(world, "team-a", raw) == (
             0,
-            ["Warning: namespace team-a has used up its GPU budget", f"Warning: {missing}"],
+            ["Warning: Namespace team-a has used its GPU budget", f"Warning: {missing}"],
         )
         assert created(world, "team-a", urgent)[0] == 0
     finally:

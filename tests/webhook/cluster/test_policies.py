@@ -17,10 +17,9 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
 from tests.webhook.servers import ROOT, environment, wait_until
-from tests.webhook.worlds import TERMS, plain
+from tests.webhook.worlds import POLICY, plain, violations_of
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
-from webhook import rules
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 PAGE = ROOT / "docs" / "bypass.md"
@@ -87,7 +86,7 @@ def test_python_finds_what_the_table_says(case: str) -> None:
     pod, broken = RANGES[case]
 
     assert broken_by(pod, parse(pod).violations) == broken
-    assert broken_by(pod, (each for each in rules.violations(pod, TERMS) if each.rule in COVERED)) == broken
+    assert broken_by(pod, (each for each in violations_of(pod, POLICY) if each.rule in COVERED)) == broken
 
 
 @pytest.mark.parametrize("case", RANGES)

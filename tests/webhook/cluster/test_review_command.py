@@ -17,7 +17,7 @@ from tests.webhook.unit.test_review_command import DEVICE_CLASS, Review, text_of
 from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import admitted, half, plain
 from tests.worlds import Json
-from webhook.wire import defaulting as as_stored
+from webhook.wire import defaulting
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def seen(pod: Json) -> Json:
         "class": (spec["priorityClassName"], spec["schedulerName"]),
         "init": [each["name"] for each in spec["initContainers"]],
         "containers": [
-            (each["name"], each.get("env"), as_stored.quantities(each["resources"]))
+            (each["name"], each.get("env"), defaulting.quantities(each["resources"]))
             for each in spec["containers"]
         ],
     }

@@ -264,9 +264,7 @@ def test_where_another_webhook_has_the_last_word_against_us_the_pod_is_refused_a
     pod = manifest(name, half(), labels=labels)
 
     if REFUSED[change, called, again]:
-        assert "another webhook or a race changed what Bursar had written here" in world.refused(
-            namespace, pod
-        )
+        assert "another webhook or a race changed what Bursar wrote here" in world.refused(namespace, pod)
     else:
         is_governed(world.create(namespace, pod), way)
 

@@ -127,7 +127,10 @@ def test_an_observed_namespace_is_only_warned(world: Registered) -> None:
     done = world.said("apply", "-n", "team-b", "-f", "-", input=orjson.dumps(workload("Job", BAD)).decode())
 
     assert done[0] == 0
-    assert "Warning: would be refused: spec.template.spec.containers[0].resources.limits" in done[1]
+    assert (
+        "Warning: Observe mode: this would be refused: spec.template.spec.containers[0].resources.limits"
+        in done[1]
+    )
 
 
 def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(world: Registered) -> None:

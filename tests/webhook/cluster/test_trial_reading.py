@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.webhook.unit.test_trial_reading import only
-from webhook.wire import defaulting as as_stored
+from webhook.wire import defaulting
 
 # fmt: off
 WORDS = [
@@ -59,7 +59,7 @@ def test_amounts_are_spelt_as_the_api_server_spells_them(control_plane: ControlP
 
     stored = control_plane.api.call("POST", "/api/v1/namespaces/default/resourcequotas?dryRun=All", quota)
 
-    assert as_stored.quantity(amount) == stored["spec"]["hard"]["limits.memory"]
+    assert defaulting.quantity(amount) == stored["spec"]["hard"]["limits.memory"]
 
 
 def kubectls(control_plane: ControlPlane, spec: str) -> Any:

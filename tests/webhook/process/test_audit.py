@@ -13,7 +13,7 @@ import yaml
 
 from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
-from webhook.audit.cluster import AbsentError, Cluster, RefusedError, UnreachableError
+from webhook.audit.cluster import ClusterReader, ClusterUnreachableError, ListRefusedError, NoSuchKindError
 
 
 class Answers:
@@ -75,7 +75,7 @@ def asked(folder: Path, *answers: tuple[int, object]) -> tuple[list[Json], list[
     """The objects of a list that is answered so, and the queries that it took."""
     server = Answers(*answers)
     try:
-        found = list(Cluster(kubeconfig(folder, server.url), page=2).objects("/api/v1/pods"))
+        found = list(ClusterReader(kubeconfig(folder, server.url), page=2).objects("/api/v1/pods"))
         return found, [path.partition("?")[2] for path in server.asked]
     finally:
         server.end()
@@ -117,17 +117,17 @@ def test_a_busy_api_server_is_asked_again(tmp_path: Path) -> None:
     ],
 )
 def test_a_refusal_is_told(tmp_path: Path, answer: tuple[int, object], said: str) -> None:
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(ListRefusedError, match=said):
         asked(tmp_path, answer)
 
 
 def test_what_is_no_api_server_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnreachableError, match="the API server answers 200 without JSON"):
+    with pytest.raises(ClusterUnreachableError, match="the API server answers 200 without JSON"):
         asked(tmp_path, (200, b"<html>"))
 
 
 def test_a_resource_that_the_cluster_lacks_is_another_thing(tmp_path: Path) -> None:
-    with pytest.raises(AbsentError):
+    with pytest.raises(NoSuchKindError):
         asked(tmp_path, (404, b"404 page not found"))
 
 

@@ -66,11 +66,11 @@ def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
     made.standings._drop()
 
 
-def heard_ms(world: World) -> int:
+def confirmed_ms(world: World) -> int:
     """When the timekeeper was last heard."""
     table = world.standings.table()
     assert table is not None
-    return table.heard_ms
+    return table.confirmed_ms
 
 
 def test_that_nobody_answered_is_an_answer_to_whether_anybody_was_asked(
@@ -88,7 +88,7 @@ def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: 
     assert world.poll(1_010) == "IN_BUDGET"
 
     assert timekeeper.answered == [200, 304]
-    assert heard_ms(world) == 1_010
+    assert confirmed_ms(world) == 1_010
     table = world.standings.table()
     assert table is not None
     assert table.read_ms == 10
@@ -115,7 +115,7 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
     timekeeper.document = None
 
     assert [world.poll(now) for now in (1_000, 2_000, 3_000)] == ["IN_BUDGET"] * 3
-    assert heard_ms(world) == 0
+    assert confirmed_ms(world) == 0
     timekeeper.document = good
     world.poll(4_000)
 
@@ -124,7 +124,7 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
         'warning event=standings-unheard error="UnheardError: the timekeeper answered 503"',
         "info event=standings-heard",
     ]
-    assert heard_ms(world) == 4_000
+    assert confirmed_ms(world) == 4_000
 
 
 def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper: Timekeeper) -> None:
@@ -132,7 +132,7 @@ def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper:
     timekeeper.document = {"revision": "2", "version": 2}
 
     assert world.poll() == "IN_BUDGET"
-    assert "UndecodableTableError: standings: not version 1" in world.lines[-1]
+    assert "UndecodableStandingsError: standings: not version 1" in world.lines[-1]
 
 
 def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: Timekeeper) -> None:
@@ -181,7 +181,7 @@ def test_a_ca_that_no_longer_signs_the_timekeeper_ends_the_connection_to_it(
 
     world.poll(1_000)
 
-    assert heard_ms(world) == 0
+    assert confirmed_ms(world) == 0
     assert "CERTIFICATE_VERIFY_FAILED" in world.lines[-1]
 
 
@@ -210,7 +210,7 @@ def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: 
         thread.join()
 
     assert len(served) == 2
-    assert heard_ms(world) == 1_000
+    assert confirmed_ms(world) == 1_000
     assert world.lines == ["info event=standings-heard"]
     world.standings._drop()
 

@@ -8,21 +8,21 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.runtime.lines import into
-from tests.webhook.worlds import TERMS, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
+from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
 from webhook.metrics import Metrics, of_all_workers, of_this_process
-from webhook.policy import Terms
+from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app
-from webhook.server.reviewer import Admission
+from webhook.server.reviewer import Reviewer
 
 
 class World:
     """An application whose log lines are kept."""
 
-    def __init__(self, terms: Terms = TERMS, ca: str | None = "ca") -> None:
+    def __init__(self, policy: AdmissionPolicy = POLICY, ca: str | None = "ca") -> None:
         self.lines: list[str] = []
         self.metrics: Metrics = of_this_process()
-        admission = Admission(terms, lambda: None, lambda: ca, lambda: 0, 30_000)
+        admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
         self.client: FlaskClient = create_app(admission, self.metrics, into(self.lines)).test_client()
 
     def posts(self, path: str, body: object) -> TestResponse:
@@ -133,7 +133,7 @@ def test_other_routes_and_methods_are_told_in_a_sentence(method: str, path: str,
 
 def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:
     """Without the folder that workers share, as after a cleaner of temporary files."""
-    admission = Admission(TERMS, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
     application = create_app(admission, of_all_workers(), lambda event, **fields: None)
 
     answer = application.test_client().get("/metrics")

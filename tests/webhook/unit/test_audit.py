@@ -9,11 +9,11 @@ import pytest
 from tests.webhook.cases import WAYS
 from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_templates import BAD, workload
-from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, TERMS, admitted, governed, half, plain
+from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, POLICY, admitted, governed, half, plain
 from tests.worlds import Json, limits_of
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
-from webhook.policy import Terms
+from webhook.policy import AdmissionPolicy
 from webhook.rules.catalogue import CATALOGUE
 
 
@@ -39,14 +39,14 @@ def bound(raw: Json) -> Json:
     return stored
 
 
-def words(pod: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
     """The findings on a pod, each with its rules."""
-    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, terms)]
+    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, policy)]
 
 
 @pytest.mark.parametrize(
-    "terms",
-    [TERMS, PLAIN_SIDECAR, replace(TERMS, mps_pipes="/tmp/nvidia-mps")],
+    "policy",
+    [POLICY, PLAIN_SIDECAR, replace(POLICY, mps_pipes="/tmp/nvidia-mps")],
     ids=["native sidecar", "plain sidecar", "limited by MPS"],
 )
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def words(pod: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
     ],
     ids=["half", "with an image's variable", "two", "whole", "tencent"],
 )
-def test_a_governed_pod_that_runs_is_no_finding(raw: Json, terms: Terms) -> None:
-    assert is_governed(bound(governed(raw, terms=terms)))
-    assert words(bound(governed(raw, terms=terms)), terms) == []
-    assert words(governed(raw, terms=terms), terms) == []
+def test_a_governed_pod_that_runs_is_no_finding(raw: Json, policy: AdmissionPolicy) -> None:
+    assert is_governed(bound(governed(raw, policy=policy)))
+    assert words(bound(governed(raw, policy=policy)), policy) == []
+    assert words(governed(raw, policy=policy), policy) == []
 
 
 @pytest.mark.parametrize("rule", sorted(set(PODS) - {"node-name"}))
@@ -132,10 +132,10 @@ def test_a_rules_mode_decides_what_is_told() -> None:
     slow = bound(governed(admitted(half(), terminationGracePeriodSeconds=7200)))
 
     assert words(slow) == [("would-be-refused", ["grace-period"])]
-    assert words(slow, replace(TERMS, rules={"grace-period": "warn"})) == [
+    assert words(slow, replace(POLICY, rules={"grace-period": "warn"})) == [
         ("would-be-warned", ["grace-period"])
     ]
-    assert words(slow, replace(TERMS, rules={"grace-period": "off"})) == []
+    assert words(slow, replace(POLICY, rules={"grace-period": "off"})) == []
 
 
 def test_what_was_written_is_what_a_user_wrote() -> None:
@@ -166,10 +166,10 @@ def stored_workload(kind: str, **fields: Any) -> Json:
     return found | fields
 
 
-def of_stored(raw: Json, terms: Terms = TERMS) -> list[tuple[str, list[str]]]:
+def of_stored(raw: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
     """The findings on a workload, each with its paths."""
     paths = of_kind(raw["apiVersion"].rpartition("/")[0], raw["kind"], BUILT_IN)
-    found = of_workload(raw, raw["kind"], paths, terms)
+    found = of_workload(raw, raw["kind"], paths, policy)
     return [(each.finding, [one.path for one in each.violations]) for each in found]
 
 

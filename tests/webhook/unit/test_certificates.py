@@ -26,21 +26,21 @@ from tests.webhook.authority_worlds import (
 from timekeeper.core.kube.lease import Lease
 from webhook.controller import files
 from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
-from webhook.controller.plan import CA_SECRET, Leaf, Pair, authority, due, leaves, signer, trusting
+from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, authority, due, leaves, signer, trusting
 from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
 from webhook.controller.run import Election, follow, look
-from webhook.lives import Lives
+from webhook.policy import CertificateLifetimes
 from webhook.settings.settings import read_certificates
 
 WEBHOOK, TIMEKEEPER = WANTED
-LIVES = Lives()
+LIVES = CertificateLifetimes()
 CA = new_ca(b"", NOW)
 OTHER_CA = new_ca(b"", NOW)
 STORED = {leaf.secret: new_leaf(CA, leaf, NOW) for leaf in WANTED}
-EMPTY = Pair(b"", b"", b"")
+EMPTY = CertificatePair(b"", b"", b"")
 
 
-def certificate(pair: Pair) -> x509.Certificate:
+def certificate(pair: CertificatePair) -> x509.Certificate:
     """The parsed certificate."""
     return x509.load_pem_x509_certificate(pair.certificate)
 
@@ -97,10 +97,13 @@ def test_a_key_is_in_no_representation() -> None:
 
 
 def leaves_due(
-    stored: dict[str, Pair], now: datetime = NOW, ca: Pair = CA, lives: Lives = LIVES
+    stored: dict[str, CertificatePair],
+    now: datetime = NOW,
+    ca: CertificatePair = CA,
+    lifetimes: CertificateLifetimes = LIVES,
 ) -> tuple[Leaf, ...]:
     """The leaves that are made anew."""
-    return due(ca, stored, WANTED, now, lives)
+    return due(ca, stored, WANTED, now, lifetimes)
 
 
 def test_what_is_good_stays() -> None:
@@ -115,17 +118,17 @@ def test_a_leaf_is_renewed_when_less_than_a_third_of_its_life_is_left() -> None:
 
 
 def test_lives_of_seconds_are_kept_although_certificates_begin_a_day_before_they_are_made() -> None:
-    lives = Lives(timedelta(seconds=120), timedelta(seconds=30), timedelta(seconds=10))
-    ca = new_ca(b"", NOW, lives.ca)
-    stored = {leaf.secret: new_leaf(ca, leaf, NOW, lives.leaf) for leaf in WANTED}
+    lifetimes = CertificateLifetimes(timedelta(seconds=120), timedelta(seconds=30), timedelta(seconds=10))
+    ca = new_ca(b"", NOW, lifetimes.ca)
+    stored = {leaf.secret: new_leaf(ca, leaf, NOW, lifetimes.leaf) for leaf in WANTED}
 
-    assert leaves_due(stored, NOW + timedelta(seconds=20), ca, lives) == ()
-    assert leaves_due(stored, NOW + timedelta(seconds=21), ca, lives) == WANTED
-    assert not authority(ca, stored, WANTED, NOW + timedelta(seconds=80), lives).new
-    assert authority(ca, stored, WANTED, NOW + timedelta(seconds=81), lives).new
+    assert leaves_due(stored, NOW + timedelta(seconds=20), ca, lifetimes) == ()
+    assert leaves_due(stored, NOW + timedelta(seconds=21), ca, lifetimes) == WANTED
+    assert not authority(ca, stored, WANTED, NOW + timedelta(seconds=80), lifetimes).new
+    assert authority(ca, stored, WANTED, NOW + timedelta(seconds=81), lifetimes).new
 
 
-BROKEN: dict[str, Pair | None] = {
+BROKEN: dict[str, CertificatePair | None] = {
     "taken away": None,
     "empty": EMPTY,
     "unreadable": replace(STORED["bursar-webhook-tls"], certificate=b"-----BEGIN CERTIFICATE-----\nx"),
@@ -199,7 +202,7 @@ def test_a_former_ca_is_dropped_once_every_leaf_has_been_of_the_new_one_for_the_
     one = both | {"bursar-webhook-tls": STORED["bursar-webhook-tls"]}
     then = NOW + LIVES.overlap
 
-    def trusted(stored: dict[str, Pair], now: datetime) -> int:
+    def trusted(stored: dict[str, CertificatePair], now: datetime) -> int:
         return len(certificates(authority(newer, stored, WANTED, now, LIVES).bundle))
 
     assert trusted(both, then - timedelta(seconds=1)) == 2
@@ -268,7 +271,7 @@ def test_only_certificates_are_a_bundle() -> None:
 def test_whatever_is_in_the_secrets_can_be_read(text: bytes, key: bytes, more: bytes) -> None:
     wrapped = b"-----BEGIN CERTIFICATE-----\n" + text + b"\n-----END CERTIFICATE-----\n"
     for odd in (text, wrapped, wrapped + CA.bundle):
-        ca, leaf = Pair(odd, key, odd, more), Pair(odd, key, more + odd)
+        ca, leaf = CertificatePair(odd, key, odd, more), CertificatePair(odd, key, more + odd)
         stored = {"bursar-webhook-tls": leaf}
         authority(ca, stored, WANTED, NOW, LIVES)
         signer(replace(CA, former_key=key), NOW, LIVES)
@@ -278,10 +281,10 @@ def test_whatever_is_in_the_secrets_can_be_read(text: bytes, key: bytes, more: b
 # the whole process, on a cluster of values
 
 
-def step(cluster: Kept, lives: Lives, by: timedelta = timedelta()) -> bool:
+def step(cluster: Kept, lifetimes: CertificateLifetimes, by: timedelta = timedelta()) -> bool:
     """A look, so much later."""
     cluster.now += by
-    return look(cluster, settings(lives), lambda: cluster.now)
+    return look(cluster, settings(lifetimes), lambda: cluster.now)
 
 
 def test_a_rotation_takes_its_three_steps() -> None:
@@ -366,7 +369,7 @@ def test_a_second_look_changes_nothing() -> None:
     assert cluster.secrets == before
 
 
-SHORT = Lives(timedelta(seconds=4_000), timedelta(seconds=1_000), timedelta(seconds=400))
+SHORT = CertificateLifetimes(timedelta(seconds=4_000), timedelta(seconds=1_000), timedelta(seconds=400))
 OFF_S = 20
 
 
@@ -610,8 +613,10 @@ def test_files_are_replaced_as_wholes_and_the_key_is_private(tmp_path: Path) -> 
 def test_lives_are_read_with_their_units() -> None:
     read = read_certificates(["--ca-life", "2h", "--leaf-life=90s"], {"BURSAR_OVERLAP": "30m"})
 
-    assert read.lives == Lives(timedelta(hours=2), timedelta(seconds=90), timedelta(minutes=30))
-    assert read_certificates([], {}).lives == LIVES
+    assert read.lifetimes == CertificateLifetimes(
+        timedelta(hours=2), timedelta(seconds=90), timedelta(minutes=30)
+    )
+    assert read_certificates([], {}).lifetimes == LIVES
 
 
 @pytest.mark.parametrize(

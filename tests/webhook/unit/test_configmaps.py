@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.webhook.clusters import MANIFESTS
 from tests.webhook.servers import ROOT
 from tests.worlds import Json
-from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.reader import EntryError, read_entry
-from webhook.admission import budgets as configmaps
+from webhook.admission import budgets
 from webhook.admission.budgets import EXAMPLES, MOST_CHARACTERS, judge
 from webhook.wire.object_review import ObjectReview, read
-from webhook.wire.pod_review import Answer
+from webhook.wire.pod_review import AdmissionAnswer
 
 GOOD = "gpuHours: 10\nonExhausted: deprioritize\n"
 BAD = "gpuHours: 10\nperiod: fortnight\n"
@@ -26,7 +26,7 @@ SENTENCE = (
     'data[team-a], line 2, period: "fortnight" is not taken; allowed: hour, day, week, month, quarter, year, '
     "once; for example period: month"
 )
-VALID = Answer("valid")
+VALID = AdmissionAnswer("valid")
 
 
 def config_map(data: Json, name: str = "bursar-budgets", **metadata: Any) -> Json:
@@ -57,7 +57,7 @@ def asked(written: Json | None, old: Json | None = None, **request: Any) -> Obje
 def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:
     answer = judge(asked(config_map({"team-a": BAD, "team-b": GOOD})))
 
-    assert answer == Answer("refused", refusal=SENTENCE, rules=(("budget-entry", "enforce"),))
+    assert answer == AdmissionAnswer("refused", refusal=SENTENCE, rules=(("budget-entry", "enforce"),))
 
 
 def test_every_entry_with_a_mistake_is_named() -> None:
@@ -80,7 +80,7 @@ def test_an_entry_that_was_wrong_before_and_is_unchanged_is_only_told() -> None:
 
     assert (answer.verdict, answer.refusal) == ("valid", "")
     assert answer.warnings == (
-        "wrong before and unchanged, so the last good entry stays in force: team-a, line 2, period: "
+        "Wrong before and unchanged; the last valid entry stays in force: team-a, line 2, period: "
         '"fortnight" is not taken; allowed: hour, day, week, month, quarter, year, once',
     )
 
@@ -99,10 +99,10 @@ def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
         for labels in ({}, {"bursar.dev/budgets": "true"}, {"bursar.dev/budgets": "no"})
     )
 
-    assert judge(asked(plain)) == Answer("passed")
+    assert judge(asked(plain)) == AdmissionAnswer("passed")
     assert judge(asked(labelled)).refusal == SENTENCE
     assert judge(asked(labelled, plain)).refusal == SENTENCE
-    assert judge(asked(plain, labelled)) == judge(asked(disowned)) == Answer("passed")
+    assert judge(asked(plain, labelled)) == judge(asked(disowned)) == AdmissionAnswer("passed")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_config_map_that_gets_the_label_is_reviewed_from_then_on() -> None:
     ids=["deletion", "finalizers", "subresource", "another kind"],
 )
 def test_deletion_and_what_is_no_budget_pass(review: ObjectReview) -> None:
-    assert judge(review) == Answer("passed")
+    assert judge(review) == AdmissionAnswer("passed")
 
 
 def test_budgets_in_binary_data_are_refused_for_nobody_reads_them() -> None:
@@ -156,15 +156,15 @@ def test_no_write_keeps_a_worker_for_long() -> None:
 
     read_at_most = MOST_CHARACTERS // len(entry)
     assert answer.warnings == (
-        f"{20 - read_at_most} entries were not reviewed here, for they are too long together",
+        f"{20 - read_at_most} entries were not reviewed: the entries are too long together.",
     )
     late = many | {"zz": BAD}
     assert judge(asked(config_map(late), config_map(many))).verdict == "refused"
 
 
-@pytest.mark.parametrize("field", [*budgets._BUDGET_FIELDS, *budgets._SETTING_FIELDS, "rules", "exempt"])
+@pytest.mark.parametrize("field", [*reader._BUDGET_FIELDS, *reader._SETTING_FIELDS, "rules", "exempt"])
 def test_each_field_has_an_example_that_is_taken(field: str) -> None:
-    of_budget = field in budgets._BUDGET_FIELDS or field in ("rules", "exempt")
+    of_budget = field in reader._BUDGET_FIELDS or field in ("rules", "exempt")
     text = EXAMPLES[field] if field == "gpuHours" or not of_budget else f"gpuHours: 1\n{EXAMPLES[field]}"
 
     assert EXAMPLES[field].startswith(f"{field}: ")
@@ -232,7 +232,7 @@ def test_the_manifest_is_what_the_code_generates() -> None:
         if each["name"] == "budgets.bursar.dev"
     )
 
-    assert found["matchConditions"] == [{"name": "budgets", "expression": configmaps.budget_writes()}]
+    assert found["matchConditions"] == [{"name": "budgets", "expression": budgets.budget_writes()}]
     assert found["namespaceSelector"] == {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["bursar-system"]}

@@ -12,8 +12,8 @@ from tests.webhook.injector import CHANGES
 from tests.webhook.worlds import (
     OBSERVING,
     PLAIN_SIDECAR,
+    POLICY,
     SIDECAR,
-    TERMS,
     WITHOUT_SIDECAR,
     admitted,
     env,
@@ -23,13 +23,13 @@ from tests.webhook.worlds import (
     patched,
     plain,
     sidecar_of,
+    violations_of,
     with_class,
 )
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request.request import parse
 from timekeeper.core.wire import StandingWord
-from webhook import rules
-from webhook.policy import PriorityClass, Terms
+from webhook.policy import AdmissionPolicy, PriorityClass
 
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -233,9 +233,9 @@ def test_a_new_class_takes_the_numbers_of_the_old_one_away_where_they_are_presen
 
 
 SEEN = replace(
-    TERMS,
-    in_budget=replace(TERMS.in_budget, preemption_policy="PreemptLowerPriority"),
-    over_budget=replace(TERMS.over_budget, preemption_policy="Never"),
+    POLICY,
+    in_budget=replace(POLICY.in_budget, preemption_policy="PreemptLowerPriority"),
+    over_budget=replace(POLICY.over_budget, preemption_policy="Never"),
 )
 
 
@@ -264,9 +264,9 @@ def test_a_class_that_the_timekeeper_sees_is_written_with_its_numbers() -> None:
 
 
 def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
-    terms = replace(TERMS, in_budget=PriorityClass("gpu-default-priority", None))
+    policy = replace(POLICY, in_budget=PriorityClass("gpu-default-priority", None))
 
-    after = governed(with_class(admitted(half()), "batch", -100), terms=terms)
+    after = governed(with_class(admitted(half()), "batch", -100), policy=policy)
 
     assert after["spec"]["priorityClassName"] == "gpu-default-priority"
 
@@ -274,13 +274,13 @@ def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
 def test_a_class_that_the_cluster_lacks_is_not_set_and_lifts_nobody_above_the_budget() -> None:
     """The API server would refuse every pod that names it."""
     missing = PriorityClass("typo", None, absent=True)
-    no_lower = replace(TERMS, over_budget=missing)
+    no_lower = replace(POLICY, over_budget=missing)
     none = replace(no_lower, in_budget=missing)
     fresh = admitted(half())
     pods = (fresh, with_class(fresh, "batch", -1), with_class(fresh, "urgent", 7))
 
-    def classes(terms: Terms, word: StandingWord) -> list[str | None]:
-        return [patched(raw, operations(raw, word, terms))["spec"].get("priorityClassName") for raw in pods]
+    def classes(policy: AdmissionPolicy, word: StandingWord) -> list[str | None]:
+        return [patched(raw, operations(raw, word, policy))["spec"].get("priorityClassName") for raw in pods]
 
     assert classes(no_lower, "OVER_BUDGET") == [None, "batch", "gpu-default-priority"]
     assert classes(no_lower, "IN_BUDGET") == ["gpu-default-priority", "batch", "gpu-default-priority"]
@@ -292,9 +292,9 @@ def test_a_class_that_the_cluster_lacks_is_not_set_and_lifts_nobody_above_the_bu
 
 
 def test_unknown_is_what_the_operator_says_it_is() -> None:
-    terms = replace(TERMS, unknown_standing="overBudget")
+    policy = replace(POLICY, unknown_standing="overBudget")
 
-    assert governed(admitted(half()), "UNKNOWN", terms)["spec"]["priorityClassName"] == "gpu-lower-priority"
+    assert governed(admitted(half()), "UNKNOWN", policy)["spec"]["priorityClassName"] == "gpu-lower-priority"
 
 
 def test_while_observing_nobody_is_demoted() -> None:
@@ -305,16 +305,17 @@ def test_while_observing_nobody_is_demoted() -> None:
 
 
 def test_a_runtime_class_is_set_where_the_settings_name_one_and_the_pod_none() -> None:
-    terms = replace(TERMS, runtime_class="nvidia")
+    policy = replace(POLICY, runtime_class="nvidia")
 
-    assert governed(admitted(half()), terms=terms)["spec"]["runtimeClassName"] == "nvidia"
+    assert governed(admitted(half()), policy=policy)["spec"]["runtimeClassName"] == "nvidia"
     assert (
-        governed(admitted(half(), runtimeClassName="kata"), terms=terms)["spec"]["runtimeClassName"] == "kata"
+        governed(admitted(half(), runtimeClassName="kata"), policy=policy)["spec"]["runtimeClassName"]
+        == "kata"
     )
 
 
 def test_without_a_sidecar_there_is_none_and_no_volume() -> None:
-    after = governed(admitted(half()), terms=WITHOUT_SIDECAR)
+    after = governed(admitted(half()), policy=WITHOUT_SIDECAR)
 
     assert "initContainers" not in after["spec"]
     assert "volumes" not in after["spec"]
@@ -343,18 +344,18 @@ RESOURCES: dict[str, tuple[Json, Json]] = {
 }
 
 
-@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
 @pytest.mark.parametrize("case", RESOURCES)
-def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, terms: Terms) -> None:
+def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, policy: AdmissionPolicy) -> None:
     raw, expected = RESOURCES[case]
 
-    assert sidecar_of(governed(raw, terms=terms))["resources"] == expected
+    assert sidecar_of(governed(raw, policy=policy))["resources"] == expected
 
 
 def test_the_sidecar_asks_what_the_settings_say() -> None:
-    terms = replace(TERMS, sidecar=replace(SIDECAR, cpu="100m", memory="128Mi"))
+    policy = replace(POLICY, sidecar=replace(SIDECAR, cpu="100m", memory="128Mi"))
 
-    after = governed(admitted(guaranteed("main")), terms=terms)
+    after = governed(admitted(guaranteed("main")), policy=policy)
 
     amounts = {"cpu": "100m", "memory": "128Mi"}
     assert sidecar_of(after)["resources"] == {"limits": amounts, "requests": amounts}
@@ -366,7 +367,7 @@ def test_the_sidecar_asks_what_the_settings_say() -> None:
 def test_a_plain_sidecar_stands_last_among_the_containers_and_is_else_the_same() -> None:
     raw = admitted(half(), plain(), init=[plain("setup")], restartPolicy="Never")
 
-    after, native = governed(raw, terms=PLAIN_SIDECAR), governed(raw)
+    after, native = governed(raw, policy=PLAIN_SIDECAR), governed(raw)
 
     assert [each["name"] for each in after["spec"]["containers"]] == ["main", "web", "bursar-sidecar"]
     assert [each["name"] for each in after["spec"]["initContainers"]] == ["setup"]
@@ -385,7 +386,7 @@ def test_a_plain_sidecar_ends_by_itself_only_in_a_pod_that_can_end(
     restart_policy: str | None, ends: str | None
 ) -> None:
     fields = {} if restart_policy is None else {"restartPolicy": restart_policy}
-    after = governed(admitted(half(), **fields), terms=PLAIN_SIDECAR)
+    after = governed(admitted(half(), **fields), policy=PLAIN_SIDECAR)
 
     assert env(sidecar_of(after)).get("BURSAR_ENDS") == ends
 
@@ -419,23 +420,23 @@ def test_a_sidecar_is_told_where_nobody_else_is_on_the_pods_cards(
     assert env(sidecar_of(governed(after))).get("BURSAR_CARDS") == told
 
 
-@pytest.mark.parametrize("now", [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
-@pytest.mark.parametrize("then", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("now", [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
+@pytest.mark.parametrize("then", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
 def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_become(
-    then: Terms, now: Terms
+    then: AdmissionPolicy, now: AdmissionPolicy
 ) -> None:
-    before = governed(admitted(half(), restartPolicy="Never"), terms=then)
+    before = governed(admitted(half(), restartPolicy="Never"), policy=then)
 
-    assert operations(before, terms=now) == []
-    assert rules.violations(before, now) == ()
+    assert operations(before, policy=now) == []
+    assert violations_of(before, now) == ()
 
 
 # a pod that another release of ours has governed
 
 
-def of_another_release(terms: Terms, **fields: Any) -> Json:
+def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
     """A governed pod as release 0.1.0 left it, with the mount that the API server added to its sidecar."""
-    pod = governed(admitted(half(), **fields), terms=terms)
+    pod = governed(admitted(half(), **fields), policy=policy)
     api = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-x"}
     sidecar_of(pod).update(
         image="example/sidecar:0",
@@ -463,14 +464,16 @@ def of_another_release(terms: Terms, **fields: Any) -> Json:
     return pod
 
 
-@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
-def test_a_sidecar_of_another_release_is_taken_for_ours_and_told_what_it_must_know(terms: Terms) -> None:
-    before = of_another_release(terms)
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+def test_a_sidecar_of_another_release_is_taken_for_ours_and_told_what_it_must_know(
+    policy: AdmissionPolicy,
+) -> None:
+    before = of_another_release(policy)
 
-    after = governed(before, terms=terms)
+    after = governed(before, policy=policy)
 
-    assert rules.violations(before, terms) == rules.violations(after, terms) == ()
-    assert operations(after, terms=terms) == []
+    assert violations_of(before, policy) == violations_of(after, policy) == ()
+    assert operations(after, policy=policy) == []
     expected = copy.deepcopy(before)
     sidecar_of(expected)["env"] = [
         {"name": "BURSAR_TIMEKEEPER_URL", "value": "https://timekeeper.example"},
@@ -500,20 +503,20 @@ NOT_OURS: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
 @pytest.mark.parametrize("case", NOT_OURS)
-def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str, terms: Terms) -> None:
-    pod = governed(admitted(half()), terms=terms)
+def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str, policy: AdmissionPolicy) -> None:
+    pod = governed(admitted(half()), policy=policy)
     sidecar_of(pod).update(NOT_OURS[case])
 
-    assert [each.rule for each in rules.violations(pod, terms)] == ["sidecar-name"]
+    assert [each.rule for each in violations_of(pod, policy)] == ["sidecar-name"]
 
 
 def test_one_sidecar_in_each_place_is_one_too_many() -> None:
     pod = governed(admitted(half()))
-    pod["spec"]["containers"].append(sidecar_of(governed(admitted(half()), terms=PLAIN_SIDECAR)))
+    pod["spec"]["containers"].append(sidecar_of(governed(admitted(half()), policy=PLAIN_SIDECAR)))
 
-    assert [(each.rule, each.path) for each in rules.violations(pod, TERMS)] == [
+    assert [(each.rule, each.path) for each in violations_of(pod, POLICY)] == [
         ("sidecar-name", "spec.containers[1].name")
     ]
 
@@ -542,19 +545,19 @@ VOLUMES_OF_OTHERS: dict[str, Json] = {
 def test_a_volume_that_only_has_the_name_of_ours_is_refused(case: str) -> None:
     pod = admitted(half(), volumes=[VOLUMES_OF_OTHERS[case]])
 
-    assert [each.rule for each in rules.violations(pod, TERMS)] == ["sidecar-volume"]
+    assert [each.rule for each in violations_of(pod, POLICY)] == ["sidecar-volume"]
 
 
 def test_a_newer_ca_reaches_a_sidecar_that_is_there_already() -> None:
     before = governed(admitted(half()))
     sidecar_of(before)["env"].append({"name": "PROXY", "value": "p"})
-    newer = replace(TERMS, sidecar=replace(SIDECAR, ca="newer"))
+    newer = replace(POLICY, sidecar=replace(SIDECAR, ca="newer"))
 
-    after = governed(before, terms=newer)
+    after = governed(before, policy=newer)
 
     assert env(sidecar_of(after))["BURSAR_CA"] == "newer"
     assert env(sidecar_of(after))["PROXY"] == "p"
-    assert operations(after, terms=newer) == []
+    assert operations(after, policy=newer) == []
 
 
 # what other webhooks do to a pod, before or after us
@@ -574,7 +577,7 @@ def test_a_container_that_another_webhook_adds_later_sees_no_card(place: str, in
     assert env(proxy)["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert [each["name"] for each in after["spec"]["initContainers"]].count("bursar-sidecar") == 1
     assert operations(after) == []
-    assert rules.violations(after, TERMS) == ()
+    assert violations_of(after, POLICY) == ()
 
 
 # properties
@@ -628,31 +631,31 @@ def pods(draw: st.DrawFn) -> Json:
 
 
 WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
-EVERY_SIDECAR = [TERMS, PLAIN_SIDECAR, WITHOUT_SIDECAR]
-LIMITED = replace(TERMS, mps_pipes="/run/nvidia-mps")
-ALL_TERMS = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, replace(LIMITED, runtime_class="nvidia")])
+EVERY_SIDECAR = [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR]
+LIMITED = replace(POLICY, mps_pipes="/run/nvidia-mps")
+ALL_POLICIES = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, replace(LIMITED, runtime_class="nvidia")])
 
 
 def good(raw: Json) -> bool:
     """True where the pod asks for a GPU and breaks no rule."""
-    return parse(raw).request is not None and rules.violations(raw, TERMS) == ()
+    return parse(raw).request is not None and violations_of(raw, POLICY) == ()
 
 
-@given(pods().filter(good), WORDS, ALL_TERMS)
-def test_governing_twice_changes_nothing(raw: Json, word: Any, terms: Any) -> None:
-    after = governed(raw, word, terms)
+@given(pods().filter(good), WORDS, ALL_POLICIES)
+def test_governing_twice_changes_nothing(raw: Json, word: Any, policy: Any) -> None:
+    after = governed(raw, word, policy)
 
-    assert operations(after, word, terms) == []
-    assert rules.violations(after, terms) == ()
+    assert operations(after, word, policy) == []
+    assert violations_of(after, policy) == ()
 
 
-@given(pods().filter(good), WORDS, ALL_TERMS)
+@given(pods().filter(good), WORDS, ALL_POLICIES)
 def test_a_governed_pod_still_asks_what_it_asked_and_every_container_sees_what_it_should(
-    raw: Json, word: Any, terms: Any
+    raw: Json, word: Any, policy: Any
 ) -> None:
     request = parse(raw).request
     assert request is not None
-    after = governed(raw, word, terms)
+    after = governed(raw, word, policy)
 
     assert parse(after).request == request
     asking = {each.container for each in request.asks}
@@ -666,9 +669,9 @@ def test_a_governed_pod_still_asks_what_it_asked_and_every_container_sees_what_i
             assert seen == "void"
 
 
-@given(pods().filter(good), WORDS, ALL_TERMS)
-def test_governing_changes_nothing_that_is_not_ours(raw: Json, word: Any, terms: Any) -> None:
-    assert without_ours(governed(raw, word, terms)) == without_ours(raw)
+@given(pods().filter(good), WORDS, ALL_POLICIES)
+def test_governing_changes_nothing_that_is_not_ours(raw: Json, word: Any, policy: Any) -> None:
+    assert without_ours(governed(raw, word, policy)) == without_ours(raw)
 
 
 def without_ours(raw: Json) -> Json:
@@ -703,27 +706,27 @@ OTHERS = st.lists(st.sampled_from(sorted(CHANGES)), max_size=4)
 
 @given(pods().filter(good), WORDS, OTHERS, OTHERS, st.booleans(), st.sampled_from([*EVERY_SIDECAR, LIMITED]))
 def test_other_webhooks_before_and_after_us_called_once_or_again_lead_to_one_good_pod(
-    raw: Json, word: Any, before: list[str], after: list[str], again: bool, terms: Terms
+    raw: Json, word: Any, before: list[str], after: list[str], again: bool, policy: AdmissionPolicy
 ) -> None:
     """As an API server calls them: all in the order of their names, and a second time those that want it."""
     pod = raw
     for _ in range(2 if again else 1):
         for name in before:
             pod = patched(pod, CHANGES[name](pod))
-        pod = governed(pod, word, terms)
+        pod = governed(pod, word, policy)
         for name in after:
             pod = patched(pod, CHANGES[name](pod))
-    pod = governed(pod, word, terms)
+    pod = governed(pod, word, policy)
 
-    assert operations(pod, word, terms) == []
-    assert rules.violations(pod, terms) == ()
+    assert operations(pod, word, policy) == []
+    assert violations_of(pod, policy) == ()
     asked, still_asked = parse(raw).request, parse(pod).request
     assert asked is not None
     assert still_asked is not None
     assert set(still_asked.asks) == set(asked.asks)
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
     named = [each["name"] for each in containers]
-    assert named.count("bursar-sidecar") == (0 if terms.sidecar is None else 1)
+    assert named.count("bursar-sidecar") == (0 if policy.sidecar is None else 1)
     assert len(named) == len(set(named))
     for name in {"proxy", "native-proxy", "proxy-init"} & set(named):
         assert env(containers[named.index(name)])["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -739,7 +742,7 @@ ADDED = {
 
 @given(pods().filter(good), WORDS, OTHERS, st.sampled_from(EVERY_SIDECAR))
 def test_others_before_or_after_us_lead_to_the_same_pod_but_for_the_order(
-    raw: Json, word: Any, others: list[str], terms: Terms
+    raw: Json, word: Any, others: list[str], policy: AdmissionPolicy
 ) -> None:
     def changed(pod: Json) -> Json:
         for name in others:
@@ -747,8 +750,8 @@ def test_others_before_or_after_us_lead_to_the_same_pod_but_for_the_order(
                 pod = patched(pod, CHANGES[name](pod))
         return pod
 
-    before_us = governed(changed(raw), word, terms)
-    after_us = governed(changed(governed(raw, word, terms)), word, terms)
+    before_us = governed(changed(raw), word, policy)
+    after_us = governed(changed(governed(raw, word, policy)), word, policy)
 
     assert in_order(after_us) == in_order(before_us)
 

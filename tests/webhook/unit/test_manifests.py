@@ -10,13 +10,12 @@ import pytest
 import yaml
 
 from tests.webhook.cases import WAYS
-from tests.webhook.worlds import TERMS, half
+from tests.webhook.worlds import POLICY, half, violations_of
 from tests.worlds import Json
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
 from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
-from webhook import rules
-from webhook.admission import cel as match
-from webhook.rules import denylist as forbidden
+from webhook.admission import cel
+from webhook.rules import denylist
 from webhook.settings.settings import read, read_certificates
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
@@ -42,8 +41,8 @@ def webhooks() -> dict[str, Json]:
 def test_only_gpu_pods_come_and_no_system_namespace(kind: str) -> None:
     webhook = webhooks()[kind]
 
-    assert webhook["matchConditions"] == [{"name": "gpu-pods", "expression": match.gpu_pods()}]
-    assert webhook["namespaceSelector"] == match.governed_namespaces()
+    assert webhook["matchConditions"] == [{"name": "gpu-pods", "expression": cel.gpu_pods()}]
+    assert webhook["namespaceSelector"] == cel.governed_namespaces()
     assert (
         webhook["failurePolicy"],
         webhook["sideEffects"],
@@ -88,7 +87,7 @@ def test_every_resource_of_every_dialect_brings_a_pod_to_us() -> None:
     for dialect in DIALECTS:
         for resource in dialect.resources:
             assert re.search(GPU_RESOURCE, resource), resource
-    assert match.gpu_pods().count(f"r'{GPU_RESOURCE}'") == 2
+    assert cel.gpu_pods().count(f"r'{GPU_RESOURCE}'") == 2
 
 
 def policy() -> Json:
@@ -107,8 +106,8 @@ def patterns(variable: str) -> set[str]:
 
 
 def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
-    assert patterns("annotations") == {match.immutable_annotations()}
-    assert patterns("labels") == patterns("gates") == {match.immutable_labels()}
+    assert patterns("annotations") == {cel.immutable_annotations()}
+    assert patterns("labels") == patterns("gates") == {cel.immutable_labels()}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
     ],
 )
 def test_these_annotations_are_immutable_and_those_are_not(name: str, immutable: bool) -> None:
-    assert bool(re.search(match.immutable_annotations(), name)) is immutable
+    assert bool(re.search(cel.immutable_annotations(), name)) is immutable
 
 
 def test_the_policy_looks_at_every_way_to_update_a_pod_and_is_bound() -> None:
@@ -189,9 +188,7 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None
 def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_guard_our_own_marks() -> None:
     selectors = {name: each["matchConstraints"].get("namespaceSelector") for name, each in POLICIES.items()}
 
-    assert selectors == {
-        name: None if name in EVERYWHERE else match.governed_namespaces() for name in POLICIES
-    }
+    assert selectors == {name: None if name in EVERYWHERE else cel.governed_namespaces() for name in POLICIES}
 
 
 def test_every_regular_expression_of_the_policies_follows_from_the_dialects() -> None:
@@ -199,27 +196,27 @@ def test_every_regular_expression_of_the_policies_follows_from_the_dialects() ->
 
     assert set(re.findall(r"matches\(r'(\^\(.*?)'\)", text)) == {
         GPU_RESOURCE,
-        match.written_annotations(),
-        match.immutable_annotations(),
-        match.immutable_labels(),
+        cel.written_annotations(),
+        cel.immutable_annotations(),
+        cel.immutable_labels(),
     }
     assert text.count(f"matches(r'{GPU_RESOURCE}')") == 5
 
 
 def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
-    assert words("bursar-ways-around", "guardedPaths") == forbidden.HOST_PATHS
-    assert words("bursar-ways-around", "guardedStems") == forbidden.HOST_STEMS
-    assert words("bursar-ways-around", "guardedInside") == forbidden.HOST_PLACES
-    assert words("bursar-ways-around", "gpuRuntimeClasses") == forbidden.RUNTIME_CLASSES
-    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
-    assert f"'{forbidden.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")
+    assert words("bursar-ways-around", "guardedPaths") == denylist.HOST_PATHS
+    assert words("bursar-ways-around", "guardedStems") == denylist.HOST_STEMS
+    assert words("bursar-ways-around", "guardedInside") == denylist.HOST_PLACES
+    assert words("bursar-ways-around", "gpuRuntimeClasses") == denylist.RUNTIME_CLASSES
+    assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
+    assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")
 
 
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
     text = (MANIFESTS.parent / "samples" / "void-for-everyone.yaml").read_text()
     (spec,) = (each["spec"] for each in yaml.safe_load_all(text) if "mutations" in each["spec"])
 
-    assert spec["matchConstraints"]["namespaceSelector"] == match.governed_namespaces()
+    assert spec["matchConstraints"]["namespaceSelector"] == cel.governed_namespaces()
     conditions = {each["name"]: each for each in POLICIES["bursar-ways-around"]["matchConditions"]}
     assert spec["matchConditions"] == [conditions["not-a-mirror"], conditions["asks-for-no-gpu"]]
 
@@ -252,18 +249,18 @@ def test_a_gpu_pod_that_goes_the_same_way_meets_the_same_rule_in_the_webhook(way
     pod = copy.deepcopy(WAYS[way].bad)
     pod["spec"]["containers"].append(half("asks"))
 
-    assert [each.rule for each in rules.violations(pod, TERMS)].count(WAYS[way].rule) == 1
+    assert [each.rule for each in violations_of(pod, POLICY)].count(WAYS[way].rule) == 1
 
 
 def test_the_priority_classes_are_those_of_our_defaults() -> None:
-    terms = read([], {}).terms
+    policy = read([], {}).policy
     classes: dict[str, Any] = {each["metadata"]["name"]: each for each in documents("priority-classes")}
 
     assert {name: each["value"] for name, each in classes.items()} == {
-        terms.in_budget.name: terms.in_budget.value,
-        terms.over_budget.name: terms.over_budget.value,
+        policy.in_budget.name: policy.in_budget.value,
+        policy.over_budget.name: policy.over_budget.value,
     }
-    assert classes[terms.over_budget.name]["preemptionPolicy"] == "Never"
-    assert "preemptionPolicy" not in classes[terms.in_budget.name]
+    assert classes[policy.over_budget.name]["preemptionPolicy"] == "Never"
+    assert "preemptionPolicy" not in classes[policy.in_budget.name]
     assert not any(each.get("globalDefault") for each in classes.values())
     assert all(each["description"] for each in classes.values())

@@ -12,36 +12,39 @@ from hypothesis import strategies as st
 from tests.webhook.rule_examples import PODS, SEES_ALL
 from tests.webhook.worlds import (
     OBSERVING,
-    TERMS,
+    POLICY,
     admitted,
     governed,
     half,
     patched,
     plain,
     review_of,
+    violations_of,
     with_class,
 )
 from tests.worlds import Json, container
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.request.request import parse
-from webhook import rules
-from webhook.admission.pods import mutate, sorted_by_mode, validate
-from webhook.policy import Standing, Terms
-from webhook.rules.catalogue import answered
-from webhook.wire.pod_review import Answer, Review, read
+from webhook.admission.answers import split_by_mode
+from webhook.admission.pods import mutate, validate
+from webhook.policy import AdmissionPolicy, Standing
+from webhook.rules.catalogue import effective_mode
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 IN_BUDGET = Standing("IN_BUDGET")
 RUNNER = "system:serviceaccount:ci:runner"
 
 
-def review(raw: Json, **request: Any) -> Review:
+def review(raw: Json, **request: Any) -> PodReview:
     """A review, read as it comes in."""
     return read(orjson.dumps(review_of(raw, **request)))
 
 
-def mutated(raw: Json, terms: Terms = TERMS, standing: Standing = IN_BUDGET, **request: Any) -> Answer:
+def mutated(
+    raw: Json, policy: AdmissionPolicy = POLICY, standing: Standing = IN_BUDGET, **request: Any
+) -> AdmissionAnswer:
     """The answer of /mutate."""
-    return mutate(review(raw, **request), lambda _: standing, terms)
+    return mutate(review(raw, **request), lambda _: standing, policy)
 
 
 def by(user: str, *groups: str) -> dict[str, Any]:
@@ -55,18 +58,18 @@ ROOTED = admitted(half(securityContext={"privileged": True}), hostPID=True)
 
 
 def test_a_rule_that_warns_lets_the_pod_be_governed_and_says_why() -> None:
-    answer = mutated(ROOTED, replace(TERMS, rules={"privileged": "warn", "host-pid": "off"}))
+    answer = mutated(ROOTED, replace(POLICY, rules={"privileged": "warn", "host-pid": "off"}))
 
     assert (answer.verdict, answer.refusal) == ("governed", "")
     assert answer.rules == (("privileged", "warn"),)
     assert answer.warnings == (
         "spec.containers[0].securityContext.privileged: a privileged container can open every card of its "
-        'node, got "true"; let through'.replace('"true"', "true"),
+        'node, got "true"; admitted'.replace('"true"', "true"),
     )
 
 
 def test_what_refuses_is_told_as_a_refusal_and_what_warns_as_a_warning() -> None:
-    answer = mutated(ROOTED, replace(TERMS, rules={"privileged": "warn"}))
+    answer = mutated(ROOTED, replace(POLICY, rules={"privileged": "warn"}))
 
     assert (answer.verdict, answer.operations) == ("refused", ())
     assert answer.refusal.startswith("spec.hostPID: ")
@@ -79,12 +82,12 @@ def test_what_governing_would_have_replaced_is_not_said_to_be_replaced_in_a_refu
     answer = mutated(admitted(half(), schedulerName="volcano", nodeName="n1"))
 
     assert answer.warnings == (
-        'spec.schedulerName: only bursar-scheduler gives out cards, got "volcano"; would be replaced',
+        'spec.schedulerName: only bursar-scheduler assigns cards, got "volcano"; would be replaced',
     )
 
 
 def test_a_foreign_scheduler_and_a_high_class_can_be_refused() -> None:
-    strict = replace(TERMS, rules={"foreign-scheduler": "enforce", "priority-class": "enforce"})
+    strict = replace(POLICY, rules={"foreign-scheduler": "enforce", "priority-class": "enforce"})
 
     answer = mutated(with_class(admitted(half(), schedulerName="volcano"), "urgent", 7), strict)
 
@@ -95,7 +98,7 @@ def test_a_foreign_scheduler_and_a_high_class_can_be_refused() -> None:
 def test_what_governing_replaces_it_replaces_in_silence_where_the_rule_is_off(rule: str) -> None:
     raw = PODS[rule]
 
-    answer = mutated(raw, replace(TERMS, rules={rule: "off"}))
+    answer = mutated(raw, replace(POLICY, rules={rule: "off"}))
 
     assert (answer.verdict, answer.warnings, answer.rules) == ("governed", (), ())
     assert patched(raw, list(answer.operations))["spec"] == governed_spec(raw)
@@ -119,12 +122,12 @@ def test_both_webhooks_say_the_same_so_that_people_read_it_once() -> None:
     raw = admitted(half(envFrom=[{"secretRef": {"name": "keys"}}]))
 
     first = mutated(raw)
-    second = validate(review(patched(raw, list(first.operations))), TERMS)
+    second = validate(review(patched(raw, list(first.operations))), POLICY)
 
     assert first.warnings == second.warnings
     assert first.warnings == (
-        "spec.containers[0].envFrom[0]: it may set variables that steer the isolation of cards, got "
-        '"Secret keys"; let through: what it sets is not seen at admission',
+        "spec.containers[0].envFrom[0]: it may set variables that change the isolation of cards, got "
+        '"Secret keys"; admitted: admission does not see what it sets',
     )
 
 
@@ -137,12 +140,12 @@ def test_both_webhooks_say_the_same_so_that_people_read_it_once() -> None:
 def test_each_violation_refuses_or_warns_or_is_off_and_is_in_one_place_only(
     broken: list[str], modes: dict[str, str], mode: Any, exempt: bool
 ) -> None:
-    terms = replace(TERMS, rules=modes, mode=mode)
-    found = [each for rule in broken for each in rules.violations(PODS[rule], terms)]
+    policy = replace(POLICY, rules=modes, mode=mode)
+    found = [each for rule in broken for each in violations_of(PODS[rule], policy)]
 
-    refusing, warned = sorted_by_mode(found, terms, exempt)
+    refusing, warned = split_by_mode(found, policy, exempt)
 
-    how = {each.rule: answered(each.rule, terms, exempt) for each in found}
+    how = {each.rule: effective_mode(each.rule, policy, exempt) for each in found}
     assert list(refusing) == [each for each in found if how[each.rule] == "enforce"]
     assert list(warned) == [each for each in found if how[each.rule] in ("warn", "observe", "exempt")]
     assert all(how[each.rule] != "off" or modes[each.rule] == "off" for each in found)
@@ -152,7 +155,7 @@ def test_each_violation_refuses_or_warns_or_is_off_and_is_in_one_place_only(
 
 # who is exempt
 
-EXEMPTING = replace(TERMS, exempt=frozenset((RUNNER, "gpu-admins")))
+EXEMPTING = replace(POLICY, exempt=frozenset((RUNNER, "gpu-admins")))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_an_exempt_user_is_warned_and_the_pod_governed_like_any_other(who: dict[
     assert (answer.verdict, answer.rules) == ("governed", (("host-pid", "exempt"),))
     assert answer.operations == mutated(admitted(half()), EXEMPTING).operations
     assert answer.warnings == (
-        "spec.hostPID: it shows the processes of the other tenants of a card; let through "
+        "spec.hostPID: it exposes the processes of other tenants of a card; admitted "
         "(you are exempt from this rule)",
     )
 
@@ -219,9 +222,11 @@ def test_while_observing_a_request_that_cannot_be_read_is_told_to_run_unmetered(
     answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), OBSERVING)
 
     assert answer.warnings[0] == (
-        "this pod's GPU request cannot be read, so it runs without being governed or metered"
+        "The GPU request of this pod cannot be read; the pod runs without being governed or metered."
     )
-    assert answer.warnings[1].startswith("would be refused: spec.containers[0].resources.limits")
+    assert answer.warnings[1].startswith(
+        "Observe mode: this would be refused: spec.containers[0].resources.limits"
+    )
     assert answer.warnings[2].endswith("; would be replaced")
 
 
@@ -249,8 +254,8 @@ def test_while_observing_a_users_class_stays_and_it_is_told_what_would_become_of
 
     assert patched(raw, list(answer.operations))["spec"]["priorityClassName"] == "urgent"
     assert answer.warnings == (
-        'spec.priorityClassName: it stands above the class of pods in budget, got "urgent" of value 7; '
-        "would be replaced by the highest class that the namespace's budget gives",
+        'spec.priorityClassName: its value is above the class of pods in budget, got "urgent" of value 7; '
+        "would be replaced by the highest class that the namespace's budget allows",
     )
 
 
@@ -268,22 +273,24 @@ def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> 
         (),
     )
     assert answer.refusal == (
-        'metadata.namespace: its GPU budget is used up, and it refuses new GPU pods then, got "team-a"; '
-        "allowed: pods without a GPU, until 2026-12-01 00:00 UTC, when its next period begins; "
-        "for example asking for more hours those who set the budgets"
+        "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
+        "budget is raised or the next period begins (2026-12-01 00:00 UTC). Ask your budget administrator."
     )
 
 
-def test_a_budget_without_a_next_period_refuses_until_more_is_granted() -> None:
+def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
     answer = mutated(admitted(half()), standing=replace(DENYING, until_ms=None))
 
-    assert "pods without a GPU, until more is granted; " in answer.refusal
+    assert answer.refusal == (
+        "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
+        "budget is raised. Ask your budget administrator."
+    )
 
 
 def test_a_burst_cannot_run_past_a_budget_that_denies() -> None:
     answer = mutated(admitted(half()), standing=replace(DENYING, by_estimate=True))
 
-    assert "pods of the last seconds use up the rest of its GPU budget" in answer.refusal
+    assert "pods admitted in the last few seconds will use the remaining GPU budget" in answer.refusal
 
 
 @pytest.mark.parametrize("word", ["IN_BUDGET", "UNLIMITED", "UNKNOWN"])
@@ -292,14 +299,17 @@ def test_a_budget_denies_only_what_is_over_it(word: Any) -> None:
 
 
 def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:
-    assert mutated(admitted(plain()), standing=DENYING) == Answer("passed")
+    assert mutated(admitted(plain()), standing=DENYING) == AdmissionAnswer("passed")
 
 
 def test_while_observing_a_budget_denies_nobody_and_says_so() -> None:
     answer = mutated(admitted(half()), OBSERVING, DENYING)
 
     assert (answer.verdict, answer.rules) == ("governed", (("budget-exhausted", "observe"),))
-    assert any(each.startswith("would be refused: metadata.namespace: ") for each in answer.warnings)
+    assert any(
+        each.startswith("Observe mode: this would be refused: Namespace team-a has used its GPU budget")
+        for each in answer.warnings
+    )
 
 
 def test_not_even_an_exempt_user_runs_past_a_budget_that_denies() -> None:
@@ -328,15 +338,15 @@ def test_an_ephemeral_container_of_an_image_made_for_cuda_sees_no_card() -> None
         [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         [{"name": "NVIDIA_VISIBLE_DEVICES"}],
     ]
-    assert mutated(**(update | {"raw": after})) == Answer("passed")
+    assert mutated(**(update | {"raw": after})) == AdmissionAnswer("passed")
 
 
 def test_what_an_ephemeral_container_says_itself_is_for_the_rule_to_judge() -> None:
     update = ephemeral(governed(admitted(half())), plain("debug", env=SEES_ALL))
 
-    assert mutated(**update) == Answer("passed")
+    assert mutated(**update) == AdmissionAnswer("passed")
     raw = update.pop("raw")
-    assert validate(review(raw, **update), TERMS).verdict == "refused"
+    assert validate(review(raw, **update), POLICY).verdict == "refused"
 
 
 def test_a_privileged_debugger_is_refused_and_one_that_was_there_keeps_nobody_from_adding_another() -> None:
@@ -344,6 +354,6 @@ def test_a_privileged_debugger_is_refused_and_one_that_was_there_keeps_nobody_fr
     fresh = ephemeral(governed(admitted(half())), rooted)
     later = ephemeral(governed(admitted(half(), ephemeralContainers=[rooted])), plain("other"))
 
-    answers = [validate(review(each.pop("raw"), **each), TERMS) for each in (fresh, later)]
+    answers = [validate(review(each.pop("raw"), **each), POLICY) for each in (fresh, later)]
 
     assert [each.rules for each in answers] == [(("privileged", "enforce"),), ()]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.webhook.worlds import (
-    TERMS,
+    POLICY,
     admitted,
     env,
     governed,
@@ -17,18 +17,18 @@ from tests.webhook.worlds import (
     plain,
     review_of,
     sidecar_of,
+    violations_of,
 )
 from tests.worlds import Json, limits_of
-from webhook import rules
 from webhook.admission.pods import mutate, validate
 from webhook.audit.findings import of_pod
-from webhook.policy import Standing, Terms
-from webhook.wire.pod_review import Review, read
+from webhook.policy import AdmissionPolicy, Standing
+from webhook.wire.pod_review import PodReview, read
 
 PIPES = "/run/nvidia-mps"
-ON = replace(TERMS, mps_pipes=PIPES)
-ELSEWHERE = replace(TERMS, mps_pipes="/tmp/nvidia-mps")
-OFF = TERMS
+ON = replace(POLICY, mps_pipes=PIPES)
+ELSEWHERE = replace(POLICY, mps_pipes="/tmp/nvidia-mps")
+OFF = POLICY
 
 
 def limits(name: str, pipes: str = PIPES) -> list[Json]:
@@ -58,14 +58,14 @@ def named(raw: Json) -> dict[str, Json]:
     }
 
 
-def review(raw: Json) -> Review:
+def review(raw: Json) -> PodReview:
     """The review of its creation, read as it comes in."""
     return read(orjson.dumps(review_of(raw)))
 
 
-def broken(raw: Json, terms: Terms = ON) -> list[str]:
+def broken(raw: Json, policy: AdmissionPolicy = ON) -> list[str]:
     """The rules that the pod breaks."""
-    return [each.rule for each in rules.violations(raw, terms)]
+    return [each.rule for each in violations_of(raw, policy)]
 
 
 def test_each_container_with_a_card_reads_its_own_limits_and_no_other_does() -> None:
@@ -74,7 +74,7 @@ def test_each_container_with_a_card_reads_its_own_limits_and_no_other_does() -> 
         half("main", env=[{"name": "MODE", "value": "x"}]), plain(), init=[half("prepare"), helper]
     )
 
-    after = governed(raw, terms=ON)
+    after = governed(raw, policy=ON)
 
     for name in ("main", "helper", "prepare"):
         assert of_mps(named(after)[name]) == limits(name)
@@ -84,7 +84,7 @@ def test_each_container_with_a_card_reads_its_own_limits_and_no_other_does() -> 
 
 
 def test_where_mps_is_off_nothing_of_it_is_in_the_pod() -> None:
-    assert "MPS" not in str(governed(admitted(half(), plain()), terms=OFF))
+    assert "MPS" not in str(governed(admitted(half(), plain()), policy=OFF))
 
 
 PLUGINS = {
@@ -99,25 +99,25 @@ PLUGINS = {
 def test_where_a_node_plugin_has_its_own_way_it_is_left_alone(plugin: str) -> None:
     raw = admitted(PLUGINS[plugin])
 
-    assert "MPS" not in str(governed(raw, terms=ON))
+    assert "MPS" not in str(governed(raw, policy=ON))
     forged = copy.deepcopy(raw)
     forged["spec"]["containers"][0]["env"] = limits("main")
-    assert of_mps(named(governed(forged, terms=ON))["main"]) == []
+    assert of_mps(named(governed(forged, policy=ON))["main"]) == []
 
 
 @pytest.mark.parametrize(("now", "pipes"), [(ON, PIPES), (ELSEWHERE, "/tmp/nvidia-mps")])
-def test_a_pod_made_from_a_governed_one_is_told_todays_folder(now: Terms, pipes: str) -> None:
-    again = governed(admitted(half(), plain()), terms=ON)
+def test_a_pod_made_from_a_governed_one_is_told_todays_folder(now: AdmissionPolicy, pipes: str) -> None:
+    again = governed(admitted(half(), plain()), policy=ON)
 
     assert broken(again) == []
-    assert of_mps(named(governed(again, terms=now))["main"]) == limits("main", pipes)
+    assert of_mps(named(governed(again, policy=now))["main"]) == limits("main", pipes)
 
 
 def test_a_pod_made_from_a_limited_one_has_no_limits_where_mps_is_off_now() -> None:
-    again = governed(admitted(half(), plain()), terms=ON)
+    again = governed(admitted(half(), plain()), policy=ON)
 
     assert broken(again, OFF) == []
-    assert governed(again, terms=OFF) == governed(admitted(half(), plain()), terms=OFF)
+    assert governed(again, policy=OFF) == governed(admitted(half(), plain()), policy=OFF)
 
 
 OWN: dict[str, list[Json]] = {
@@ -137,14 +137,14 @@ OWN: dict[str, list[Json]] = {
 }
 
 
-@pytest.mark.parametrize("terms", [ON, OFF], ids=["on", "off"])
+@pytest.mark.parametrize("policy", [ON, OFF], ids=["on", "off"])
 @pytest.mark.parametrize("case", OWN)
-def test_a_users_own_limits_are_refused(case: str, terms: Terms) -> None:
-    assert set(broken(admitted(half(env=OWN[case])), terms)) == {"isolation-variable"}
+def test_a_users_own_limits_are_refused(case: str, policy: AdmissionPolicy) -> None:
+    assert set(broken(admitted(half(env=OWN[case])), policy)) == {"isolation-variable"}
 
 
 def test_nor_may_they_stand_in_the_sidecar() -> None:
-    raw = governed(admitted(half()), terms=ON)
+    raw = governed(admitted(half()), policy=ON)
     sidecar_of(raw)["env"] += limits("bursar-sidecar")
 
     assert set(broken(raw)) == {"isolation-variable"}
@@ -155,9 +155,9 @@ def test_where_the_rule_is_off_ours_stand_once_and_a_users_only_where_there_are_
     names = {each["name"] for each in limits("main")}
     raw = admitted(half(env=OWN[case]))
 
-    after = named(governed(raw, terms=ON))["main"]
+    after = named(governed(raw, policy=ON))["main"]
     assert [each for each in after["env"] if each["name"] in names] == limits("main")
-    assert of_mps(named(governed(raw, terms=OFF))["main"]) == OWN[case] or case == "another variable of MPS"
+    assert of_mps(named(governed(raw, policy=OFF))["main"]) == OWN[case] or case == "another variable of MPS"
 
 
 def test_a_folder_that_a_user_names_beside_our_limits_is_set_right() -> None:
@@ -165,7 +165,7 @@ def test_a_folder_that_a_user_names_beside_our_limits_is_set_right() -> None:
     raw = admitted(half(env=limits("main", "/nowhere")))
 
     assert broken(raw) == []
-    assert of_mps(named(governed(raw, terms=ON))["main"]) == limits("main")
+    assert of_mps(named(governed(raw, policy=ON))["main"]) == limits("main")
 
 
 # what another webhook has changed since, and replicas of other flags
@@ -184,7 +184,7 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_another_webhook_changed_of_the_limits_is_refused(change: str) -> None:
-    raw = governed(admitted(half()), terms=ON)
+    raw = governed(admitted(half()), policy=ON)
     main = named(raw)["main"]
     others = [each for each in main["env"] if each not in of_mps(main)]
     main["env"] = [*others, *CHANGES[change](of_mps(main))]
@@ -193,17 +193,19 @@ def test_what_another_webhook_changed_of_the_limits_is_refused(change: str) -> N
 
 
 def test_the_order_of_the_variables_is_no_matter() -> None:
-    raw = governed(admitted(half()), terms=ON)
+    raw = governed(admitted(half()), policy=ON)
     named(raw)["main"]["env"].reverse()
 
-    assert operations(raw, terms=ON) == []
+    assert operations(raw, policy=ON) == []
     assert validate(review(raw), ON).verdict == "valid"
 
 
 @pytest.mark.parametrize("then", [ON, OFF], ids=["then on", "then off"])
 @pytest.mark.parametrize("now", [ON, OFF], ids=["now on", "now off"])
-def test_replicas_of_other_flags_find_each_others_pods_valid(then: Terms, now: Terms) -> None:
-    raw = governed(admitted(half(), plain()), terms=then)
+def test_replicas_of_other_flags_find_each_others_pods_valid(
+    then: AdmissionPolicy, now: AdmissionPolicy
+) -> None:
+    raw = governed(admitted(half(), plain()), policy=then)
 
     answer = mutate(review(raw), lambda _namespace: Standing("IN_BUDGET"), now)
 
@@ -212,4 +214,4 @@ def test_replicas_of_other_flags_find_each_others_pods_valid(then: Terms, now: T
 
 
 def test_a_pod_that_runs_with_limits_is_no_finding_where_mps_is_off_now() -> None:
-    assert of_pod(governed(admitted(half(), plain()), terms=ON), OFF) == ()
+    assert of_pod(governed(admitted(half(), plain()), policy=ON), OFF) == ()

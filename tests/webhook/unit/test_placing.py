@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 
 from tests.webhook.worlds import (
     OBSERVING,
-    TERMS,
+    POLICY,
     admitted,
     governed,
     half,
     plain,
     sidecar_of,
+    violations_of,
     with_annotations,
     with_class,
 )
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask
-from webhook import rules
 from webhook.policy import PriorityClass
 from webhook.rules.placement import growth, is_surely_small, weight
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:
     """The rules that the pod breaks, with what it gave."""
-    return [(each.rule, each.got) for each in rules.violations(raw, TERMS)]
+    return [(each.rule, each.got) for each in violations_of(raw, POLICY)]
 
 
 @pytest.mark.parametrize("spelt", ["8000", "8k", "8e3", "8E3", "8000000m", "0.008M", 8000])
@@ -76,7 +76,7 @@ def test_binary_suffixes_count_in_thousands_of_twenty_four() -> None:
     ids=repr,
 )
 def test_what_is_no_whole_number_is_refused_and_quoted(spelt: object) -> None:
-    (found,) = rules.violations(admitted(container(gpu_percent=spelt)), TERMS)
+    (found,) = violations_of(admitted(container(gpu_percent=spelt)), POLICY)
 
     assert found.rule == "amount"
     assert found.got.strip('"') == (spelt if isinstance(spelt, str) else repr(spelt))
@@ -106,7 +106,7 @@ def test_gpu_manager_serves_no_init_container(restart: str | None) -> None:
     asking = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "8"}
     early = limits_of("early", **asking) | ({"restartPolicy": restart} if restart else {})
 
-    found = rules.violations(admitted(limits_of("main", **asking), init=[early]), TERMS)
+    found = violations_of(admitted(limits_of("main", **asking), init=[early]), POLICY)
 
     assert [(each.rule, each.path) for each in found] == [
         ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-core]"),
@@ -124,7 +124,7 @@ def test_names_of_models_as_inventories_have_them_pass(name: str) -> None:
 @pytest.mark.parametrize("name", ["A100;H100", "A100|H100", '"A100"', "Ä100", "-A100", "A" * 64])
 def test_names_that_no_inventory_can_hold_are_refused(name: str) -> None:
     for annotation in ("bursar.dev/gpu-models", "bursar.dev/exclude-gpu-models"):
-        found = rules.violations(with_annotations(admitted(half()), {annotation: f"T4, {name}"}), TERMS)
+        found = violations_of(with_annotations(admitted(half()), {annotation: f"T4, {name}"}), POLICY)
 
         assert [(each.rule, each.path) for each in found] == [
             ("malformed-name", f"metadata.annotations[{annotation}]")
@@ -169,7 +169,7 @@ def test_a_misspelt_constraint_is_told_with_the_nearest_that_exists() -> None:
         ("bursar.dev/exclude-models", "bursar.dev/exclude-gpu-models"),
         ("bursar.dev/polcy", "bursar.dev/policy"),
     ):
-        (found,) = rules.violations(with_annotations(admitted(half()), {misspelt: "x"}), TERMS)
+        (found,) = violations_of(with_annotations(admitted(half()), {misspelt: "x"}), POLICY)
 
         assert (found.rule, found.example) == ("unknown-annotation", nearest)
 
@@ -193,16 +193,16 @@ def test_our_scheduler_and_the_default_are_no_foreign_ones(scheduler: str) -> No
     ],
 )
 def test_a_class_stands_above_the_budget_by_its_value(raw: Json, in_budget: int | None, above: bool) -> None:
-    terms = replace(TERMS, in_budget=PriorityClass("gpu-default-priority", in_budget))
+    policy = replace(POLICY, in_budget=PriorityClass("gpu-default-priority", in_budget))
 
-    assert [each.rule for each in rules.violations(raw, terms)] == (["priority-class"] if above else [])
+    assert [each.rule for each in violations_of(raw, policy)] == (["priority-class"] if above else [])
 
 
 def test_what_is_wrong_is_found_in_every_mode() -> None:
     raw = admitted(half(), hostPID=True)
 
-    assert rules.violations(raw, OBSERVING) == rules.violations(raw, TERMS) != ()
-    assert rules.violations(raw, replace(TERMS, rules={"host-pid": "off"})) == rules.violations(raw, TERMS)
+    assert violations_of(raw, OBSERVING) == violations_of(raw, POLICY) != ()
+    assert violations_of(raw, replace(POLICY, rules={"host-pid": "off"})) == violations_of(raw, POLICY)
 
 
 def test_a_list_without_end_is_one_violation_whatever_its_names_are() -> None:

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import PLAIN_SIDECAR, TERMS, admitted, governed, half, plain, sidecar_of
+from tests.webhook.worlds import (
+    PLAIN_SIDECAR,
+    POLICY,
+    admitted,
+    governed,
+    half,
+    plain,
+    sidecar_of,
+    violations_of,
+)
 from tests.worlds import Json, container, limits_of
-from webhook import rules
-from webhook.policy import Terms
+from webhook.policy import AdmissionPolicy
 from webhook.rules.denylist import (
     HOST_PATHS,
     HOST_STEMS,
@@ -24,7 +32,7 @@ from webhook.rules.denylist import (
 
 def broken(raw: Json) -> list[tuple[str, str]]:
     """The rules that the pod breaks, with the paths."""
-    return [(each.rule, each.path) for each in rules.violations(raw, TERMS)]
+    return [(each.rule, each.path) for each in violations_of(raw, POLICY)]
 
 
 REACHING = [
@@ -135,10 +143,10 @@ def test_containers_without_a_card_may_set_what_they_like() -> None:
     assert broken(admitted(half(), aside)) == []
 
 
-@pytest.mark.parametrize("terms", [TERMS, PLAIN_SIDECAR])
-def test_what_passes_for_the_sidecar_may_not_steer_isolation_either(terms: Terms) -> None:
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR])
+def test_what_passes_for_the_sidecar_may_not_steer_isolation_either(policy: AdmissionPolicy) -> None:
     """Its image may be the user's own, and it sees every card of the pod."""
-    raw = governed(admitted(half()), terms=terms)
+    raw = governed(admitted(half()), policy=policy)
     assert broken(raw) == []
 
     sidecar_of(raw)["env"].append({"name": "CUDA_DISABLE_CONTROL", "value": "true"})

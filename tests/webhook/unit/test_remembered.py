@@ -10,19 +10,19 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.unit.test_govern import ALL_TERMS, WORDS, pods
-from tests.webhook.worlds import TERMS, admitted, half, plain, review_of
+from tests.webhook.unit.test_govern import ALL_POLICIES, WORDS, pods
+from tests.webhook.worlds import POLICY, admitted, half, plain, review_of
 from tests.worlds import Json
-from webhook.admission import pods as verdict
-from webhook.policy import Standing, Terms
+from webhook.admission.pods import mutate, validate
+from webhook.policy import AdmissionPolicy, Standing
 from webhook.wire.pod_review import encode, read
 
 
-def answered(raw: Json, word: Any, terms: Terms) -> tuple[bytes, bytes]:
+def answered(raw: Json, word: Any, policy: AdmissionPolicy) -> tuple[bytes, bytes]:
     """What both webhooks answer for the pod, as it is sent."""
     review = read(orjson.dumps(review_of(raw)))
-    mutated = verdict.mutate(review, lambda _: Standing(word), terms)
-    return encode("u", mutated), encode("u", verdict.validate(review, terms))
+    mutated = mutate(review, lambda _: Standing(word), policy)
+    return encode("u", mutated), encode("u", validate(review, policy))
 
 
 def forget() -> None:
@@ -38,18 +38,18 @@ def caches() -> Iterator[Any]:
             yield from (each for each in vars(module).values() if hasattr(each, "cache_clear"))
 
 
-@given(pods(), st.lists(st.tuples(pods(), WORDS, ALL_TERMS), max_size=3), WORDS, ALL_TERMS)
+@given(pods(), st.lists(st.tuples(pods(), WORDS, ALL_POLICIES), max_size=3), WORDS, ALL_POLICIES)
 def test_an_answer_does_not_depend_on_the_pods_before(
-    raw: Json, others: list[tuple[Json, Any, Terms]], word: Any, terms: Terms
+    raw: Json, others: list[tuple[Json, Any, AdmissionPolicy]], word: Any, policy: AdmissionPolicy
 ) -> None:
     forget()
-    fresh = answered(raw, word, terms)
+    fresh = answered(raw, word, policy)
     forget()
     for other in others:
         answered(*other)
 
-    assert answered(raw, word, terms) == fresh
-    assert answered(raw, word, terms) == fresh
+    assert answered(raw, word, policy) == fresh
+    assert answered(raw, word, policy) == fresh
 
 
 def test_pods_with_long_names_leave_nothing_behind() -> None:
@@ -60,8 +60,8 @@ def test_pods_with_long_names_leave_nothing_behind() -> None:
     def seen(number: int) -> None:
         name = f"{number}-" + "n" * 20_000
         strange = plain("strange", resources={"limits": {f"example.com/{name}": "1"}})
-        answered(admitted(half(name), strange), "IN_BUDGET", TERMS)
-        answered(admitted(half(f"{number}"), *nameless), "IN_BUDGET", TERMS)
+        answered(admitted(half(name), strange), "IN_BUDGET", POLICY)
+        answered(admitted(half(f"{number}"), *nameless), "IN_BUDGET", POLICY)
 
     seen(0)
     gc.collect()

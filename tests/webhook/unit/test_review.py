@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import OBSERVING, TERMS, admitted, governed, half, review_of
+from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json
-from webhook.admission.pods import mutate, recorded, validate
-from webhook.policy import WORDS, Standing, Terms
-from webhook.wire.pod_review import Answer, MalformedError, Review, encode, read
+from webhook.admission.pods import mutate, validate
+from webhook.admission.reinvocation import earlier_standing
+from webhook.policy import WORDS, AdmissionPolicy, Standing
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode, read
 
 
 def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
@@ -21,7 +22,7 @@ def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
 
     review = read(orjson.dumps(review_of(raw, name="p", dryRun=True)))
 
-    assert review == Review(
+    assert review == PodReview(
         "uid-1", "CREATE", "", "team-a", "p", True, raw, {}, "someone", ("system:authenticated",)
     )
 
@@ -151,7 +152,7 @@ def test_the_answer_to_a_deletion_reads_no_pod() -> None:
 
 
 def test_a_refusal_carries_a_code_that_kubectl_does_not_retry() -> None:
-    response = orjson.loads(encode("u", Answer("refused", refusal="no")))["response"]
+    response = orjson.loads(encode("u", AdmissionAnswer("refused", refusal="no")))["response"]
 
     assert response == {
         "uid": "u",
@@ -218,10 +219,10 @@ POD = admitted(half(), init=[half("first")], volumes=[{"name": "v"}])
     st.sampled_from(["CREATE", "UPDATE"]),
     st.sampled_from(["", "ephemeralcontainers"]),
     st.sampled_from([POD, GOVERNED]),
-    st.sampled_from([TERMS, OBSERVING]),
+    st.sampled_from([POLICY, OBSERVING]),
 )
 def test_whatever_stands_somewhere_the_answer_is_a_verdict_or_a_sentence(
-    place: str, value: Any, operation: str, subresource: str, raw: Json, terms: Terms
+    place: str, value: Any, operation: str, subresource: str, raw: Json, policy: AdmissionPolicy
 ) -> None:
     whole = review_of(raw, subResource=subresource, operation=operation)
     replaced = json.loads(json.dumps(whole))
@@ -241,9 +242,9 @@ def test_whatever_stands_somewhere_the_answer_is_a_verdict_or_a_sentence(
         said = str(error)
         assert said
         return
-    terms = replace(terms, exempt=frozenset(("someone",)))
-    assert recorded(review, terms) in (None, *WORDS)
-    for answer in (mutate(review, lambda _: Standing("IN_BUDGET"), terms), validate(review, terms)):
+    policy = replace(policy, exempt=frozenset(("someone",)))
+    assert earlier_standing(review, policy) in (None, *WORDS)
+    for answer in (mutate(review, lambda _: Standing("IN_BUDGET"), policy), validate(review, policy)):
         response = orjson.loads(encode(review.uid, answer))["response"]
         assert response["uid"] == review.uid
         assert response["allowed"] is (answer.refusal == "")

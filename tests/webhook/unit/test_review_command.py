@@ -19,12 +19,12 @@ from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
 from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
 from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
-from tests.webhook.worlds import TERMS, admitted, half, operations, plain
+from tests.webhook.worlds import POLICY, admitted, half, operations, plain
 from tests.worlds import Json
 from webhook.__main__ import main
-from webhook.dryrun import judging
-from webhook.dryrun.patching import patched
-from webhook.dryrun.world import World
+from webhook.dryrun.judge import objects
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.patching import patched
 
 POD = """\
 apiVersion: v1
@@ -269,14 +269,14 @@ def test_the_standing_decides_the_class_and_the_warnings(review: Review) -> None
         "in-budget": ("gpu-default-priority", []),
         "over-budget": (
             "gpu-lower-priority",
-            ["namespace default has used up its GPU budget; this pod gets priority class gpu-lower-priority"],
+            ["Namespace default has used its GPU budget. This pod gets priority class gpu-lower-priority."],
         ),
         "unlimited": ("gpu-default-priority", []),
         "unknown": (
             "gpu-default-priority",
             [
-                "namespace default: the GPU budget is not known at the moment; "
-                "admitted at priority class gpu-default-priority"
+                "Budget service unreachable; budget status of namespace default unknown. "
+                "This pod gets priority class gpu-default-priority."
             ],
         ),
     }
@@ -317,7 +317,8 @@ def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) 
 
     assert (observed["verdict"], enforced["verdict"]) == ("admitted", "refused")
     assert any(
-        each.startswith("would be refused: spec.containers[0].resources") for each in observed["warnings"]
+        each.startswith("Observe mode: this would be refused: spec.containers[0].resources")
+        for each in observed["warnings"]
     )
 
 
@@ -445,7 +446,7 @@ kinds = st.sampled_from(["Pod", "Deployment", "CronJob", "ConfigMap", "List", "T
 def test_no_object_whatever_it_holds_makes_the_command_fail(
     kind: Any, metadata: Any, spec: Any, version: Any
 ) -> None:
-    world = World(TERMS)
+    world = AssumedCluster(POLICY)
     whole = {
         "apiVersion": version,
         "kind": kind,
@@ -455,8 +456,8 @@ def test_no_object_whatever_it_holds_makes_the_command_fail(
         "items": spec,
     }
 
-    for _, each in judging.objects(whole):
-        assert judging.judged(each, world).verdict in ("admitted", "refused", "not-reviewed", "unreadable")
+    for _, each in objects.objects(whole):
+        assert objects.judged(each, world).verdict in ("admitted", "refused", "not-reviewed", "unreadable")
 
 
 WHOLE = (*PODS.values(), *(workload(kind, GOOD) for kind in RESOURCES), config_map({"team-a": GOOD_BUDGET}))
@@ -470,7 +471,7 @@ def test_a_good_object_with_any_one_value_replaced_makes_nothing_fail(
     place, key = data.draw(st.sampled_from(list(places(changed))))
     place[key] = value
 
-    outcome = judging.judged(changed, World(TERMS))
+    outcome = objects.judged(changed, AssumedCluster(POLICY))
 
     assert outcome.verdict in ("admitted", "refused", "not-reviewed", "unreadable")
     assert all(each.path or each.rule == "unreadable" for each in outcome.violations)

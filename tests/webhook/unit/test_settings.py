@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from webhook.policy import PriorityClass, Sidecar, Terms
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar
 from webhook.settings.settings import read, read_certificates
 
-TERMS = Terms(
+POLICY = AdmissionPolicy(
     known=False,
     mode="enforce",
     scheduler_name="bursar-scheduler",
@@ -28,7 +28,7 @@ def test_everything_has_a_default_that_fits_our_manifests() -> None:
     assert settings.certificate == Path("/etc/bursar/tls/tls.crt")
     assert settings.ca == Path("/etc/bursar/tls/ca.crt")
     assert settings.stale_after_ms == 30_000
-    assert settings.terms == TERMS
+    assert settings.policy == POLICY
 
 
 def test_a_flag_goes_before_its_variable_and_that_before_the_default() -> None:
@@ -41,20 +41,20 @@ def test_a_flag_goes_before_its_variable_and_that_before_the_default() -> None:
     settings = read(["--workers", "4", "--over-budget-class", "low=-7"], environment)
 
     assert (settings.host, settings.port, settings.workers) == ("::1", 1, 4)
-    assert settings.terms.in_budget == PriorityClass("mine", 1_000_000)
-    assert settings.terms.over_budget == PriorityClass("low", -7)
+    assert settings.policy.in_budget == PriorityClass("mine", 1_000_000)
+    assert settings.policy.over_budget == PriorityClass("low", -7)
 
 
 def test_sidecars_report_where_they_are_told_and_may_be_left_out() -> None:
     settings = read(["--sidecar-timekeeper-url", "https://10.0.0.1:8444", "--sidecar-image", "a/b"], {})
 
-    assert settings.terms.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
-    assert read(["--sidecar", "off"], {}).terms.sidecar is None
+    assert settings.policy.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
+    assert read(["--sidecar", "off"], {}).policy.sidecar is None
 
 
 @pytest.mark.parametrize(("way", "native"), [("native", True), ("on", True), ("container", False)])
 def test_the_sidecar_is_native_or_a_plain_container(way: str, native: bool) -> None:
-    sidecar = read([], {"BURSAR_SIDECAR": way}).terms.sidecar
+    sidecar = read([], {"BURSAR_SIDECAR": way}).policy.sidecar
 
     assert sidecar is not None
     assert sidecar.native is native
@@ -69,7 +69,7 @@ def test_the_sidecar_is_native_or_a_plain_container(way: str, native: bool) -> N
     ],
 )
 def test_what_the_sidecar_asks_for_can_be_set(given: str, cpu: str, memory: str) -> None:
-    sidecar = read(["--sidecar-resources", given], {}).terms.sidecar
+    sidecar = read(["--sidecar-resources", given], {}).policy.sidecar
 
     assert sidecar is not None
     assert (sidecar.cpu, sidecar.memory) == (cpu, memory)
@@ -150,11 +150,11 @@ def test_a_variable_that_is_none_of_the_words_is_told_too(
 
 
 def test_limits_by_mps_are_off_and_find_its_pipes_where_they_are_told() -> None:
-    assert read([], {}).terms.mps_pipes == ""
-    assert read(["--mps-pipe-directory", "/run/nvidia-mps"], {}).terms.mps_pipes == ""
-    assert read(["--mps", "on"], {}).terms.mps_pipes == "/tmp/nvidia-mps"
+    assert read([], {}).policy.mps_pipes == ""
+    assert read(["--mps-pipe-directory", "/run/nvidia-mps"], {}).policy.mps_pipes == ""
+    assert read(["--mps", "on"], {}).policy.mps_pipes == "/tmp/nvidia-mps"
     environment = {"BURSAR_MPS": "on", "BURSAR_MPS_PIPE_DIRECTORY": "/run/nvidia-mps"}
-    assert read([], environment).terms.mps_pipes == "/run/nvidia-mps"
+    assert read([], environment).policy.mps_pipes == "/run/nvidia-mps"
 
 
 def test_help_names_every_flag_with_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

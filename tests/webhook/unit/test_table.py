@@ -12,7 +12,7 @@ import pytest
 
 from tests.webhook.worlds import (
     PLAIN_SIDECAR,
-    TERMS,
+    POLICY,
     WITHOUT_SIDECAR,
     admitted,
     entry,
@@ -24,30 +24,30 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
-from webhook.policy import PriorityClass, Sidecar, Standing, Terms
-from webhook.server.reviewer import Admission, NotReadyError
-from webhook.standings.burst import Admitted, cost
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
+from webhook.server.reviewer import NotReadyError, Reviewer
+from webhook.standings.burst import AdmissionBurst, cost
 from webhook.standings.table import (
     CLASSES_HOLD_MS,
-    Table,
-    UndecodableTableError,
+    StandingsTable,
+    UndecodableStandingsError,
     agreed,
+    confirmed,
     decode,
     standing,
-    still_good,
 )
-from webhook.wire.pod_review import Review, read
+from webhook.wire.pod_review import PodReview, read
 
 STALE_AFTER_MS = 30_000
 GENERATED = 1_750_000_000_000
 
 
-def table(now_ms: int = 0, settings: Json | None = None, **namespaces: Json) -> Table:
+def table(now_ms: int = 0, settings: Json | None = None, **namespaces: Json) -> StandingsTable:
     """A table that was read at this moment."""
     return decode(orjson.dumps(standings(settings, "1", **namespaces)), '"1"', now_ms)
 
 
-def word(of: Table | None, now_ms: int, namespace: str = "team-a", spent: int = 0) -> str:
+def word(of: StandingsTable | None, now_ms: int, namespace: str = "team-a", spent: int = 0) -> str:
     """The standing's word."""
     return standing(of, namespace, spent, now_ms, STALE_AFTER_MS).word
 
@@ -68,7 +68,7 @@ def test_in_budget_is_unknown_once_the_timekeeper_has_not_been_heard_for_too_lon
 
     assert word(heard, STALE_AFTER_MS) == "IN_BUDGET"
     assert word(heard, STALE_AFTER_MS + 1) == "UNKNOWN"
-    assert word(still_good(heard, STALE_AFTER_MS), 2 * STALE_AFTER_MS) == "IN_BUDGET"
+    assert word(confirmed(heard, STALE_AFTER_MS), 2 * STALE_AFTER_MS) == "IN_BUDGET"
 
 
 def test_over_budget_does_not_age() -> None:
@@ -103,13 +103,13 @@ def test_a_standing_holds_until_its_end_by_the_timekeepers_clock(before: str) ->
     ids=str,
 )
 def test_what_is_no_table_is_told_so(changes: Json) -> None:
-    with pytest.raises(UndecodableTableError):
+    with pytest.raises(UndecodableStandingsError):
         decode(orjson.dumps(standings() | changes), "", 0)
 
 
 def test_bytes_that_are_no_json_are_no_table() -> None:
     for body in (b"", b"[]", b"<html>"):
-        with pytest.raises(UndecodableTableError):
+        with pytest.raises(UndecodableStandingsError):
             decode(body, "", 0)
 
 
@@ -127,10 +127,10 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         "maxGracePeriodMs": 90_500,
     }
 
-    terms = agreed(replace(TERMS, known=False), table(settings=told))
+    policy = agreed(replace(POLICY, known=False), table(settings=told))
 
-    assert terms == replace(
-        TERMS,
+    assert policy == replace(
+        POLICY,
         known=True,
         mode="observe",
         scheduler_name="theirs",
@@ -140,25 +140,25 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         max_grace_s=90,
         sidecar=None,
     )
-    assert agreed(TERMS, None) == TERMS
+    assert agreed(POLICY, None) == POLICY
 
 
-NATIVE, PLAIN = TERMS.sidecar, PLAIN_SIDECAR.sidecar
+NATIVE, PLAIN = POLICY.sidecar, PLAIN_SIDECAR.sidecar
 
 
 @pytest.mark.parametrize(
     ("flags", "told", "expected"),
     [
-        (TERMS, {"sidecar": True}, NATIVE),  # of a timekeeper that knows no plain container yet
-        (TERMS, {"sidecar": True, "sidecarNative": True}, NATIVE),
-        (TERMS, {"sidecar": True, "sidecarNative": False}, PLAIN),
+        (POLICY, {"sidecar": True}, NATIVE),  # of a timekeeper that knows no plain container yet
+        (POLICY, {"sidecar": True, "sidecarNative": True}, NATIVE),
+        (POLICY, {"sidecar": True, "sidecarNative": False}, PLAIN),
         (PLAIN_SIDECAR, {"sidecar": True, "sidecarNative": True}, PLAIN),  # no native ones in this cluster
         (PLAIN_SIDECAR, {"sidecar": False, "sidecarNative": True}, None),
         (WITHOUT_SIDECAR, {"sidecar": True, "sidecarNative": False}, None),
     ],
 )
 def test_the_table_turns_the_sidecar_only_further_than_the_flags(
-    flags: Terms, told: Json, expected: Sidecar | None
+    flags: AdmissionPolicy, told: Json, expected: Sidecar | None
 ) -> None:
     assert agreed(flags, table(settings=told)).sidecar == expected
 
@@ -209,7 +209,7 @@ def test_a_class_that_is_absent_stays_so_while_the_timekeeper_is_not_heard() -> 
 
     for fresh in (True, False):
         missing = PriorityClass("gpu-default-priority", None, absent=True)
-        assert agreed(TERMS, heard, fresh).in_budget == missing
+        assert agreed(POLICY, heard, fresh).in_budget == missing
 
 
 def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
@@ -217,7 +217,7 @@ def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
     own = entry(mode="enforce", rules={"host-pid": "enforce", "env-from": "off"}, exempt=["ci"])
     heard = table(settings=cluster, team_a=own)
 
-    theirs, others = (agreed(TERMS, heard, namespace=each) for each in ("team-a", "team-b"))
+    theirs, others = (agreed(POLICY, heard, namespace=each) for each in ("team-a", "team-b"))
 
     assert (theirs.mode, theirs.rules, theirs.exempt) == (
         "enforce",
@@ -235,9 +235,9 @@ def test_a_timekeeper_of_an_earlier_release_tells_no_rules() -> None:
     whole = standings(team_a=entry())
     del whole["namespaces"]["team-a"]["rules"], whole["namespaces"]["team-a"]["exempt"]
 
-    terms = agreed(TERMS, decode(orjson.dumps(whole), "", 0), namespace="team-a")
+    policy = agreed(POLICY, decode(orjson.dumps(whole), "", 0), namespace="team-a")
 
-    assert (terms.mode, terms.rules, terms.exempt) == ("enforce", {}, frozenset())
+    assert (policy.mode, policy.rules, policy.exempt) == ("enforce", {}, frozenset())
 
 
 def test_each_namespace_is_judged_by_its_own_terms() -> None:
@@ -254,8 +254,8 @@ def test_each_namespace_is_judged_by_its_own_terms() -> None:
         "team-b": ("governed", (("host-pid", "observe"),)),
         "team-c": ("refused", (("host-pid", "enforce"),)),
     }
-    again = (world.admission.terms_for(each) for each in ("team-c", "team-d"))
-    assert len({id(terms) for terms in again}) == 1  # made once for all that have settled nothing
+    again = (world.admission.policy_for(each) for each in ("team-c", "team-d"))
+    assert len({id(policy) for policy in again}) == 1  # made once for all that have settled nothing
     world.heard = table(team_a=entry())
     assert world.admission.mutate(review(raw, namespace="team-a")).verdict == "refused"
 
@@ -280,7 +280,7 @@ def test_a_pod_costs_its_share_over_the_lookahead() -> None:
 
 
 def test_an_admission_is_remembered_for_five_seconds() -> None:
-    admitted_here = Admitted()
+    admitted_here = AdmissionBurst()
     admitted_here.add("a", 10, 0)
     admitted_here.add("a", 5, 1_000)
 
@@ -293,7 +293,7 @@ class Name(str):
 
 
 def test_a_namespace_that_never_comes_again_is_forgotten() -> None:
-    admitted_here, held = Admitted(), weakref.WeakSet[Name]()
+    admitted_here, held = AdmissionBurst(), weakref.WeakSet[Name]()
     for number in range(100):
         name = Name(f"team-{number}")
         held.add(name)
@@ -307,10 +307,10 @@ def test_a_namespace_that_never_comes_again_is_forgotten() -> None:
 class World:
     """One worker with a clock that is turned by hand."""
 
-    def __init__(self, heard: Table | None, ca: str | None = "ca") -> None:
+    def __init__(self, heard: StandingsTable | None, ca: str | None = "ca") -> None:
         self.heard, self.ca, self.now_ms = heard, ca, 0
-        self.admission = Admission(
-            TERMS, lambda: self.heard, lambda: self.ca, lambda: self.now_ms, STALE_AFTER_MS
+        self.admission = Reviewer(
+            POLICY, lambda: self.heard, lambda: self.ca, lambda: self.now_ms, STALE_AFTER_MS
         )
 
     def creates(self, raw: Json, **request: Any) -> str:
@@ -321,7 +321,7 @@ class World:
         )
 
 
-def review(raw: Json, **request: Any) -> Review:
+def review(raw: Json, **request: Any) -> PodReview:
     """A review of the pod's creation."""
     return read(orjson.dumps(review_of(raw, **request)))
 
@@ -432,7 +432,7 @@ def test_without_a_ca_nothing_is_governed() -> None:
 
 def test_a_worker_is_not_ready_before_it_has_asked_for_the_standings_once() -> None:
     asked = False
-    admission = Admission(TERMS, lambda: None, lambda: "ca", lambda: 0, STALE_AFTER_MS, lambda: asked)
+    admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, STALE_AFTER_MS, lambda: asked)
 
     assert admission.unready() == "the timekeeper has not been asked for the standings yet"
     asked = True

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.clusters import MANIFESTS
-from tests.webhook.worlds import OBSERVING, TERMS, half
+from tests.webhook.worlds import OBSERVING, POLICY, half
 from tests.worlds import Json, container
-from webhook.admission import cel as match
-from webhook.admission import workloads as templates
+from webhook.admission import cel, workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
-from webhook.policy import Terms
+from webhook.policy import AdmissionPolicy
 from webhook.wire.object_review import ObjectReview, read
-from webhook.wire.pod_review import Answer, MalformedError
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError
 
 PYTORCH = read_path("kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template")
 
@@ -92,14 +91,18 @@ def sentence(path: str) -> str:
 
 @pytest.mark.parametrize("kind", RESOURCES)
 def test_a_template_that_can_never_start_is_refused_with_the_path_inside_the_workload(kind: str) -> None:
-    answer = judge(asked(workload(kind, BAD)), TERMS)
+    answer = judge(asked(workload(kind, BAD)), POLICY)
 
-    assert answer == Answer("refused", refusal=sentence(at(kind)), rules=(("share-range", "enforce"),))
-    assert judge(asked(workload(kind, GOOD)), TERMS) == Answer("valid")
+    assert answer == AdmissionAnswer(
+        "refused", refusal=sentence(at(kind)), rules=(("share-range", "enforce"),)
+    )
+    assert judge(asked(workload(kind, GOOD)), POLICY) == AdmissionAnswer("valid")
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    answer = judge(asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), TERMS)
+    answer = judge(
+        asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), POLICY
+    )
 
     assert answer.refusal.startswith("2 things to mend:\n  1. spec.template.spec.containers[0]")
     assert "\n  2. spec.template.spec.nodeName: " in answer.refusal
@@ -112,7 +115,7 @@ def test_an_old_template_that_is_unchanged_is_never_judged(kind: str) -> None:
     new["spec"]["replicas"] = new["spec"]["suspend"] = 3
     new["metadata"]["labels"] = {"a": "b"}
 
-    assert judge(asked(new, old), TERMS) == Answer("passed")
+    assert judge(asked(new, old), POLICY) == AdmissionAnswer("passed")
 
 
 def test_a_template_that_is_changed_is_judged_whole() -> None:
@@ -120,8 +123,8 @@ def test_a_template_that_is_changed_is_judged_whole() -> None:
     new = copy.deepcopy(old)
     new["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/app:2"
 
-    assert judge(asked(new, old), TERMS).verdict == "refused"
-    assert judge(asked(workload("Deployment", GOOD), old), TERMS) == Answer("valid")
+    assert judge(asked(new, old), POLICY).verdict == "refused"
+    assert judge(asked(workload("Deployment", GOOD), old), POLICY) == AdmissionAnswer("valid")
 
 
 @pytest.mark.parametrize(
@@ -136,28 +139,30 @@ def test_a_template_that_is_changed_is_judged_whole() -> None:
     ids=["deletion", "connect", "status", "scale", "finalizers"],
 )
 def test_neither_deletion_nor_finalizers_nor_status_are_judged(request_: Json) -> None:
-    assert judge(asked(workload("Job", BAD), **request_), TERMS) == Answer("passed")
+    assert judge(asked(workload("Job", BAD), **request_), POLICY) == AdmissionAnswer("passed")
 
 
 def test_while_observing_a_bad_template_is_only_warned_of() -> None:
     answer = judge(asked(workload("Job", BAD)), OBSERVING)
 
     assert (answer.verdict, answer.refusal, answer.rules) == ("observed", "", (("share-range", "observe"),))
-    assert answer.warnings[0].startswith("would be refused: spec.template.spec.containers[0].resources")
+    assert answer.warnings[0].startswith(
+        "Observe mode: this would be refused: spec.template.spec.containers[0].resources"
+    )
 
 
 def test_a_rules_mode_holds_for_templates_too() -> None:
     slow = workload("Job", template(half(), terminationGracePeriodSeconds=7200))
 
     enforced, warned, off = (
-        judge(asked(slow), replace(TERMS, rules={"grace-period": mode}))
+        judge(asked(slow), replace(POLICY, rules={"grace-period": mode}))
         for mode in ("enforce", "warn", "off")
     )
 
     assert (enforced.verdict, enforced.rules) == ("refused", (("grace-period", "enforce"),))
     assert (warned.verdict, warned.rules) == ("valid", (("grace-period", "warn"),))
     assert warned.warnings[0].startswith("spec.template.spec.terminationGracePeriodSeconds: ")
-    assert off == Answer("valid")
+    assert off == AdmissionAnswer("valid")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +177,9 @@ def test_a_rules_mode_holds_for_templates_too() -> None:
 )
 def test_exempt_is_who_makes_the_pods_not_who_writes_the_workload(exempt: str, kind: str, word: str) -> None:
     slow = workload(kind, template(half(), terminationGracePeriodSeconds=7200))
-    terms = replace(TERMS, exempt=frozenset((exempt,)))
+    policy = replace(POLICY, exempt=frozenset((exempt,)))
 
-    assert judge(asked(slow, userInfo={"username": "someone"}), terms).verdict == word
+    assert judge(asked(slow, userInfo={"username": "someone"}), policy).verdict == word
 
 
 def test_kinds_of_ones_own_are_judged_where_their_templates_stand() -> None:
@@ -186,13 +191,13 @@ def test_kinds_of_ones_own_are_judged_where_their_templates_stand() -> None:
         "spec": {"pytorchReplicaSpecs": replicas},
     }
 
-    answer = judge(asked(written), TERMS, (PYTORCH,))
+    answer = judge(asked(written), POLICY, (PYTORCH,))
 
     assert answer.refusal == sentence("spec.pytorchReplicaSpecs.Worker.template")
-    assert judge(asked(written), TERMS) == Answer("passed")
+    assert judge(asked(written), POLICY) == AdmissionAnswer("passed")
     moved = copy.deepcopy(written)
     moved["spec"]["pytorchReplicaSpecs"] = {"Worker-2": replicas["Worker"], "Master": {"template": GOOD}}
-    assert judge(asked(moved, written), TERMS, (PYTORCH,)) == Answer("passed")
+    assert judge(asked(moved, written), POLICY, (PYTORCH,)) == AdmissionAnswer("passed")
 
 
 def test_a_list_of_templates_is_followed_with_its_indexes() -> None:
@@ -204,7 +209,7 @@ def test_a_list_of_templates_is_followed_with_its_indexes() -> None:
         "spec": {"tasks": [{"template": GOOD}, {"template": BAD}, {"template": None}, 7]},
     }
 
-    assert judge(asked(written), TERMS, (path,)).refusal == sentence("spec.tasks[1].template")
+    assert judge(asked(written), POLICY, (path,)).refusal == sentence("spec.tasks[1].template")
 
 
 def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -> None:
@@ -218,7 +223,7 @@ def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -
         "spec": {"pytorchReplicaSpecs": {"Worker": {"template": spelt}}},
     }
 
-    assert judge(asked(written), TERMS, (PYTORCH,)) == Answer("valid")
+    assert judge(asked(written), POLICY, (PYTORCH,)) == AdmissionAnswer("valid")
 
 
 def test_what_is_no_pod_template_is_told_and_let_through() -> None:
@@ -229,11 +234,11 @@ def test_what_is_no_pod_template_is_told_and_let_through() -> None:
         "spec": {"pytorchReplicaSpecs": {"Worker": {"template": template("no container")}}},  # type: ignore[arg-type]
     }
 
-    answer = judge(asked(written), TERMS, (PYTORCH,))
+    answer = judge(asked(written), POLICY, (PYTORCH,))
 
     assert (answer.verdict, answer.refusal) == ("valid", "")
     assert answer.warnings == (
-        "this pod template is not reviewed: spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]: "
+        "This pod template is not reviewed: spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]: "
         "must be an object",
     )
 
@@ -243,32 +248,32 @@ def test_wildcards_cannot_multiply_the_work() -> None:
     many = {str(i): {str(j): {"template": BAD} for j in range(100)} for i in range(100)}
     written = {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": many}
 
-    assert len(templates.found(written, (path,))) == templates.MOST_TEMPLATES
+    assert len(workloads.found(written, (path,))) == workloads.MOST_TEMPLATES
 
 
 def test_templates_past_the_last_that_is_looked_at_are_told() -> None:
     path = read_path("x.example/Many=spec.*.template")
-    most = templates.MOST_TEMPLATES
+    most = workloads.MOST_TEMPLATES
 
     def many(count: int, last: Json = GOOD) -> Json:
         spec = {str(number): {"template": GOOD} for number in range(count - 1)} | {"last": {"template": last}}
         return {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": spec}
 
-    told = ("only the first 256 pod templates of this object are reviewed",)
-    assert judge(asked(many(most)), TERMS, (path,)).warnings == ()
-    assert judge(asked(many(most + 1)), TERMS, (path,)).warnings == told
-    assert judge(asked(many(most + 1, BAD), many(most + 1)), TERMS, (path,)).warnings == told
+    told = ("Only the first 256 pod templates of this object are reviewed.",)
+    assert judge(asked(many(most)), POLICY, (path,)).warnings == ()
+    assert judge(asked(many(most + 1)), POLICY, (path,)).warnings == told
+    assert judge(asked(many(most + 1, BAD), many(most + 1)), POLICY, (path,)).warnings == told
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("PyTorchJob=spec.template", "is no GROUP/KIND=PATH"),
-        ("kubeflow.org/PyTorchJob", "is no GROUP/KIND=PATH"),
-        ("kubeflow.org/pytorchjobs=spec.template", "is no GROUP/KIND=PATH"),
-        ("kubeflow.org/PyTorchJob=spec..template", "is no path of names divided by dots"),
-        ("kubeflow.org/PyTorchJob=spec.tasks[0].template", "is no path of names divided by dots"),
-        ("apps/Deployment=spec.template", "is known already"),
+        ("PyTorchJob=spec.template", "is not GROUP/KIND=PATH"),
+        ("kubeflow.org/PyTorchJob", "is not GROUP/KIND=PATH"),
+        ("kubeflow.org/pytorchjobs=spec.template", "is not GROUP/KIND=PATH"),
+        ("kubeflow.org/PyTorchJob=spec..template", "is not a path of names separated by dots"),
+        ("kubeflow.org/PyTorchJob=spec.tasks[0].template", "is not a path of names separated by dots"),
+        ("apps/Deployment=spec.template", "is built in"),
     ],
 )
 def test_a_path_that_cannot_be_read_is_told(text: str, problem: str) -> None:
@@ -311,8 +316,10 @@ json_values = st.recursive(
 )
 
 
-@given(json_values, json_values, st.sampled_from([TERMS, OBSERVING]))
-def test_no_template_whatever_it_holds_makes_the_webhook_fail(new: Any, old: Any, terms: Terms) -> None:
+@given(json_values, json_values, st.sampled_from([POLICY, OBSERVING]))
+def test_no_template_whatever_it_holds_makes_the_webhook_fail(
+    new: Any, old: Any, policy: AdmissionPolicy
+) -> None:
     paths = (read_path("x.example/Thing=spec.*"), read_path("x.example/Thing=*.template"))
     review = asked(
         {"apiVersion": "x.example/v1", "kind": "Thing"},
@@ -321,7 +328,7 @@ def test_no_template_whatever_it_holds_makes_the_webhook_fail(new: Any, old: Any
         oldObject={"spec": old},
     )
 
-    assert judge(review, terms, paths).verdict in ("passed", "valid", "refused", "observed")
+    assert judge(review, policy, paths).verdict in ("passed", "valid", "refused", "observed")
 
 
 def nested() -> Json:
@@ -336,7 +343,7 @@ def test_an_object_that_is_nested_without_end_is_malformed_and_no_crash() -> Non
     review = ObjectReview("u", "UPDATE", "", "apps", "Deployment", "team-a", "n", False, nested(), nested())
 
     with pytest.raises(MalformedError, match="nested too deeply"):
-        judge(review, TERMS)
+        judge(review, POLICY)
 
 
 def registered() -> dict[str, Json]:
@@ -349,10 +356,10 @@ def test_the_manifest_is_what_the_code_generates() -> None:
     found, pods = registered()["templates.bursar.dev"], registered()["check.bursar.dev"]
 
     assert found["matchConditions"] == [
-        {"name": "gpu-templates", "expression": templates.gpu_templates()},
-        {"name": "changed-templates", "expression": templates.changed_templates()},
+        {"name": "gpu-templates", "expression": workloads.gpu_templates()},
+        {"name": "changed-templates", "expression": workloads.changed_templates()},
     ]
-    assert found["namespaceSelector"] == pods["namespaceSelector"] == match.governed_namespaces()
+    assert found["namespaceSelector"] == pods["namespaceSelector"] == cel.governed_namespaces()
     assert {each for rule in found["rules"] for each in rule["resources"]} == set(RESOURCES.values())
     assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in found["rules"])
     assert (found["failurePolicy"], found["sideEffects"], found["timeoutSeconds"]) == ("Ignore", "None", 5)

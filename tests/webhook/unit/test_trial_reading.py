@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.dryrun import manifests
-from webhook.dryrun.manifests import DEEPEST, Document, Problem, line_of, read
-from webhook.wire import defaulting as as_stored
+from webhook.dryrun.judge import manifests
+from webhook.dryrun.judge.manifests import DEEPEST, ManifestDocument, ManifestProblem, line_of, read
+from webhook.wire import defaulting
 
 
-def only(text: str) -> Document:
+def only(text: str) -> ManifestDocument:
     """The one document of a text that can be read."""
     (document,), problem = read(text)
     assert (document.problem, problem) == (None, None)
@@ -23,7 +23,7 @@ def only(text: str) -> Document:
 
 @pytest.mark.parametrize("value", ["", "x", "5 ", "\u0665", "NaN", "1e", "1kk", None, True, [], {}])
 def test_what_is_no_amount_stays_for_the_api_server_to_refuse(value: object) -> None:
-    assert as_stored.quantity(value) == value
+    assert defaulting.quantity(value) == value
 
 
 def test_a_pod_gets_the_defaults_that_rules_look_at_and_what_was_given_is_not_touched() -> None:
@@ -36,7 +36,7 @@ def test_a_pod_gets_the_defaults_that_rules_look_at_and_what_was_given_is_not_to
         },
     }
 
-    assert as_stored.pod(raw) == {
+    assert defaulting.pod(raw) == {
         "metadata": {},
         "spec": {
             "schedulerName": "default-scheduler",
@@ -94,7 +94,7 @@ def test_a_field_that_is_not_there_has_the_line_of_what_is_around_it() -> None:
     ids=["syntax", "control", "deep", "key", "json twice", "nan", "deep json"],
 )
 def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentence: str) -> None:
-    assert read(text)[1] == Problem(line, sentence)
+    assert read(text)[1] == ManifestProblem(line, sentence)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentenc
 def test_what_is_wrong_in_one_document_spoils_no_other(text: str, line: int, sentence: str) -> None:
     (bad, good), problem = read(f"{text}\n---\nc: 1\n")
 
-    assert (problem, bad.problem) == (None, Problem(line, sentence))
+    assert (problem, bad.problem) == (None, ManifestProblem(line, sentence))
     assert (good.value, good.problem) == ({"c": 1}, None)
 
 
@@ -141,7 +141,7 @@ def test_aliases_that_explode_are_refused_at_once(form: str) -> None:
 
 
 def test_a_text_that_is_too_long_is_refused_unread() -> None:
-    assert read(" " * (manifests.MOST_CHARACTERS + 1))[1] == Problem(
+    assert read(" " * (manifests.MOST_CHARACTERS + 1))[1] == ManifestProblem(
         1, f"too long: at most {manifests.MOST_CHARACTERS} characters are read"
     )
 

@@ -11,8 +11,8 @@ from tests.webhook.worlds import (
     OBSERVING,
     OVER_BUDGET,
     PLAIN_SIDECAR,
+    POLICY,
     SIDECAR,
-    TERMS,
     WITHOUT_SIDECAR,
     admitted,
     governed,
@@ -25,23 +25,26 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
-from webhook.admission import warnings as notices
-from webhook.admission.pods import mutate, newly_governed, validate
-from webhook.policy import PriorityClass, Sidecar, Standing, Terms
-from webhook.wire.pod_review import Answer, Review, encode, read
+from webhook.admission.pods import mutate, validate
+from webhook.admission.reinvocation import first_governed_request
+from webhook.admission.warnings import within_limits
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode, read
 
 IN_BUDGET = Standing("IN_BUDGET")
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
-def review(raw: Json | None, **request: Any) -> Review:
+def review(raw: Json | None, **request: Any) -> PodReview:
     """A review, read as it comes in."""
     return read(orjson.dumps(review_of(raw, **request)))
 
 
-def mutated(raw: Json, standing: Standing = IN_BUDGET, terms: Terms = TERMS, **request: Any) -> Answer:
+def mutated(
+    raw: Json, standing: Standing = IN_BUDGET, policy: AdmissionPolicy = POLICY, **request: Any
+) -> AdmissionAnswer:
     """The answer of /mutate."""
-    return mutate(review(raw, **request), lambda _: standing, terms)
+    return mutate(review(raw, **request), lambda _: standing, policy)
 
 
 def no_standing(_namespace: str) -> Standing:
@@ -60,24 +63,24 @@ def test_a_good_pod_is_governed_and_then_valid() -> None:
     assert (
         patched(raw, patch_of(orjson.loads(encode("u", answer))["response"]))["metadata"] == after["metadata"]
     )
-    assert validate(review(after), TERMS).verdict == "valid"
+    assert validate(review(after), POLICY).verdict == "valid"
 
 
 def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
     raw = admitted(container("a", gpu_percent="0"), container("b", gpu_percent="-1"))
 
-    answer = mutate(review(raw), no_standing, TERMS)
+    answer = mutate(review(raw), no_standing, POLICY)
 
     assert answer.refusal.startswith("2 things to mend:\n  1. spec.containers[0]")
     assert "  2. spec.containers[1]" in answer.refusal
     assert answer.rules == (("amount", "enforce"),)
-    assert validate(review(raw), TERMS).refusal == answer.refusal
+    assert validate(review(raw), POLICY).refusal == answer.refusal
 
 
 def test_more_violations_than_anyone_mends_at_once_are_counted() -> None:
     raw = admitted(*(container(f"c{number}", gpu_percent="0") for number in range(60)))
 
-    refusal = mutate(review(raw), no_standing, TERMS).refusal
+    refusal = mutate(review(raw), no_standing, POLICY).refusal
 
     assert "50. spec.containers[49]" in refusal
     assert "51. " not in refusal
@@ -86,8 +89,8 @@ def test_more_violations_than_anyone_mends_at_once_are_counted() -> None:
 
 def test_a_pod_without_a_card_passes_unchanged() -> None:
     for answer in (
-        mutate(review(admitted(plain())), no_standing, TERMS),
-        validate(review(admitted(plain())), TERMS),
+        mutate(review(admitted(plain())), no_standing, POLICY),
+        validate(review(admitted(plain())), POLICY),
     ):
         assert (answer.refusal, answer.operations, answer.warnings) == ("", (), ())
 
@@ -96,16 +99,16 @@ def test_a_pod_without_a_card_passes_unchanged() -> None:
 def test_only_creations_are_governed(operation: str) -> None:
     raw = None if operation == "DELETE" else admitted(container(gpu_percent="150"))
 
-    assert mutate(review(raw, operation=operation), no_standing, TERMS) == Answer("passed")
-    assert validate(review(raw, operation=operation), TERMS) == Answer("passed")
+    assert mutate(review(raw, operation=operation), no_standing, POLICY) == AdmissionAnswer("passed")
+    assert validate(review(raw, operation=operation), POLICY) == AdmissionAnswer("passed")
 
 
 def test_a_resize_passes() -> None:
     raw = governed(admitted(half()))
 
-    answer = validate(review(raw, operation="UPDATE", subResource="resize", oldObject=raw), TERMS)
+    answer = validate(review(raw, operation="UPDATE", subResource="resize", oldObject=raw), POLICY)
 
-    assert answer == Answer("passed")
+    assert answer == AdmissionAnswer("passed")
 
 
 def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:
@@ -114,7 +117,7 @@ def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:
     after["spec"]["ephemeralContainers"] = [plain("debug", env=ALL)]
 
     answer = validate(
-        review(after, operation="UPDATE", subResource="ephemeralcontainers", oldObject=before), TERMS
+        review(after, operation="UPDATE", subResource="ephemeralcontainers", oldObject=before), POLICY
     )
 
     assert answer.rules == (("ephemeral-sees-cards", "enforce"),)
@@ -125,11 +128,11 @@ def test_a_dry_run_is_answered_like_any_other_and_is_no_admission() -> None:
     dry = review(admitted(half()), dryRun=True)
     wet = review(admitted(half()))
 
-    answer = mutate(dry, lambda _: Standing("IN_BUDGET"), TERMS)
+    answer = mutate(dry, lambda _: Standing("IN_BUDGET"), POLICY)
 
-    assert answer == mutate(wet, lambda _: Standing("IN_BUDGET"), TERMS)
-    assert newly_governed(dry, answer) is None
-    assert newly_governed(wet, answer) is not None
+    assert answer == mutate(wet, lambda _: Standing("IN_BUDGET"), POLICY)
+    assert first_governed_request(dry, answer) is None
+    assert first_governed_request(wet, answer) is not None
 
 
 def test_the_second_call_for_a_pod_is_no_second_admission() -> None:
@@ -139,7 +142,7 @@ def test_the_second_call_for_a_pod_is_no_second_admission() -> None:
     answer = mutated(again)
 
     assert answer.operations != ()
-    assert newly_governed(review(again), answer) is None
+    assert first_governed_request(review(again), answer) is None
 
 
 def test_a_forged_mark_hides_no_admission() -> None:
@@ -149,7 +152,7 @@ def test_a_forged_mark_hides_no_admission() -> None:
         "annotations": {"bursar.dev/standing": "IN_BUDGET"},
     }
 
-    assert newly_governed(review(forged), mutated(forged)) is not None
+    assert first_governed_request(review(forged), mutated(forged)) is not None
 
 
 # /validate: what the mutator sets, the validator checks
@@ -183,7 +186,7 @@ def test_what_another_webhook_took_away_is_refused(case: str) -> None:
     changes, path = DIFFERENCES[case]
     raw = patched(governed(admitted(half(), plain())), changes)
 
-    answer = validate(review(raw), TERMS)
+    answer = validate(review(raw), POLICY)
 
     assert ("not-governed", "enforce") in answer.rules
     assert path in answer.refusal
@@ -192,19 +195,19 @@ def test_what_another_webhook_took_away_is_refused(case: str) -> None:
 def test_a_pod_is_measured_by_the_standing_that_was_recorded_in_it() -> None:
     """The standing may turn between the two calls; the second one has no table to look at."""
     for word in ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"):
-        assert validate(review(governed(admitted(half()), word)), TERMS).verdict == "valid"
+        assert validate(review(governed(admitted(half()), word)), POLICY).verdict == "valid"
     lifted = governed(admitted(half()), "OVER_BUDGET")
     lifted["spec"] |= {"priorityClassName": "gpu-default-priority", "priority": 0}
-    assert validate(review(lifted), TERMS).rules == (("not-governed", "enforce"),)
+    assert validate(review(lifted), POLICY).rules == (("not-governed", "enforce"),)
 
 
 def test_a_lower_class_of_the_users_own_is_valid() -> None:
-    assert validate(review(governed(with_class(admitted(half()), "batch", -100))), TERMS).verdict == "valid"
+    assert validate(review(governed(with_class(admitted(half()), "batch", -100))), POLICY).verdict == "valid"
 
 
 def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -> None:
     other = replace(
-        TERMS,
+        POLICY,
         sidecar=Sidecar("example/sidecar:2", "https://elsewhere.example", "newer"),
         runtime_class="nvidia",
     )
@@ -212,14 +215,14 @@ def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -
     assert validate(review(governed(admitted(half()))), other).verdict == "valid"
 
 
-SIDECARS = {"native": TERMS, "plain": PLAIN_SIDECAR, "off": WITHOUT_SIDECAR}
+SIDECARS = {"native": POLICY, "plain": PLAIN_SIDECAR, "off": WITHOUT_SIDECAR}
 
 
 @pytest.mark.parametrize("now", SIDECARS)
 @pytest.mark.parametrize("then", SIDECARS)
 def test_replicas_that_differ_in_how_they_inject_find_each_others_pods_valid(then: str, now: str) -> None:
     """Flags are changed replica by replica, and not all hear a changed setting in the same moment."""
-    raw = governed(admitted(half(), restartPolicy="Never"), terms=SIDECARS[then])
+    raw = governed(admitted(half(), restartPolicy="Never"), policy=SIDECARS[then])
     deaf = replace(SIDECARS[now], known=False)
 
     assert validate(review(raw), SIDECARS[now]).verdict == "valid"
@@ -229,7 +232,7 @@ def test_replicas_that_differ_in_how_they_inject_find_each_others_pods_valid(the
 
 
 def test_a_plain_sidecar_that_another_webhook_took_away_is_missed() -> None:
-    raw = governed(admitted(half()), terms=PLAIN_SIDECAR)
+    raw = governed(admitted(half()), policy=PLAIN_SIDECAR)
     raw["spec"]["containers"].pop()
 
     answer = validate(review(raw), PLAIN_SIDECAR)
@@ -240,15 +243,15 @@ def test_a_plain_sidecar_that_another_webhook_took_away_is_missed() -> None:
 
 def test_a_worker_that_has_heard_no_table_trusts_what_one_that_has_did() -> None:
     told = replace(
-        TERMS,
+        POLICY,
         in_budget=PriorityClass("theirs", 1_000_000),
         over_budget=PriorityClass("theirs-lower", 10_000),
         scheduler_name="theirs",
         sidecar=None,
     )
-    deaf = replace(TERMS, known=False)
+    deaf = replace(POLICY, known=False)
 
-    assert validate(review(governed(admitted(half()), "OVER_BUDGET", told)), deaf) == Answer("valid")
+    assert validate(review(governed(admitted(half()), "OVER_BUDGET", told)), deaf) == AdmissionAnswer("valid")
 
 
 # observing
@@ -261,7 +264,7 @@ def test_while_observing_a_malformed_pod_is_admitted_ungoverned_with_a_warning()
 
     assert (answer.refusal, answer.operations, answer.verdict) == ("", (), "observed")
     assert answer.warnings[1].startswith(
-        "would be refused: spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
+        "Observe mode: this would be refused: spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
     )
     assert answer.rules == (("share-range", "observe"),)
     assert validate(review(raw), OBSERVING).refusal == ""
@@ -271,8 +274,8 @@ def test_while_observing_the_exhausted_are_told_and_not_demoted() -> None:
     answer = mutated(admitted(half()), Standing("OVER_BUDGET"), OBSERVING)
 
     assert answer.warnings == (
-        "namespace team-a has used up its GPU budget; once it counts, the pod gets "
-        "priority class gpu-lower-priority",
+        "Namespace team-a has used its GPU budget. Observe mode: with enforcement on, this pod would get "
+        "priority class gpu-lower-priority.",
     )
     assert {
         "op": "add",
@@ -289,57 +292,57 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
     "nearly spent": (
         admitted(half()),
         Standing("IN_BUDGET", 855, 800),
-        ("namespace team-a has spent 85.5 % of its GPU budget",),
+        ("Namespace team-a has used 85.5 % of its GPU budget.",),
     ),
     "demoted": (
         admitted(half()),
         Standing("OVER_BUDGET", 1_000, 800),
-        ("namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",),
+        ("Namespace team-a has used its GPU budget. This pod gets priority class gpu-lower-priority.",),
     ),
     "demoted by a burst": (
         admitted(half()),
         Standing("OVER_BUDGET", 900, 800, by_estimate=True),
         (
-            "namespace team-a: pods of the last seconds use up the rest of its GPU budget; "
-            "priority class gpu-lower-priority",
+            "Namespace team-a: pods admitted in the last few seconds will use the remaining GPU budget. "
+            "This pod gets priority class gpu-lower-priority.",
         ),
     ),
     "not known": (
         admitted(half()),
         Standing("UNKNOWN"),
         (
-            "namespace team-a: the GPU budget is not known at the moment; "
-            "admitted at priority class gpu-default-priority",
+            "Budget service unreachable; budget status of namespace team-a unknown. This pod gets priority "
+            "class gpu-default-priority.",
         ),
     ),
     "another scheduler": (
         admitted(half(), schedulerName="volcano"),
         Standing("IN_BUDGET"),
-        ('spec.schedulerName: only bursar-scheduler gives out cards, got "volcano"; replaced',),
+        ('spec.schedulerName: only bursar-scheduler assigns cards, got "volcano"; replaced',),
     ),
     "a higher class": (
         with_class(admitted(half()), "urgent", 7),
         Standing("IN_BUDGET"),
         (
-            'spec.priorityClassName: it stands above the class of pods in budget, got "urgent" of value 7; '
-            "replaced by the highest class that the namespace's budget gives",
+            'spec.priorityClassName: its value is above the class of pods in budget, got "urgent" of value 7;'
+            " replaced by the highest class that the namespace's budget allows",
         ),
     ),
     "a class above the lower one": (
         with_class(admitted(half()), "middle", -1),
         Standing("OVER_BUDGET"),
         (
-            "namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",
-            'priority class "middle" replaced by gpu-lower-priority, '
-            "the highest that the namespace's budget gives",
+            "Namespace team-a has used its GPU budget. This pod gets priority class gpu-lower-priority.",
+            'Priority class "middle" is replaced by gpu-lower-priority, '
+            "the highest that the namespace's budget allows.",
         ),
     ),
     "a mode on exhaustion that is not built": (
         admitted(half()),
         Standing("OVER_BUDGET", on_exhausted="evict"),
         (
-            "namespace team-a has used up its GPU budget; this pod gets priority class gpu-lower-priority",
-            "namespace team-a: onExhausted: evict is not built yet and acts as deprioritize",
+            "Namespace team-a has used its GPU budget. This pod gets priority class gpu-lower-priority.",
+            "Namespace team-a: onExhausted: evict is not implemented; treated as deprioritize.",
         ),
     ),
     "a mode that is not built, while there is budget": (
@@ -350,7 +353,7 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
     "a policy that is not built": (
         with_annotations(admitted(half()), {"bursar.dev/policy": "load"}),
         Standing("IN_BUDGET"),
-        ("bursar.dev/policy: load is not built yet and acts as binpack",),
+        ("bursar.dev/policy: load is not implemented; treated as binpack.",),
     ),
     "memory beside whole cards": (
         admitted(
@@ -359,14 +362,14 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
         ),
         Standing("IN_BUDGET"),
         (
-            "spec.containers[1].resources.limits[tencent.com/vcuda-memory] has no effect: whole cards come "
-            "with all of their memory",
+            "spec.containers[1].resources.limits[tencent.com/vcuda-memory] has no effect: a whole card "
+            "includes all of its memory.",
         ),
     ),
     "a topology of one card": (
         with_annotations(admitted(half("a"), half("b")), {"bursar.dev/topology": "pair"}),
         Standing("IN_BUDGET"),
-        ("bursar.dev/topology: pair changes nothing, for no container asks for several cards",),
+        ("bursar.dev/topology: pair has no effect: no container requests several GPUs.",),
     ),
     "a topology of two cards": (
         with_annotations(admitted(container(gpu_count="2")), {"bursar.dev/topology": "pair"}),
@@ -378,9 +381,9 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
         Standing("IN_BUDGET"),
         (
             *(
-                f"spec.containers[{index}].env[0]: which cards a container sees is decided when the pod is "
-                'placed, got NVIDIA_VISIBLE_DEVICES="all"; '
-                "replaced: a container sees the cards that it is given"
+                f"spec.containers[{index}].env[0]: the scheduler decides which cards a container "
+                'sees, got NVIDIA_VISIBLE_DEVICES="all"; '
+                "replaced: a container sees the cards that are assigned to it"
                 for index in (0, 1)
             ),
         ),
@@ -402,7 +405,7 @@ def test_a_governed_pod_is_warned_of_nothing_that_was_done() -> None:
 
 
 def test_warnings_keep_the_api_servers_limits() -> None:
-    many = notices.fitting(f"{number}: line\nbreak and {'ü' * 300}" for number in range(100))
+    many = within_limits(f"{number}: line\nbreak and {'ü' * 300}" for number in range(100))
 
     assert all("\n" not in each and len(each.encode()) <= 256 for each in many)
     assert sum(len(each.encode()) for each in many) < 4096
@@ -411,19 +414,19 @@ def test_warnings_keep_the_api_servers_limits() -> None:
     assert many[0].endswith("ü...")
 
 
-LACKING = 'priority class "typo" does not exist in the cluster; it is not set'
+LACKING = 'Priority class "typo" does not exist in the cluster; it is not set.'
 
 
 @pytest.mark.parametrize(
     ("standing", "told"),
     [
         (Standing("IN_BUDGET"), ()),
-        (Standing("OVER_BUDGET"), ("namespace team-a has used up its GPU budget",)),
+        (Standing("OVER_BUDGET"), ("Namespace team-a has used its GPU budget.",)),
         (
             Standing("OVER_BUDGET", by_estimate=True),
-            ("namespace team-a: pods of the last seconds use up the rest of its GPU budget",),
+            ("Namespace team-a: pods admitted in the last few seconds will use the remaining GPU budget.",),
         ),
-        (Standing("UNKNOWN"), ("namespace team-a: the GPU budget is not known at the moment",)),
+        (Standing("UNKNOWN"), ("Budget service unreachable; budget status of namespace team-a unknown.",)),
     ],
 )
 @pytest.mark.parametrize("own", [None, "urgent"])
@@ -431,20 +434,20 @@ def test_a_class_that_the_cluster_lacks_is_told_and_the_pod_without_it_is_valid(
     standing: Standing, told: tuple[str, ...], own: str | None
 ) -> None:
     missing = PriorityClass("typo", None, absent=True)
-    terms = replace(TERMS, in_budget=missing, over_budget=missing)
+    policy = replace(POLICY, in_budget=missing, over_budget=missing)
     raw = with_class(admitted(half()), own, 7) if own else admitted(half())
 
-    answer = mutated(raw, standing, terms)
+    answer = mutated(raw, standing, policy)
     after = patched(raw, list(answer.operations))
 
     assert answer.warnings == (*told, LACKING)
     assert after["spec"].get("priorityClassName") == own
-    assert validate(review(after), terms) == Answer("valid")
+    assert validate(review(after), policy) == AdmissionAnswer("valid")
 
 
 def test_the_lower_class_is_named_as_it_is_called_here() -> None:
-    terms = replace(TERMS, over_budget=replace(OVER_BUDGET, name="leftovers"))
+    policy = replace(POLICY, over_budget=replace(OVER_BUDGET, name="leftovers"))
 
-    (warning,) = mutated(admitted(half()), Standing("OVER_BUDGET"), terms).warnings
+    (warning,) = mutated(admitted(half()), Standing("OVER_BUDGET"), policy).warnings
 
-    assert warning.endswith("this pod gets priority class leftovers")
+    assert warning.endswith("This pod gets priority class leftovers.")

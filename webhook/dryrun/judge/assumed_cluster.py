@@ -8,8 +8,8 @@ from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.wire import StandingWord
 from webhook.admission.workloads import TemplatePath
-from webhook.policy import Mode, PriorityClass, Standing, Terms
-from webhook.standings.table import Entry, Table, TableSettings, agreed, entry_of
+from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Standing
+from webhook.standings.table import StandingsEntry, StandingsSettings, StandingsTable, agreed, entry_of
 
 # what the API server itself brings
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -18,7 +18,7 @@ FILLED_IN = "(the CA bundle that admission fills in)"
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class AssumedCluster:
     """A cluster as far as it is known: its terms, its budgets, what was said of its standings, where else
     templates stand, and the priority classes that were told.
 
@@ -26,18 +26,18 @@ class World:
     of objects which name none.
     """
 
-    flags: Terms
-    table: Table | None = None
+    flags: AdmissionPolicy
+    table: StandingsTable | None = None
     mode: Mode | None = None
     standing: StandingWord | None = None
     namespace: str = "default"
     template_paths: tuple[TemplatePath, ...] = ()
     classes: Mapping[str, int] = field(default_factory=dict)
 
-    def terms_for(self, namespace: str) -> Terms:
+    def policy_for(self, namespace: str) -> AdmissionPolicy:
         """How the namespace's pods are governed."""
-        terms = agreed(self.flags, self.table, True, namespace)
-        return replace(terms, known=True, mode=self.mode or terms.mode)
+        policy = agreed(self.flags, self.table, True, namespace)
+        return replace(policy, known=True, mode=self.mode or policy.mode)
 
     def standing_of(self, namespace: str) -> Standing:
         """The namespace's standing."""
@@ -52,32 +52,32 @@ class World:
         return {**_SYSTEM_CLASSES, **known, **self.classes}.get(name)
 
 
-def flags_of(terms: Terms) -> Terms:
+def flags_of(policy: AdmissionPolicy) -> AdmissionPolicy:
     """The terms of a webhook's own settings, with a sidecar that trusts what admission would fill in."""
-    sidecar = terms.sidecar
+    sidecar = policy.sidecar
     if sidecar is not None:
         sidecar = replace(sidecar, ca=FILLED_IN)
-    return replace(terms, known=True, sidecar=sidecar)
+    return replace(policy, known=True, sidecar=sidecar)
 
 
-def table_of(reading: ParsedBudgets) -> Table:
+def table_of(reading: ParsedBudgets) -> StandingsTable:
     """The table of standings that these budgets would give while nothing is spent."""
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
     own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}
-    return Table(
+    return StandingsTable(
         etag="",
         generated_ms=0,
         settings=_settings(settings),
-        default=_entry(default) if default else Entry(Standing("UNLIMITED"), None, None),
+        default=_entry(default) if default else StandingsEntry(Standing("UNLIMITED"), None, None),
         namespaces=own,
         read_ms=0,
-        heard_ms=0,
+        confirmed_ms=0,
     )
 
 
-def _settings(settings: BudgetSettings) -> TableSettings:
-    return TableSettings(
+def _settings(settings: BudgetSettings) -> StandingsSettings:
+    return StandingsSettings(
         mode=_mode(settings.mode),
         scheduler_name=settings.scheduler_name,
         sidecar=settings.sidecar != "off",
@@ -92,11 +92,11 @@ def _settings(settings: BudgetSettings) -> TableSettings:
     )
 
 
-def _entry(budget: Budget) -> Entry:
+def _entry(budget: Budget) -> StandingsEntry:
     standing = Standing(
         "UNLIMITED" if budget.amount is None else "IN_BUDGET", on_exhausted=budget.on_exhausted
     )
-    return Entry(
+    return StandingsEntry(
         standing,
         budget.amount,
         None,

@@ -11,25 +11,25 @@ import yaml
 from timekeeper.core import names
 from timekeeper.core.request.request import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation
-from webhook.dryrun.judging import Outcome
+from webhook.dryrun.judge.objects import AdmissionOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LocatedOutcome:
     """An object's outcome with where it stands: the file, the document's number in the whole input (from 1),
     and the lines of the object and of each violation."""
 
     file: str
     document: int
     line: int
-    outcome: Outcome
+    outcome: AdmissionOutcome
     lines: tuple[int, ...]
 
 
 FORMATS = ("text", "json", "yaml", "diff")
 
 
-def shown(judged: Sequence[Judged], form: str) -> str:
+def shown(judged: Sequence[LocatedOutcome], form: str) -> str:
     """The report in one of FORMATS."""
     if form == "json":
         return json.dumps([_as_json(each) for each in judged], indent=2) + "\n"
@@ -40,7 +40,7 @@ def shown(judged: Sequence[Judged], form: str) -> str:
     return "".join(f"{line}\n" for line in _as_text(judged))
 
 
-def _as_json(judged: Judged) -> dict[str, Any]:
+def _as_json(judged: LocatedOutcome) -> dict[str, Any]:
     outcome = judged.outcome
     return {
         "document": judged.document,
@@ -62,14 +62,14 @@ def _as_json(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _as_yaml(judged: Judged) -> str:
+def _as_yaml(judged: LocatedOutcome) -> str:
     """The object as it would be stored; what is refused or not changed, as a comment."""
     told = "".join(f"# {line}\n" for line in _lines(judged))
     after = judged.outcome.after
     return f"---\n{told}" + (_dumped(after) if after is not None else "")
 
 
-def _as_diff(judged: Judged) -> str:
+def _as_diff(judged: LocatedOutcome) -> str:
     before, after = judged.outcome.before, judged.outcome.after
     if before is None or after is None:
         return "".join(f"# {line}\n" for line in _lines(judged))
@@ -100,7 +100,7 @@ def _dumped(value: Json) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
 
 
-def _as_text(judged: Sequence[Judged]) -> Iterator[str]:
+def _as_text(judged: Sequence[LocatedOutcome]) -> Iterator[str]:
     for each in judged:
         yield from _lines(each)
     count = len(judged)
@@ -110,7 +110,7 @@ def _as_text(judged: Sequence[Judged]) -> Iterator[str]:
     yield f"{count} object{'' if count == 1 else 's'}" + (f": {summary}" if summary else "")
 
 
-def _lines(judged: Judged) -> Iterator[str]:
+def _lines(judged: LocatedOutcome) -> Iterator[str]:
     outcome = judged.outcome
     title = " ".join(each for each in (outcome.kind, outcome.name) if each)
     yield printable(f"{judged.file}:{judged.line}: {title}: {outcome.verdict.replace('-', ' ')}")
@@ -144,7 +144,7 @@ def printable(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def exit_code(judged: Iterable[Judged], all_read: bool) -> int:
+def exit_code(judged: Iterable[LocatedOutcome], all_read: bool) -> int:
     """0 where all is admitted, 1 where something is refused, 2 where something could not be read."""
     verdicts = {each.outcome.verdict for each in judged}
     if not all_read or "unreadable" in verdicts:

@@ -33,7 +33,7 @@ _MERGE = "<<"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ManifestProblem:
     """Why a text, or one document of it, cannot be read."""
 
     line: int
@@ -41,28 +41,28 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ManifestDocument:
     """One document: its value, the line it begins on, and the line of each field (from 1; of a block of text
     the line of its first line). ``problem`` tells what keeps the value from being used."""
 
     line: int
     value: Any
     lines: Mapping[Path, int]
-    problem: Problem | None = None
+    problem: ManifestProblem | None = None
 
 
 class _UnreadableError(ValueError):
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(sentence)
-        self.problem = Problem(line, sentence)
+        self.problem = ManifestProblem(line, sentence)
 
 
-def read(text: str) -> tuple[tuple[Document, ...], Problem | None]:
+def read(text: str) -> tuple[tuple[ManifestDocument, ...], ManifestProblem | None]:
     """The documents of a text, and what kept the rest from being read. Never raises, whatever the text.
 
     A document that is empty is left out.
     """
-    documents: list[Document] = []
+    documents: list[ManifestDocument] = []
     try:
         _check(text)
         for document in _of_json(text) if text.lstrip()[:1] == "{" else _of_yaml(text):
@@ -79,7 +79,7 @@ def decoded(raw: bytes) -> str:
     return raw.decode("utf-8-sig")
 
 
-def line_of(document: Document, path: str) -> int:
+def line_of(document: ManifestDocument, path: str) -> int:
     """The line of the field that a violation's path names, or of the nearest one around it that is there."""
     steps: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+(?:\.[^.\[\]]+)*?)(?=[.\[]|$)|\[([^\]]*)\]", path):
@@ -102,7 +102,7 @@ def _check(text: str) -> None:
         )
 
 
-def _of_json(text: str) -> Iterator[Document]:
+def _of_json(text: str) -> Iterator[ManifestDocument]:
     """The JSON objects of a text, one after the other; a text that is none is YAML that looks like it."""
     try:
         documents = list(_objects(text))
@@ -112,7 +112,7 @@ def _of_json(text: str) -> Iterator[Document]:
     yield from documents
 
 
-def _objects(text: str) -> Iterator[Document]:
+def _objects(text: str) -> Iterator[ManifestDocument]:
     decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
     place = 0
     while match := re.compile(r"\S").search(text, place):
@@ -122,7 +122,7 @@ def _objects(text: str) -> Iterator[Document]:
         except _UnreadableError as error:
             raise _UnreadableError(line, error.problem.sentence) from error
         _bounded(value, line)
-        yield Document(line, value, {})
+        yield ManifestDocument(line, value, {})
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -179,20 +179,20 @@ class _Reading:
         """A document begins."""
         self.line = line
         self.value: Any = None
-        self.problem: Problem | None = None
+        self.problem: ManifestProblem | None = None
         self.lines: dict[Path, int] = {}
         self.open: list[_Collection] = []
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.has_content = False
 
-    def document(self) -> Document:
+    def document(self) -> ManifestDocument:
         """The document that ends."""
-        return Document(self.line, self.value, self.lines, self.problem)
+        return ManifestDocument(self.line, self.value, self.lines, self.problem)
 
     def wrong(self, line: int, sentence: str) -> None:
         """Remembers the first thing that keeps this document from being used."""
         if self.problem is None:
-            self.problem = Problem(line, sentence)
+            self.problem = ManifestProblem(line, sentence)
 
     def take(self, event: Any) -> None:
         """Takes one event of the document's content."""
@@ -333,7 +333,7 @@ def _integer(sign: str, sixteen: str, two: str, eight: str, ten: str) -> int:
     raise AssertionError("one of them has matched")
 
 
-def _of_yaml(text: str) -> Iterator[Document]:
+def _of_yaml(text: str) -> Iterator[ManifestDocument]:
     reading = _Reading()
     try:
         for event in yaml.parse(text, Loader=_LOADER):

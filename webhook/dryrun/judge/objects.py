@@ -9,18 +9,15 @@ import orjson
 from timekeeper.core import names
 from timekeeper.core.request.request import Json, mapping, parse
 from timekeeper.core.violation import Violation, message, shown
-from webhook import rules
-from webhook.admission import budgets as configmaps
-from webhook.admission import cel as match
-from webhook.admission import pods as verdict
-from webhook.admission import workloads as templates
-from webhook.dryrun.patching import patched
-from webhook.dryrun.world import World
-from webhook.policy import Standing, Terms
-from webhook.rules.bypass import ways_around
-from webhook.wire import defaulting as as_stored
-from webhook.wire import pod_review as review
-from webhook.wire.pod_review import Answer, MalformedError, Review
+from webhook.admission import budgets, cel, pods, workloads
+from webhook.admission.answers import split_by_mode
+from webhook.dryrun.judge.assumed_cluster import AssumedCluster
+from webhook.dryrun.judge.patching import patched
+from webhook.policy import AdmissionPolicy, Standing
+from webhook.rules.bypass import bypass_violations
+from webhook.rules.pod_rules import pod_violations
+from webhook.wire import defaulting, pod_review
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
 
 _ALL_CHARACTERS = 1 << 40  # nobody waits for this process
 
@@ -28,7 +25,7 @@ Word = Literal["admitted", "refused", "not-reviewed", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AdmissionOutcome:
     """What admission would say to one object. ``before`` and ``after`` are the object as the API server would
     hand it on and as it would be stored, where admission changes it."""
 
@@ -61,13 +58,13 @@ def name_of(value: Any) -> str:
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
 
 
-def unread(value: Any, sentence: str) -> Outcome:
+def unread(value: Any, sentence: str) -> AdmissionOutcome:
     """The outcome of what cannot be taken for an object."""
     kind = mapping(value).get("kind")
     return _unreadable(kind if isinstance(kind, str) else "", name_of(value), sentence)
 
 
-def refused_too(outcome: Outcome, more: Iterable[Violation]) -> Outcome:
+def refused_too(outcome: AdmissionOutcome, more: Iterable[Violation]) -> AdmissionOutcome:
     """The outcome, refused for these too where there are any."""
     added = tuple(more)
     return replace(outcome, verdict="refused", violations=(*outcome.violations, *added)) if added else outcome
@@ -83,17 +80,19 @@ class _Subject:
     namespace: str
     name: str
 
-    def outcome(self, word: Word, *warnings: str) -> Outcome:
+    def outcome(self, word: Word, *warnings: str) -> AdmissionOutcome:
         """An outcome with nothing to mend."""
-        return Outcome(self.kind, self.name, word, (), warnings)
+        return AdmissionOutcome(self.kind, self.name, word, (), warnings)
 
-    def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> Outcome:
+    def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> AdmissionOutcome:
         """An outcome that is a refusal where there is any violation."""
         found = tuple(violations)
-        return Outcome(self.kind, self.name, "refused" if found else "admitted", found, tuple(warnings))
+        return AdmissionOutcome(
+            self.kind, self.name, "refused" if found else "admitted", found, tuple(warnings)
+        )
 
 
-def judged(value: Any, world: World) -> Outcome:
+def judged(value: Any, world: AssumedCluster) -> AdmissionOutcome:
     """What admission would say to the object. Never raises, whatever JSON it is."""
     kind, version = mapping(value).get("kind"), mapping(value).get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str) or not kind or not version:
@@ -109,46 +108,48 @@ def judged(value: Any, world: World) -> Outcome:
         return unread(value, str(error).replace("request.object.", ""))
 
 
-def _of_kind(subject: _Subject, world: World) -> Outcome:
+def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     group, kind = subject.group, subject.kind
     if (group, kind) == ("", "ConfigMap"):
         return _budgets(subject)
-    paths = templates.of_kind(group, kind, (*templates.BUILT_IN, *world.template_paths))
+    paths = workloads.of_kind(group, kind, (*workloads.BUILT_IN, *world.template_paths))
     if not paths and (group, kind) != ("", "Pod"):
         return subject.outcome("not-reviewed")
-    if subject.namespace in match.SYSTEM_NAMESPACES:
+    if subject.namespace in cel.SYSTEM_NAMESPACES:
         return subject.outcome("not-reviewed", f"namespace {subject.namespace} is left out of admission")
     return _workload(subject, paths, world) if paths else _pod(subject, world)
 
 
-def _pod(subject: _Subject, world: World) -> Outcome:
-    namespace, terms = subject.namespace, world.terms_for(subject.namespace)
-    raw, told = _resolved(as_stored.pod(subject.value), namespace, world)
+def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
+    namespace, policy = subject.namespace, world.policy_for(subject.namespace)
+    raw, told = _resolved(defaulting.pod(subject.value), namespace, world)
     asked = _review(raw, namespace)
-    answer = verdict.mutate(asked, world.standing_of, terms)
+    answer = pods.mutate(asked, world.standing_of, policy)
     warnings = (*answer.warnings, *told)
-    past = ways_around(asked.pod, parse(asked.pod))
+    past = bypass_violations(asked.pod, parse(asked.pod))
     if answer.refusal:
-        found = _violations(asked, answer, terms, world.standing_of(namespace))
+        found = _violations(asked, answer, policy, world.standing_of(namespace))
         return subject.refused((*found, *past), warnings)
     if past or not answer.operations:
         return subject.refused(past, warnings)
     after = patched(raw, answer.operations)
-    checked = verdict.validate(_review(_resolved(after, namespace, world)[0], namespace), terms)
+    checked = pods.validate(_review(_resolved(after, namespace, world)[0], namespace), policy)
     if checked.refusal:
         return subject.refused((_told(checked),), warnings)
     before = _without_numbers(raw, subject.value)
     return replace(subject.outcome("admitted", *warnings), before=before, after=after)
 
 
-def _workload(subject: _Subject, paths: tuple[templates.TemplatePath, ...], world: World) -> Outcome:
+def _workload(
+    subject: _Subject, paths: tuple[workloads.TemplatePath, ...], world: AssumedCluster
+) -> AdmissionOutcome:
     refusing: list[Violation] = []
     warnings: list[str] = []
-    for at, template in templates.found(subject.value, paths):
+    for at, template in workloads.found(subject.value, paths):
         try:
             found, told = _template(subject, at, template, world)
         except MalformedError as error:
-            if paths[0] in templates.BUILT_IN:
+            if paths[0] in workloads.BUILT_IN:
                 raise
             found, told = (), (f"this pod template is not reviewed: {error}",)
         refusing += found
@@ -157,36 +158,36 @@ def _workload(subject: _Subject, paths: tuple[templates.TemplatePath, ...], worl
 
 
 def _template(
-    subject: _Subject, at: str, template: Json, world: World
+    subject: _Subject, at: str, template: Json, world: AssumedCluster
 ) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
     """What a workload would be refused for because of one template, and what its pods would be told."""
-    namespace, terms = subject.namespace, world.terms_for(subject.namespace)
-    exempt = templates.makers_are_exempt(subject.group, subject.kind, terms)
-    found, _ = verdict.sorted_by_mode(templates.violations_of(template, at, terms), terms, exempt)
-    raw, told = _resolved(templates.as_pod(template), namespace, world)
-    answer = verdict.mutate(_review(raw, namespace), world.standing_of, terms)
-    past = ways_around(raw, parse(raw))
+    namespace, policy = subject.namespace, world.policy_for(subject.namespace)
+    exempt = workloads.makers_are_exempt(subject.group, subject.kind, policy)
+    found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
+    raw, told = _resolved(workloads.as_pod(template), namespace, world)
+    answer = pods.mutate(_review(raw, namespace), world.standing_of, policy)
+    past = bypass_violations(raw, parse(raw))
     refusal = answer.refusal or (message(past) if past else "")
     if refusal and not found:
         told = (f"{at}: its pods would be refused: {refusal}", *told)
     return found, (*answer.warnings, *told)
 
 
-def _budgets(subject: _Subject) -> Outcome:
-    if not configmaps.holds_budgets("", "ConfigMap", subject.value):
+def _budgets(subject: _Subject) -> AdmissionOutcome:
+    if not budgets.holds_budgets("", "ConfigMap", subject.value):
         return subject.outcome("not-reviewed")
     if mapping(subject.value.get("metadata")).get("namespace") not in (None, "", names.NAMESPACE):
         return subject.outcome("not-reviewed", f"budgets are read in namespace {names.NAMESPACE} alone")
     data = subject.value.get("data")
     if not isinstance(data, dict | None):
         raise MalformedError("data: must be an object")
-    entries = configmaps.entries(configmaps.texts(subject.value), _ALL_CHARACTERS)
+    entries = budgets.entries(budgets.texts(subject.value), _ALL_CHARACTERS)
     violations = (
         *(_no_text(key) for key, text in (data or {}).items() if not isinstance(text, str)),
-        *map(configmaps.violation, entries.wrong.values()),
-        *configmaps.misplaced(subject.value),
+        *map(budgets.violation, entries.wrong.values()),
+        *budgets.misplaced(subject.value),
     )
-    return subject.refused(violations, configmaps.warnings(entries))
+    return subject.refused(violations, budgets.warnings(entries))
 
 
 def _no_text(key: str) -> Violation:
@@ -195,7 +196,7 @@ def _no_text(key: str) -> Violation:
     )
 
 
-def _resolved(pod: Json, namespace: str, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _resolved(pod: Json, namespace: str, world: AssumedCluster) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The pod as it reaches a webhook: in its namespace, with the numbers of its priority class; and what
     cannot be known of it here."""
     raw = {**pod, "metadata": {"namespace": namespace, **mapping(pod.get("metadata"))}}
@@ -221,7 +222,7 @@ def _without_numbers(raw: Json, written: Json) -> dict[str, Any]:
     return {**raw, "spec": {name: each for name, each in raw["spec"].items() if name not in numbers}}
 
 
-def _review(pod: Json, namespace: str) -> Review:
+def _review(pod: Json, namespace: str) -> PodReview:
     """The pod through the webhook's own door. Raises MalformedError."""
     request = {
         "uid": "review",
@@ -231,30 +232,32 @@ def _review(pod: Json, namespace: str) -> Review:
         "dryRun": True,
         "object": pod,
     }
-    whole = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}
+    whole = {"apiVersion": pod_review.API_VERSION, "kind": "AdmissionReview", "request": request}
     try:
-        return review.read(orjson.dumps(whole))
+        return pod_review.read(orjson.dumps(whole))
     except TypeError as error:
         raise MalformedError(f"no JSON that an API server takes: {error}") from error
 
 
-def _violations(asked: Review, answer: Answer, terms: Terms, standing: Standing) -> tuple[Violation, ...]:
+def _violations(
+    asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
+) -> tuple[Violation, ...]:
     """What an answer refuses for."""
-    found = rules.judged(asked.pod, parse(asked.pod), terms)
-    refusing, _ = verdict.sorted_by_mode(found, terms)
-    return refusing or verdict.denied(asked.namespace, standing) or (_told(answer),)
+    found = pod_violations(asked.pod, parse(asked.pod), policy)
+    refusing, _ = split_by_mode(found, policy)
+    return refusing or pods.budget_violations(asked.namespace, standing) or (_told(answer),)
 
 
-def _told(answer: Answer) -> Violation:
+def _told(answer: AdmissionAnswer) -> Violation:
     """A refusal as it was worded, where it is none of those."""
     rule = answer.rules[0][0] if answer.rules else ""
     return Violation(rule, "", "", answer.refusal, "", "")
 
 
-def _unreadable(kind: str, name: str, sentence: str) -> Outcome:
+def _unreadable(kind: str, name: str, sentence: str) -> AdmissionOutcome:
     path, colon, problem = sentence.rpartition(": ")
     allowed = "what the Kubernetes API takes"
-    return Outcome(
+    return AdmissionOutcome(
         kind,
         name,
         "unreadable",

@@ -1,0 +1,82 @@
+"""How violations are answered: each refuses or warns, by the mode of its rule."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from timekeeper.core.violation import Violation, message
+from webhook.admission.warnings import violation_warnings, within_limits
+from webhook.policy import AdmissionPolicy
+from webhook.rules.catalogue import effective_mode
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
+
+MOST_SHOWN = 50  # violations in one refusal; nobody fixes more at once, and answers stay small
+
+
+def answer(
+    good: AdmissionAnswer, violations: Sequence[Violation], policy: AdmissionPolicy, exempt: bool
+) -> AdmissionAnswer:
+    """A refusal where a violation refuses, else ``good`` with a warning for each violation that warns."""
+    refusing, warned = split_by_mode(violations, policy, exempt)
+    if refusing:
+        return refusal(violations, policy, exempt)
+    if not warned:
+        return good
+    governed = good.request is not None
+    warnings = violation_warnings(warned, policy, exempt, governed=governed)
+    return replace(
+        good,
+        verdict="observed" if policy.mode == "observe" and not governed else good.verdict,
+        warnings=within_limits((*good.warnings, *warnings)),
+        rules=rule_modes(warned, policy, exempt),
+    )
+
+
+def refusal(
+    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
+) -> AdmissionAnswer:
+    """The refusal that lists every violation that refuses (at least one), with a warning for each that only
+    warns."""
+    refusing, warned = split_by_mode(violations, policy, exempt)
+    return AdmissionAnswer(
+        "refused",
+        refusal=refusal_text(refusing),
+        warnings=violation_warnings(warned, policy, exempt, governed=False),
+        rules=rule_modes((*refusing, *warned), policy, exempt),
+    )
+
+
+def refusal_text(refusing: Sequence[Violation]) -> str:
+    """The first MOST_SHOWN violations, and the number of the others."""
+    left = len(refusing) - MOST_SHOWN
+    return message(refusing[:MOST_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
+
+
+def split_by_mode(
+    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
+) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+    """The violations that refuse, and those that only warn; a rule that is off is in neither.
+
+    In observe mode none refuses. For an exempt user only rules that cannot be relaxed refuse.
+    """
+    refusing, warned = [], []
+    for violation in violations:
+        mode = effective_mode(violation.rule, policy, exempt)
+        if mode == "enforce":
+            refusing.append(violation)
+        elif mode != "off":
+            warned.append(violation)
+    return tuple(refusing), tuple(warned)
+
+
+def rule_modes(
+    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool
+) -> tuple[tuple[str, str], ...]:
+    """Each violated rule once, with its effective mode."""
+    return tuple(dict.fromkeys((each.rule, effective_mode(each.rule, policy, exempt)) for each in violations))
+
+
+def is_exempt(review: PodReview, policy: AdmissionPolicy) -> bool:
+    """Whether the requesting user, or one of their groups, is on the policy's list of exempt ones."""
+    return bool(policy.exempt) and (
+        review.user in policy.exempt or not policy.exempt.isdisjoint(review.groups)
+    )

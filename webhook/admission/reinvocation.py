@@ -1,0 +1,123 @@
+"""Second calls for one pod. The API server calls /mutate again when another webhook or one of its own plugins
+has changed the pod after us (`reinvocationPolicy: IfNeeded`), and it calls /validate after all webhooks.
+
+Three things hold over all calls for one pod:
+
+1. Governing is a fixed point (`webhook.mutation.govern`): a second /mutate repairs what others changed, and
+   changes nothing else.
+2. A pod's cost counts once: `first_governed_request` is None on a second call, and the standing of a second
+   call leaves out what the first one cost (`earlier_standing`, `as_before`).
+3. /validate compares the pod with the standing that /mutate recorded in it, never with a table of standings:
+   the standing may change between the two calls (`policy_of_first_call`, `not_governed`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from timekeeper.core import names
+from timekeeper.core.request.request import Json, ParsedRequest, annotations_of, mapping, parse
+from timekeeper.core.values import GPURequest
+from timekeeper.core.violation import Violation
+from timekeeper.core.wire import StandingWord
+from webhook.mutation import mps, sidecar
+from webhook.mutation.govern import govern
+from webhook.policy import WORDS, AdmissionPolicy, PriorityClass, Standing
+from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
+from webhook.wire.json_patch import Operation
+from webhook.wire.pod_review import CONTAINER_LISTS, AdmissionAnswer, PodReview, sequence_of
+
+# Only the first call writes these. A second call after other webhooks changes variables of containers at
+# most.
+_FIRST_CALL_WRITES = ("/metadata/", "/spec/priorityClassName", "/spec/schedulerName", "/spec/volumes")
+
+
+def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord | None:
+    """The standing with which an earlier call governed this pod; None where it is not governed yet. A label
+    or annotation that a user forged does not count while anything else is missing."""
+    if review.operation != "CREATE" or review.subresource or not _is_labelled(review.pod):
+        return None
+    word = _recorded_word(review.pod)
+    request = parse(review.pod).request
+    governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod), policy)
+    if request is None or any(map(_is_of_first_call, govern(review.pod, request, word, governing))):
+        return None
+    return word
+
+
+def as_before(now: Standing) -> Standing:
+    """The standing of a pod that an earlier call found over budget. Where the table says in budget, the
+    earlier call's estimate was the reason, and this call leaves it out."""
+    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
+
+
+def first_governed_request(review: PodReview, answer: AdmissionAnswer) -> GPURequest | None:
+    """The pod's request where this call is the first to govern the pod, and it is no dry run; else None."""
+    is_first = any(map(_is_of_first_call, answer.operations))
+    return answer.request if is_first and not review.dry_run else None
+
+
+def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
+    """The policy to compare a governed pod with. Replicas of the webhook differ in flags, CA and table for
+    moments, so what only such a difference explains is taken from the pod itself."""
+    ours = policy.sidecar if sidecar.was_injected(pod) else None
+    if policy.runtime_class or ours is not policy.sidecar:
+        policy = replace(policy, runtime_class="", sidecar=ours)
+    pipes = _mps_pipes(pod, policy.mps_pipes)
+    if pipes != policy.mps_pipes:
+        policy = replace(policy, mps_pipes=pipes)
+    if policy.known:
+        return policy
+    spec = pod["spec"]
+    own = PriorityClass(spec.get("priorityClassName") or "", spec.get("priority"))
+    return replace(policy, in_budget=own, over_budget=own, scheduler_name=spec.get("schedulerName") or "")
+
+
+def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> Iterator[Violation]:
+    """A violation for each operation that governing by the recorded standing would still need."""
+    if parsed.request is None:
+        return
+    for operation in govern(pod, parsed.request, _recorded_word(pod), policy):
+        if not _refreshes_sidecar(pod, operation):
+            yield Violation(
+                "not-governed",
+                operation["path"],
+                "",
+                "another webhook or a race changed what Bursar wrote here",
+                "what Bursar writes",
+                "creating the pod again; if the error stays, ask the administrator of the cluster's webhooks",
+            )
+
+
+def _is_labelled(pod: Json) -> bool:
+    return mapping(mapping(pod.get("metadata")).get("labels")).get(names.GOVERNED) == "true"
+
+
+def _is_of_first_call(operation: Operation) -> bool:
+    return str(operation["path"]).startswith(_FIRST_CALL_WRITES)
+
+
+def _recorded_word(pod: Json) -> StandingWord:
+    recorded = annotations_of(pod).get(names.STANDING)
+    return next((word for word in WORDS if word == recorded), "UNKNOWN")
+
+
+def _mps_pipes(pod: Json, pipes: str) -> str:
+    """The folder of MPS pipes to compare with: empty where the pod has no variable of MPS, the pod's own
+    where this replica's flag is empty."""
+    own = [
+        each
+        for field in CONTAINER_LISTS
+        for container in sequence_of(pod["spec"].get(field))
+        for each in sequence_of(container.get("env"))
+        if each["name"] in mps.NAMES
+    ]
+    if not own or pipes:
+        return pipes if own else ""
+    return next((str(each.get("value") or "") for each in own if each["name"] == mps.PIPES), "")
+
+
+def _refreshes_sidecar(pod: Json, operation: Operation) -> bool:
+    """Whether the operation only writes a newer CA or address into the sidecar than the governing replica
+    had."""
+    present = sidecar.find_sidecar(pod)
+    return present is not None and operation["path"] == f"{present[0]}/env"

@@ -1,0 +1,28 @@
+"""All rules for one pod.
+
+Each violation is found whatever else is wrong with the pod, and whatever its rule's mode is.
+"""
+
+from timekeeper.core.request.request import Json, ParsedRequest
+from timekeeper.core.violation import Violation
+from webhook.policy import AdmissionPolicy
+from webhook.rules.forged import forgery_violations, reserved_name_violations
+from webhook.rules.isolation import isolation_violations, visible_without_request
+from webhook.rules.placement import placement_violations
+
+
+def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> tuple[Violation, ...]:
+    """Everything wrong with the pod, in the order of its fields. ``parsed`` is what the core parsed from this
+    pod.
+
+    A pod without a GPU request is checked only for what would give it a GPU or make it look governed.
+    """
+    found = (*parsed.violations, *forgery_violations(pod, parsed.request))
+    if parsed.request is None and not parsed.violations:
+        return (*found, *visible_without_request(pod))
+    return (
+        *found,
+        *placement_violations(pod, policy),
+        *reserved_name_violations(pod),
+        *isolation_violations(pod, parsed.request),
+    )
