@@ -29,7 +29,7 @@ from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import Allocation, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
 from timekeeper.runtime.clock import now_ms

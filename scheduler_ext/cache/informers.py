@@ -9,14 +9,8 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
-from timekeeper.core.kube.reflector import (
-    Json,
-    ObjectChanged,
-    ObjectsListed,
-    WatchEvent,
-    WatchFailed,
-    reflect,
-)
+from timekeeper.core.json_values import Json
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, reflect
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import Log
 

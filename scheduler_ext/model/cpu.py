@@ -5,8 +5,8 @@ Source: k8s.io/component-helpers/resource, ``PodRequests`` with the options of `
 
 from collections.abc import Iterator
 
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
-from timekeeper.core.request.request import Json, mapping, sequence
 
 # A million cores. No node has as many, so whoever asks for more fits nowhere either way. And so little that
 # what `fragmentation` makes of it in 64 bits stays far from their end: at most 8,192 pods in a mix, twice

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 
 Labels = tuple[tuple[str, str], ...]
 Packed = str  # KEY=VALUE, by commas: neither of which can be in a key or a value

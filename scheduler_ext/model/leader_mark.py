@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.pod import NonGPUPod
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.constraints import listed
-from timekeeper.core.request.request import Json, annotations_of, mapping
 from timekeeper.core.values import Card
 
 OURS = "bursar"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from scheduler_ext.model.labels import Labels
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")

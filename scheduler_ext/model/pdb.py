@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.model.labels import Selector, by_key, read_selector
 from scheduler_ext.model.pod import Pod
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 
 MOST_KNOWN = 65_536  # pods whose budgets are remembered
 

@@ -10,10 +10,11 @@ from scheduler_ext.model.node_constraints import NO_CONSTRAINTS, NodeConstraints
 from scheduler_ext.model.reservation import Reservation, read_reservation
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
-from timekeeper.core.request.request import Json, annotations_of, containers, mapping, parse, sequence
+from timekeeper.core.request.request import containers, parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement
 
 MOST_GRACE_MS = 600_000

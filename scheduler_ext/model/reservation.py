@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.core import names
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
-from timekeeper.core.request.request import Json, mapping, sequence
 from timekeeper.core.values import Placement
 
 MOST_MS = 3_600_000  # longer than this no reservation counts, whatever it says

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding, NamespaceStandings, Word
-from timekeeper.core.request.request import Json
+from timekeeper.core.json_values import Json
 
 _WORDS: tuple[Word, ...] = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN")
 

@@ -13,7 +13,7 @@ from scheduler_ext.serving.read_routes import Pages, register, said
 from scheduler_ext.verbs import protocol as wire
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
-from timekeeper.core.request.request import mapping
+from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http_service import HttpAnswer, Route
 from timekeeper.runtime.log import Log
 

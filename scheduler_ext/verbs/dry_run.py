@@ -16,8 +16,8 @@ from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey
 from scheduler_ext.verbs.protocol import ExtenderArgs
 from timekeeper.core import names
 from timekeeper.core.dialects import native, nvidia, tencent
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.request import Json, annotations_of, mapping
 
 # of a template: whatever its agent may have told of the node that it was taken from, nobody is on it
 NOBODY = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'

@@ -16,7 +16,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.preempt_verb import NodeVictims
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 
 MOST_BODY_BYTES = 32 * 1024 * 1024
 

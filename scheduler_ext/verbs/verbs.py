@@ -25,7 +25,7 @@ from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_ke
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
 from scheduler_ext.waiting.order import waiting_pod
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 
 LOOK_FOR_S = 1.0  # kube-scheduler waits two for an answer

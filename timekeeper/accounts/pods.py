@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
-from typing import Any
 
 from timekeeper.core import names
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
-from timekeeper.core.request.request import ParsedRequest, annotations_of, mapping, parse, sequence
+from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.values import GPURequest
-
-Json = Mapping[str, Any]
 
 _ANY_GRACE_MS = 2**53  # no limit here: the settings limit a grace period
 

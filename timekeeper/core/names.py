@@ -1,8 +1,8 @@
-"""Every name of ours that stands in a Kubernetes object."""
+"""Every name of ours that appears in a Kubernetes object."""
 
 DOMAIN = "bursar.dev"
 NAMESPACE = "bursar-system"
-AGENTS_NAMESPACE = "bursar-node"  # of the nodes' agents alone, which need more of a node than others may have
+AGENTS_NAMESPACE = "bursar-node"  # node agents only: they need more access to a node than other pods get
 AUDIENCE = "bursar"
 SIDECAR = "bursar-sidecar"
 SCHEDULER = "bursar-scheduler"
@@ -24,7 +24,7 @@ TOPOLOGY = "bursar.dev/topology"
 SAME_GPU = "bursar.dev/same-gpu"
 USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU)
 
-# what we write at admission
+# what the webhook writes at admission
 GOVERNED = "bursar.dev/governed"
 REQUEST = "bursar.dev/request"
 STANDING = "bursar.dev/standing"
@@ -36,18 +36,18 @@ MPS_MEMORY = "mps-memory.bursar.dev/"
 MPS_THREADS = "mps-threads.bursar.dev/"
 BY_CONTAINER = (VISIBLE, MPS_MEMORY, MPS_THREADS)  # a container's name follows
 
-# the condition on a waiting pod's status by which the extender wakes it
+# pod condition: the extender sets it to make kube-scheduler retry a waiting pod
 WAKE_CONDITION = "bursar.dev/CardFreed"
 
-# the condition by which cards are held for a waiting pod
+# pod condition: cards are reserved for the waiting pod
 HELD_CONDITION = "bursar.dev/CardsHeld"
 
-# the condition on an extender's own pod by which it takes over from other replicas
+# condition of an extender's own pod: it takes over from other replicas
 LEADS_CONDITION = "bursar.dev/Leads"
 
 # what the node agent writes
 INVENTORY = "bursar.dev/inventory"
 HOLDERS = "bursar.dev/holders"
 
-# what an operator writes on a node: UUIDs of cards that are not to be given out
+# what an operator writes on a node: UUIDs of cards that must not be allocated
 CORDONED_CARDS = "bursar.dev/cordoned-cards"

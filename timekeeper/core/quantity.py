@@ -1,8 +1,8 @@
 """Kubernetes quantities, read exactly.
 
 The API server rewrites what a user wrote (``8000`` arrives as ``8k``), so every exact integral spelling is
-read: decimal and binary suffixes and exponents. Everything else (``0.5``, ``500m``, ``NaN``, blanks, digits
-that are not ASCII, exponents too large to be meant) is not a number to us.
+accepted: decimal and binary suffixes and exponents. Everything else (``0.5``, ``500m``, ``NaN``, blanks,
+non-ASCII digits, huge exponents) is not a whole number.
 
 Source: the grammar in k8s.io/apimachinery/pkg/api/resource, ``Quantity``.
 """
@@ -16,15 +16,16 @@ LARGEST = 2**63 - 1  # Kubernetes itself counts extended resources in an int64
 _GRAMMAR = re.compile(
     r"([+-]?)([0-9]{0,40})(?:\.([0-9]{0,40}))?(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?", re.ASCII
 )
-_LONGEST = 88  # characters that the grammar takes at most: sign, digits, point, digits, exponent
+_LONGEST = 88  # the longest text that the grammar matches: sign, digits, point, digits, exponent
 _DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def integral(value: object) -> int | None:
-    """The whole number that a quantity stands for, or None where it is not exactly one within an int64.
+    """The whole number that a quantity denotes; None if it is not a whole number within an int64.
 
-    Takes what JSON or YAML gave: text in Kubernetes' grammar, or an int (bool and float are not quantities).
+    Accepts values from JSON or YAML: text in Kubernetes' grammar, or an int (bool and float are not
+    quantities).
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) <= LARGEST else None
@@ -34,9 +35,9 @@ def integral(value: object) -> int | None:
 
 
 def thousandths(value: object) -> int | None:
-    """The thousandths that a quantity stands for, rounded up as Kubernetes does (``Quantity.MilliValue``).
+    """The thousandths that a quantity denotes, rounded up as Kubernetes does (``Quantity.MilliValue``).
 
-    None where it is no quantity or beyond an int64.
+    None if it is not a quantity or beyond an int64.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -46,14 +47,14 @@ def thousandths(value: object) -> int | None:
 
 
 def same_amount(one: object, other: object) -> bool:
-    """True where two quantities are spelt alike, or stand for the same whole number."""
+    """True if two quantities have the same text or denote the same whole number."""
     if one == other:
         return True
     amount = integral(one)
     return amount is not None and amount == integral(other)
 
 
-@lru_cache(maxsize=1024)  # the same few amounts come with each pod
+@lru_cache(maxsize=1024)  # pods use the same few amounts
 def _whole(text: str) -> int | None:
     exact = _exact(text)
     if exact is None or exact.denominator != 1 or abs(exact) > LARGEST:

@@ -8,77 +8,64 @@ WHOLE_MILLI = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one container asks on each of ``devices`` distinct cards.
-
-    ``share_milli`` 0 asks for memory only; ``memory_mib`` 0 asks for the same share of the card's memory as
-    of its compute. A share of 1000 is a whole card, and wants it untouched.
-    """
+    """What one container requests on each of ``devices`` distinct cards."""
 
     devices: int
-    share_milli: int
-    memory_mib: int
+    share_milli: int  # 0: memory only; 1000: a whole card that nothing else uses
+    memory_mib: int  # 0: the same share of the card's memory as of its compute
 
     @property
     def whole(self) -> bool:
-        """True where the cards must be untouched by others."""
+        """True if the cards must not be shared."""
         return self.share_milli == WHOLE_MILLI
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAsk:
-    """An ask with the name of its container; ``init``: it ends before the pod's other containers start."""
+    """A container's request."""
 
     container: str
-    init: bool
+    init: bool  # it ends before the pod's other containers start
     ask: Ask
 
 
 @dataclass(frozen=True, slots=True)
 class GPURequest:
-    """What a pod asks: its dialect, each GPU container's ask in the pod's order (init first), and constraints
-    on the cards.
-
-    ``topology``: how near to each other the cards of each container must be, a word of
-    `core.constraints.TOPOLOGIES` or "". ``same_gpu``: containers that must share one card.
-    """
+    """What a pod requests."""
 
     dialect: str
-    asks: tuple[ContainerAsk, ...]
+    asks: tuple[ContainerAsk, ...]  # of each GPU container in the pod's order, init containers first
     models: tuple[str, ...] = ()
     exclude_models: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
     policy: str = ""
+    # how close the cards of a container must be, of `request.constraints.TOPOLOGIES`; "": any
     topology: str = ""
-    same_gpu: tuple[str, ...] = ()
+    same_gpu: tuple[str, ...] = ()  # containers that must share one card
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One physical GPU of a node, as the node's inventory lists it.
-
-    ``numa``: the number of its NUMA node, None where that is not known. ``links``: the UUIDs of the cards
-    that it is linked to directly, None where that is not known. ``cordoned``: its node's annotation says that
-    it is not to be given out; who is on it stays.
-    """
+    """One physical GPU of a node, from the node's inventory."""
 
     uuid: str
     index: int
     model: str
     memory_mib: int
     healthy: bool = True
-    numa: int | None = None
-    links: tuple[str, ...] | None = None
-    cordoned: bool = False
+    numa: int | None = None  # number of its NUMA node; None: unknown
+    links: tuple[str, ...] | None = None  # UUIDs of directly linked cards; None: unknown
+    cordoned: bool = False  # excluded from allocation by the node's annotation; pods on it stay
 
     @property
     def usable(self) -> bool:
-        """True where a part of it may be given to a pod."""
+        """True if it can be allocated to pods."""
         return self.healthy and not self.cordoned
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of one card given to one container."""
+    """A part of one card, allocated to one container."""
 
     uuid: str
     index: int
@@ -88,6 +75,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which slices each GPU container holds, in the request's order."""
+    """The slices of each GPU container, in the request's order."""
 
     containers: tuple[tuple[str, tuple[Slice, ...]], ...]

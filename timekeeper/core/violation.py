@@ -1,4 +1,4 @@
-"""What is wrong with something a user wrote, in a shape that can be shown, counted and tested."""
+"""A mistake in something that a user wrote, in a form that can be shown, counted and tested."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: its id, the field's path, what was given, what is wrong, what is allowed, and an
-    example that passes. An empty ``allowed`` says that ``problem`` is the whole sentence."""
+    """One broken rule."""
 
-    rule: str
-    path: str
-    got: str
+    rule: str  # rule ID
+    path: str  # the field
+    got: str  # the value in the field; "": none
     problem: str
-    allowed: str
-    example: str
+    allowed: str  # what would be accepted; "": ``problem`` is the whole sentence
+    example: str  # a value that is accepted
 
     def sentence(self) -> str:
         """One line in the order a reader needs: where, what, got, allowed, example."""
@@ -25,23 +24,22 @@ class Violation:
 
 
 def shown(value: object) -> str:
-    """A user's value as a message may quote it: at most 60 characters, no line breaks, in double quotes."""
+    """A user's value as quoted in messages: at most 60 characters, no line breaks, in double quotes."""
     text = (value if isinstance(value, str) else repr(value))[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
 
 
 def first_of(words: Sequence[str], most: int, between: str = ", ") -> str:
-    """The words as a message may list them: the first ``most``, and how many more there are."""
+    """The first ``most`` words, and the number of the others."""
     left = len(words) - most
     return between.join((*words[:most], f"{left} more") if left > 0 else words)
 
 
 def message(violations: Iterable[Violation]) -> str:
-    """All violations in one answer: a sentence where there is one, a numbered list where there are
-    several."""
+    """All violations in one message: a sentence, or a numbered list."""
     sentences = [violation.sentence() for violation in violations]
     if len(sentences) == 1:
         return sentences[0]
     listed = "\n".join(f"  {number}. {sentence}" for number, sentence in enumerate(sentences, 1))
-    return f"{len(sentences)} things to mend:\n{listed}"
+    return f"{len(sentences)} problems:\n{listed}"

@@ -1,5 +1,5 @@
-"""Every JSON document that Bursar's own parts exchange, declared once. All are ``version: 1`` where they
-travel alone."""
+"""Every JSON document that Bursar's parts exchange, declared once. Documents that travel alone have
+``version: 1``."""
 
 from typing import Literal, NotRequired, TypedDict
 
@@ -7,57 +7,49 @@ StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
 
 class CardWire(TypedDict):
-    """One card of a node's inventory; memory in MiB.
-
-    ``numa``: the number of its NUMA node. ``links``: the UUIDs of the node's cards that it reaches without
-    going through a CPU: by NVLink, else by a PCIe switch. Null or left out: not known. ``fault``: why it is
-    not healthy, for people. ``mps``: processes compute on it through MPS, and have for a while; left out:
-    they do not, or nobody looked.
-    """
+    """One card of a node's inventory."""
 
     uuid: str
-    index: int
+    index: int  # NVML index
     model: str
-    memory_mib: int
+    memory_mib: int  # total memory
     healthy: bool
-    numa: NotRequired[int | None]
+    numa: NotRequired[int | None]  # number of its NUMA node; null or absent: unknown
+    # UUIDs of cards of the node that it reaches without going through a CPU (NVLink, else PCIe switch); null
+    # or absent: unknown
     links: NotRequired[list[str] | None]
-    mig: str | None
-    fault: NotRequired[str]
+    mig: str | None  # profile of a MIG device; null: a whole card
+    fault: NotRequired[str]  # why it is not healthy, for people
+    # processes have been computing on it through MPS for a while; absent: no, or not checked
     mps: NotRequired[bool]
 
 
 class Inventory(TypedDict):
-    """Node annotation ``bursar.dev/inventory``."""
+    """Node annotation ``bursar.dev/inventory``, written by the node agent."""
 
     version: Literal[1]
     cards: list[CardWire]
 
 
 class Holders(TypedDict):
-    """Node annotation ``bursar.dev/holders``, written by the node agent alone.
-
-    ``boot``: the node's boot ID. ``known``: the agent has seen everything once since it began; before that
-    nothing may be concluded from what is not listed. ``pods``: by UID, the pods whose GPU containers are on
-    the node now, in whatever state their objects are, with the UUIDs of the cards that they have: those that
-    the kubelet's plugin gave them where one chooses, else those of their placement. ``closed``: why the node
-    gives out no cards, for people; empty where it does.
-    """
+    """Node annotation ``bursar.dev/holders``, written by the node agent only."""
 
     version: Literal[1]
-    boot: str
+    boot: str  # the node's boot ID
+    # the agent has completed a full scan since it started; before that an absent pod proves nothing
     known: bool
+    # UID -> UUIDs of its cards, for every pod whose GPU containers are on the node, whatever its object says;
+    # from the kubelet's device plugin if that chooses the cards, else from the placement
     pods: dict[str, list[str]]
-    closed: str
+    closed: str  # why the node allocates no cards, for people; "": it does
 
 
 class CardUse(TypedDict):
-    """What one pod uses of one card by NVML's account of its processes: percent of the card's time, MiB; None
-    where the card does not tell."""
+    """A pod's use of one card by NVML's accounting of its processes; null: the card does not report it."""
 
     uuid: str
-    utilisation: int | None
-    memory_mib: int | None
+    utilisation: int | None  # percent of the card's time
+    memory_mib: int | None  # memory in use
 
 
 class PodUse(TypedDict):
@@ -68,62 +60,59 @@ class PodUse(TypedDict):
 
 
 class Use(TypedDict):
-    """One look at a node, ``age_ms`` old by the agent's monotonic clock when it is sent; ``cards``: each
-    card's use as a whole."""
+    """One sample of a node."""
 
-    age_ms: int
+    age_ms: int  # age when sent, by the agent's monotonic clock
     pods: list[PodUse]
-    cards: list[CardUse]
+    cards: list[CardUse]  # each card's use as a whole
 
 
 class NodeUsage(TypedDict):
-    """``POST /v1/nodeusage``, under the identity of a node's agent: the node is the one that the token names.
-    ``boot`` and ``sequence`` as in `Heartbeats`."""
+    """``POST /v1/nodeusage``, authenticated as a node's agent; the node is the one that the token names."""
 
     version: Literal[1]
-    boot: str
-    sequence: int
+    boot: str  # identifies the agent's run
+    sequence: int  # number of this post within the run; a retry has the same number
     uses: list[Use]
 
 
 class NodeUsageAnswer(TypedDict):
-    """When to report next, and the CA bundle (PEM) to trust from now on."""
+    """The answer to a node's report."""
 
     version: Literal[1]
-    interval_ms: int
-    ca: NotRequired[str]
+    interval_ms: int  # when to report next
+    ca: NotRequired[str]  # CA bundle (PEM) to trust from now on
 
 
 class MeasuredCards(TypedDict):
-    """``GET /v1/nodeusage``: node -> card UUID -> its use as last reported, of the last two minutes alone."""
+    """``GET /v1/nodeusage``: reports of the last two minutes."""
 
     version: Literal[1]
-    nodes: dict[str, dict[str, CardUse]]
+    nodes: dict[str, dict[str, CardUse]]  # node -> card UUID -> its use as a whole
 
 
 class SliceWire(TypedDict):
-    """What one container holds of one card: thousandths of its compute, MiB of its memory."""
+    """A container's part of one card."""
 
     uuid: str
     index: int
-    share_milli: int
-    memory_mib: int
+    share_milli: int  # thousandths of the card's compute
+    memory_mib: int  # memory
 
 
 class Devices(TypedDict):
-    """Pod annotation ``bursar.dev/devices``, written by the Binding: container -> the slices it holds."""
+    """Pod annotation ``bursar.dev/devices``, written by the Binding."""
 
     version: Literal[1]
-    containers: dict[str, list[SliceWire]]
+    containers: dict[str, list[SliceWire]]  # container -> its slices
 
 
 class PriorityClassWire(TypedDict):
-    """A priority class by name, with its value and preemptionPolicy where the timekeeper has seen it in the
-    cluster (else None)."""
+    """A priority class."""
 
     name: str
-    value: int | None
-    preemptionPolicy: str | None
+    value: int | None  # null: the class is not in the cluster
+    preemptionPolicy: str | None  # null: the class is not in the cluster
 
 
 class PriorityClasses(TypedDict):
@@ -134,17 +123,16 @@ class PriorityClasses(TypedDict):
 
 
 class StandingSettings(TypedDict):
-    """What webhook and extender need of ``_settings``. Durations in milliseconds; ``rules``: the modes that
-    differ from the catalogue's, by rule; ``exempt``: users and groups."""
+    """The part of ``_settings`` that webhook and extender need. Durations in milliseconds."""
 
     mode: Literal["enforce", "observe"]
-    rules: dict[str, str]
-    exempt: list[str]
+    rules: dict[str, str]  # rule -> mode, if it differs from the catalogue's
+    exempt: list[str]  # users and groups
     schedulerName: str
-    sidecar: bool
-    sidecarNative: bool
+    sidecar: bool  # whether pods get one
+    sidecarNative: bool  # as a native sidecar (an init container that is restarted always)
     priorityClasses: PriorityClasses
-    unknownStanding: Literal["inBudget", "overBudget"]
+    unknownStanding: Literal["inBudget", "overBudget"]  # how pods admitted with standing UNKNOWN count
     maxGracePeriodMs: int
     pdbGraceMs: int
     lookaheadMs: int
@@ -152,76 +140,67 @@ class StandingSettings(TypedDict):
 
 
 class StandingEntry(TypedDict):
-    """One namespace: amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
+    """One namespace. Amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
 
-    ``ratio``: thousandths of what was granted that are spent; ``warnAt``: thousandths from which on a user is
-    warned, or None; ``remaining``: granted - posted - pending - reserved, or None where unlimited;
-    ``validUntil``: when the standing must be asked anew; where ``onExhausted`` is deny, the period's end;
-    ``mode``: the cluster's, or the namespace's own; ``rules`` and ``exempt`` come on top of the cluster's.
-    ``group``: the group that the namespace is in, empty where in none; amounts, ``onExhausted`` and
-    ``warnAt`` are the group's where that decides.
+    If the group's account decides, amounts, ``onExhausted`` and ``warnAt`` are the group's.
     """
 
     standing: StandingWord
     onExhausted: str
     priorityClass: str
-    ratio: int | None
-    warnAt: int | None
-    remaining: int | None
+    ratio: int | None  # thousandths of the grant that are spent; null: unlimited
+    warnAt: int | None  # thousandths from which users are warned; null: never
+    remaining: int | None  # granted - posted - pending - reserved; null: unlimited
+    # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
-    mode: Literal["enforce", "observe"]
-    rules: dict[str, str]
-    exempt: list[str]
+    mode: Literal["enforce", "observe"]  # the namespace's own, else the cluster's
+    rules: dict[str, str]  # override the cluster's
+    exempt: list[str]  # in addition to the cluster's
     policy: str
-    group: NotRequired[str]
+    group: NotRequired[str]  # "": none
 
 
 class Standings(TypedDict):
-    """``GET /v1/standings``; strong ETag = the revision in quotes."""
+    """``GET /v1/standings``. The strong ETag is the revision in quotes."""
 
     version: Literal[1]
     revision: str
-    generated: int
+    generated: int  # when it was made, by the timekeeper's clock
     settings: StandingSettings
-    default: StandingEntry
+    default: StandingEntry  # applies to namespaces that are not listed
     namespaces: dict[str, StandingEntry]
 
 
 class BeatDevice(TypedDict):
-    """NVML's figures for one card as seen in the pod: percent, MiB, and whether others share the card."""
+    """NVML's figures for one card as seen in the pod."""
 
     uuid: str
-    utilisation: int | None
+    utilisation: int | None  # percent
     memory_mib: int | None
-    scope: Literal["exclusive", "shared"]
+    scope: Literal["exclusive", "shared"]  # whether other pods are on the card
 
 
 class Beat(TypedDict):
-    """One heartbeat, ``age_ms`` old by the sender's monotonic clock when it is sent."""
+    """One heartbeat."""
 
-    age_ms: int
+    age_ms: int  # age when sent, by the sender's monotonic clock
     devices: list[BeatDevice]
 
 
 class Heartbeats(TypedDict):
-    """``POST /v1/heartbeats``: ``boot`` names the sidecar's run, ``sequence`` counts its posts (a repeat
-    carries the same)."""
+    """``POST /v1/heartbeats``."""
 
     version: Literal[1]
-    boot: str
-    sequence: int
+    boot: str  # identifies the sidecar's run
+    sequence: int  # number of this post within the run; a retry has the same number
     beats: list[Beat]
 
 
 class HeartbeatAnswer(TypedDict):
-    """When to beat next, whether the namespace is in budget, and the CA bundle (PEM) to trust from now on.
-
-    ``over``: every other container of the pod has ended and none will be started again; left out where that
-    is not so, or not known.
-    """
+    """The answer to heartbeats."""
 
     version: Literal[1]
-    interval_ms: int
-    in_budget: bool
-    over: NotRequired[bool]
-    ca: NotRequired[str]
+    interval_ms: int  # when to send the next
+    in_budget: bool  # whether the namespace is in budget
+    over: NotRequired[bool]  # every other container of the pod has ended for good; absent: no, or not known
+    ca: NotRequired[str]  # CA bundle (PEM) to trust from now on

@@ -15,7 +15,8 @@ import urllib3
 from kubernetes import client, config
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from timekeeper.core.kube.reflector import ExpiredError, Json, UnreachableError
+from timekeeper.core.json_values import Json
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 
 PAGE = 500
 WATCH_S = 300

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import EntryError, group_key, read_entry
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
 from webhook.admission.answers import refusal_text
 from webhook.admission.warnings import within_limits

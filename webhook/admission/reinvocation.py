@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, ParsedRequest, annotations_of, mapping, parse
+from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BUILT_ON_EXHAUSTED
 from timekeeper.core.dialects import tencent
-from timekeeper.core.request.request import BUILT_POLICIES, Json, containers, mapping
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.request import BUILT_POLICIES, containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern

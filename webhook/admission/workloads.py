@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from timekeeper.core.request.request import Json, mapping, parse
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal, rule_modes, split_by_mode

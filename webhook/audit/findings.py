@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from timekeeper.core import names
 from timekeeper.core.dialects import UNSPOKEN
-from timekeeper.core.request.request import Json, annotations_of, canonical, containers, mapping, parse
+from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.request.request import canonical, containers, parse
 from timekeeper.core.violation import Violation
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from timekeeper.core.budgets import reader
-from timekeeper.core.request.request import mapping
+from timekeeper.core.json_values import mapping
 from webhook.admission import budgets
 from webhook.dryrun.flags import CommonFlags
 from webhook.dryrun.judge import manifests, objects

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
+from timekeeper.core.json_values import mapping
 from timekeeper.core.names import BUDGETS
-from timekeeper.core.request.request import mapping
 from timekeeper.core.violation import Violation
 from webhook.admission import budgets
 from webhook.dryrun import inputs

@@ -3,7 +3,7 @@ was there before is not looked at again."""
 
 from collections.abc import Iterator
 
-from timekeeper.core.request.request import Json
+from timekeeper.core.json_values import Json
 from webhook.mutation.visible_devices import VISIBLE_DEVICES, VOID, set_variable
 from webhook.wire.json_patch import Operation
 from webhook.wire.pod_review import sequence_of

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.request import Json, canonical
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar, visible_devices

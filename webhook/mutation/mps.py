@@ -8,7 +8,7 @@ worth.
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.request import Json
+from timekeeper.core.json_values import Json
 from timekeeper.core.values import GPURequest
 from webhook.mutation.visible_devices import Variable, annotated
 from webhook.wire.pod_review import sequence_of

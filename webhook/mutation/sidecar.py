@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from webhook.mutation.visible_devices import CAPABILITIES, VOID, Variable, from_annotation, wanted
 from webhook.policy import Sidecar

@@ -10,7 +10,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.request import Json
+from timekeeper.core.json_values import Json
 from timekeeper.core.values import GPURequest
 from webhook.wire.json_patch import Operation, add, remove, replace
 from webhook.wire.pod_review import sequence_of

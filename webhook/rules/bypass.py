@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, ParsedRequest, containers, mapping
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
 from webhook.rules.denylist import RUNTIME_CLASSES
 from webhook.rules.isolation import isolation_violations

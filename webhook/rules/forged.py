@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.request.request import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern, sidecar

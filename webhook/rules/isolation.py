@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, UNSPOKEN
-from timekeeper.core.request.request import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import ephemeral, mps, visible_devices

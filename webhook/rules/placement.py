@@ -8,8 +8,8 @@ import orjson
 
 from timekeeper.core import names
 from timekeeper.core.dialects import tencent
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.constraints import excess, listed
-from timekeeper.core.request.request import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.govern import is_above_budget_class
 from webhook.mutation.visible_devices import VISIBLE_DEVICES

@@ -3,7 +3,8 @@
 Each violation is found whatever else is wrong with the pod, and whatever its rule's mode is.
 """
 
-from timekeeper.core.request.request import Json, ParsedRequest
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.request import ParsedRequest
 from timekeeper.core.violation import Violation
 from webhook.policy import AdmissionPolicy
 from webhook.rules.forged import forgery_violations, reserved_name_violations

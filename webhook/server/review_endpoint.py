@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from timekeeper.core.request.request import mapping
+from timekeeper.core.json_values import mapping
 from timekeeper.runtime.log import Log
 from webhook.metrics import Metrics
 from webhook.server.connection import MOST_BODY_BYTES

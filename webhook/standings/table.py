@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from webhook.policy import WORDS, AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
 

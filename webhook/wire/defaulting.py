@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from webhook.wire.pod_review import CONTAINER_LISTS
 
 _GRAMMAR = re.compile(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 
 Operation = Mapping[str, Any]
 

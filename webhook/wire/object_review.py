@@ -6,7 +6,7 @@ custom kind may hold anything.
 
 from dataclasses import dataclass
 
-from timekeeper.core.request.request import Json, mapping
+from timekeeper.core.json_values import Json, mapping
 from webhook.wire.pod_review import MalformedError, asked, text_of
 
 NOTHING: Json = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from timekeeper.core.request.request import Json, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 
 API_VERSION = "admission.k8s.io/v1"

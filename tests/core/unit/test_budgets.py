@@ -193,7 +193,7 @@ def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
 
     assert reading.budgets == {"team": Budget(amount=GPU_HOUR)}
     assert [error.problem for error in reading.errors] == [
-        "also in ConfigMap bursar-budgets; the entry in aaa is not read"
+        "also defined in ConfigMap bursar-budgets; the entry in aaa is ignored"
     ]
     assert reading.broken == frozenset()
 
@@ -206,7 +206,7 @@ def test_what_is_not_built_yet_is_said() -> None:
         "onExhausted",
         "maxGPUs",
     }
-    assert "evict acts as deprioritize" in ineffective_fields(entry)[0]
+    assert "evict is not implemented; treated as deprioritize" in ineffective_fields(entry)[0]
     assert ineffective_fields(Budget(amount=1, on_exhausted="deprioritize")) == ()
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
@@ -324,7 +324,7 @@ def test_a_rule_that_keeps_the_accounts_right_is_always_enforced(rule: str) -> N
 
     assert isinstance(error, EntryError)
     assert error.sentence() == (
-        f"team-a, line 2, rules.{rule}: this rule is always enforced; allowed: enforce, or leaving it out"
+        f"team-a, line 2, rules.{rule}: this rule is always enforced; allowed: enforce, or omit the rule"
     )
 
 

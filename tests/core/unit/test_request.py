@@ -115,7 +115,7 @@ def test_all_that_is_wrong_is_told_in_one_message() -> None:
 
     assert len(parsed.violations) == 5
     text = message(parsed.violations)
-    assert text.startswith("5 things to mend:")
+    assert text.startswith("5 problems:")
     for path in (
         "spec.containers[0]",
         "spec.containers[1]",

@@ -13,7 +13,7 @@ from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.worlds import card, container
-from timekeeper.core.kube.reflector import Json
+from timekeeper.core.json_values import Json
 from timekeeper.runtime.api_server import Api
 
 Start = Callable[..., Running]

@@ -137,7 +137,8 @@ def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, 
     assert kept["gpuHours"]["granted"] == "7"
     assert "gpuHours" in str(kept["lastError"])
     assert any(
-        "evict acts as deprioritize" in each for each in stack.get("/v1/budgets/other", reader)["warnings"]
+        "evict is not implemented; treated as deprioritize" in each
+        for each in stack.get("/v1/budgets/other", reader)["warnings"]
     )
     events = stack.cp.kubectl("get", "events", "-n", "bursar-system").stdout
     assert "gpuHours" in events

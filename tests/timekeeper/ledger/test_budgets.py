@@ -114,7 +114,7 @@ def test_a_key_in_two_config_maps_counts_in_the_first_and_is_an_error(town: Town
     )
 
     assert town.budget()["gpuHours"]["granted"] == "10"
-    assert "also in ConfigMap bursar-budgets" in town.budget()["lastError"]
+    assert "also defined in ConfigMap bursar-budgets" in town.budget()["lastError"]
 
 
 def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town) -> None:
@@ -122,8 +122,8 @@ def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town)
 
     told = [(notice.reason, notice.message) for notice in town.notices]
     assert told == [
-        ("NotBuilt", "team-a: onExhausted: not built yet, evict acts as deprioritize"),
-        ("NotBuilt", "team-a: maxGPUs: not built yet, it has no effect"),
+        ("NotBuilt", "team-a: onExhausted: evict is not implemented; treated as deprioritize"),
+        ("NotBuilt", "team-a: maxGPUs: not implemented; it has no effect"),
     ]
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
 

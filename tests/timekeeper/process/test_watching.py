@@ -284,4 +284,4 @@ def test_a_malformed_request_is_told_with_its_first_violation() -> None:
     read = read_pod(bad)
 
     assert isinstance(read, UnreadablePod)
-    assert "zero asks for nothing" in read.problem
+    assert "zero is not a valid amount" in read.problem

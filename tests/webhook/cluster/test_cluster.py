@@ -163,10 +163,10 @@ def test_a_malformed_pod_is_refused_with_the_sentence_in_kubectls_output(
     )
 
     assert said.startswith('Error from server (Forbidden): error when creating "STDIN": ')
-    assert 'admission webhook "govern.bursar.dev" denied the request: 2 things to mend:' in said
+    assert 'admission webhook "govern.bursar.dev" denied the request: 2 problems:' in said
     assert (
         "1. spec.containers[0].resources.limits[bursar.dev/gpu-percent]: "
-        "more than one card, but not whole cards, "
+        "more than one card, but not a multiple of 100, "
         'got "150"; allowed: 1 to 100 for a share of one card, or a multiple of 100 for whole cards; '
         'for example bursar.dev/gpu-percent: "200"'
     ) in said

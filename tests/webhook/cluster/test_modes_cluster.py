@@ -66,7 +66,7 @@ def test_the_same_pod_is_refused_where_the_namespace_has_settled_nothing(world: 
     code, said = created(world, "unsettled", raw)
 
     assert code != 0
-    assert "denied the request: 2 things to mend:" in said[0]
+    assert "denied the request: 2 problems:" in said[0]
     assert [line.split(":")[0].strip() for line in said[1:]] == [
         "1. spec.terminationGracePeriodSeconds",
         "2. spec.hostPID",

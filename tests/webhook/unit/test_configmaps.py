@@ -23,8 +23,8 @@ GOOD = "gpuHours: 10\nonExhausted: deprioritize\n"
 BAD = "gpuHours: 10\nperiod: fortnight\n"
 
 SENTENCE = (
-    'data[team-a], line 2, period: "fortnight" is not taken; allowed: hour, day, week, month, quarter, year, '
-    "once; for example period: month"
+    'data[team-a], line 2, period: "fortnight" is not a valid value; allowed: hour, day, week, month, '
+    "quarter, year, once; for example period: month"
 )
 VALID = AdmissionAnswer("valid")
 
@@ -63,11 +63,10 @@ def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:
 def test_every_entry_with_a_mistake_is_named() -> None:
     answer = judge(asked(config_map({"team-a": BAD, "Team_B": GOOD, "_settings": "mode: half"})))
 
-    assert answer.refusal.startswith(
-        f"3 things to mend:\n  1. {SENTENCE}\n  2. data[Team_B], line 1: no such key"
-    )
+    assert answer.refusal.startswith(f"3 problems:\n  1. {SENTENCE}\n  2. data[Team_B], line 1: no such key")
     assert (
-        '  3. data[_settings], line 1, mode: "half" is not taken; allowed: enforce, observe' in answer.refusal
+        '  3. data[_settings], line 1, mode: "half" is not a valid value; allowed: enforce, observe'
+        in answer.refusal
     )
 
 
@@ -81,7 +80,7 @@ def test_an_entry_that_was_wrong_before_and_is_unchanged_is_only_told() -> None:
     assert (answer.verdict, answer.refusal) == ("valid", "")
     assert answer.warnings == (
         "Wrong before and unchanged; the last valid entry stays in force: team-a, line 2, period: "
-        '"fortnight" is not taken; allowed: hour, day, week, month, quarter, year, once',
+        '"fortnight" is not a valid value; allowed: hour, day, week, month, quarter, year, once',
     )
 
 
@@ -138,7 +137,7 @@ def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
     answer = judge(asked(config_map(new), config_map({"old": kept})))
 
     assert answer.warnings == (
-        "team-0, team-1, team-2 and 2 more: onExhausted: not built yet, evict acts as deprioritize",
+        "team-0, team-1, team-2 and 2 more: onExhausted: evict is not implemented; treated as deprioritize",
     )
 
 

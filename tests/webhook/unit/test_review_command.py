@@ -152,7 +152,10 @@ def test_a_mistake_in_a_budget_is_told_with_its_line_in_the_file(review: Review)
 
     _, out, _ = review(review.file(text))
 
-    assert 'm.yaml:7: data[team-a], line 2, period: "fortnight" is not taken; allowed: hour, day, ' in out
+    assert (
+        'm.yaml:7: data[team-a], line 2, period: "fortnight" is not a valid value; allowed: hour, day, '
+        in out
+    )
     assert "m.yaml:8: data[team-b]: not text; allowed: the fields as text, after |; for example " in out
 
 

@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         admitted(container(gpu_percent="150")),
         "share-range",
         "spec.containers[0].resources.limits[bursar.dev/gpu-percent]: "
-        'more than one card, but not whole cards, got "150"; '
+        'more than one card, but not a multiple of 100, got "150"; '
         "allowed: 1 to 100 for a share of one card, or a multiple of 100 for whole cards; for example "
         'bursar.dev/gpu-percent: "200"',
     ),

@@ -104,7 +104,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), POLICY
     )
 
-    assert answer.refusal.startswith("2 things to mend:\n  1. spec.template.spec.containers[0]")
+    assert answer.refusal.startswith("2 problems:\n  1. spec.template.spec.containers[0]")
     assert "\n  2. spec.template.spec.nodeName: " in answer.refusal
 
 

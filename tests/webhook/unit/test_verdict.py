@@ -71,7 +71,7 @@ def test_a_malformed_pod_is_refused_by_both_with_every_violation() -> None:
 
     answer = mutate(review(raw), no_standing, POLICY)
 
-    assert answer.refusal.startswith("2 things to mend:\n  1. spec.containers[0]")
+    assert answer.refusal.startswith("2 problems:\n  1. spec.containers[0]")
     assert "  2. spec.containers[1]" in answer.refusal
     assert answer.rules == (("amount", "enforce"),)
     assert validate(review(raw), POLICY).refusal == answer.refusal

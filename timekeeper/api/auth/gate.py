@@ -9,9 +9,9 @@ from typing import Any
 from timekeeper import metrics
 from timekeeper.api.auth.tokens import Expected, fault
 from timekeeper.api.problem import Problem, unavailable
+from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import DOMAIN
-from timekeeper.core.request.request import mapping, sequence
 
 Json = Mapping[str, Any]
 Post = Callable[[str, Json], Json]

@@ -7,7 +7,11 @@ GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
-BUILT_ON_EXHAUSTED = ("reclaim", "deprioritize", "deny")  # the others act as deprioritize, and say so
+BUILT_ON_EXHAUSTED = (
+    "reclaim",
+    "deprioritize",
+    "deny",
+)  # the others are treated as deprioritize, with a warning
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")
@@ -18,29 +22,23 @@ RULE_MODES = ("enforce", "warn", "off")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One entry: of a namespace, a group (``_group.NAME``) or ``_defaults``. ``amount`` None: unlimited.
+    """The entry of a namespace, of a group (``_group.NAME``) or ``_defaults``."""
 
-    ``carry_over_milli``: the part of what is left at a period's end that moves on. ``group`` empty: in none.
-    ``price``: of a weighted GPU-hour, decimal text; empty: the cluster's. ``mode`` empty: the cluster's.
-    ``rules``: (rule, mode) where the namespace differs from the cluster.
-    ``exempt``: users and groups, beside the cluster's, whose objects are warned of and not refused.
-    ``overuse`` empty, ``overuse_grace_ms`` None: the cluster's.
-    """
-
-    amount: int | None
+    amount: int | None  # None: unlimited
     period: str = "month"
-    carry_over_milli: int = 0
+    carry_over_milli: int = 0  # the part of the remainder that is carried over
     on_exhausted: str = "reclaim"
-    warn_at_milli: int | None = None
-    group: str = ""
-    policy: str = ""
-    mode: str = ""
-    rules: tuple[tuple[str, str], ...] = ()
+    warn_at_milli: int | None = None  # None: no warning
+    group: str = ""  # "": none
+    policy: str = ""  # placement policy; of pods without an annotation; "": the extender's
+    mode: str = ""  # "": the cluster's
+    rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
+    # users and groups whose objects get warnings instead of refusals, in addition to the cluster's
     exempt: tuple[str, ...] = ()
-    max_gpus: int | None = None
-    price: str = ""
-    overuse: str = ""
-    overuse_grace_ms: int | None = None
+    max_gpus: int | None = None  # not implemented
+    price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
+    overuse: str = ""  # "": the cluster's
+    overuse_grace_ms: int | None = None  # None: the cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,9 @@ class BudgetSettings:
     """The entry ``_settings``, each field with its default."""
 
     time_zone: str = "UTC"
-    weights: tuple[tuple[str, int], ...] = ()
-    in_budget_class: str = "gpu-default-priority"
-    over_budget_class: str = "gpu-lower-priority"
+    weights: tuple[tuple[str, int], ...] = ()  # (model, thousandths)
+    in_budget_class: str = "gpu-default-priority"  # priority class of pods admitted in budget
+    over_budget_class: str = "gpu-lower-priority"  # priority class of pods admitted over budget
     mode: str = "enforce"
     rules: tuple[tuple[str, str], ...] = ()
     exempt: tuple[str, ...] = ()
@@ -58,12 +56,12 @@ class BudgetSettings:
     sidecar: str = "on"
     charge_by: str = "dominant"
     charge_from: str = "running"
-    lookahead_ms: int = 600_000
-    start_grace_ms: int = 600_000
+    lookahead_ms: int = 600_000  # how far ahead running sessions reserve
+    start_grace_ms: int = 600_000  # a pod is charged from this long after its binding at the latest
     max_grace_period_ms: int = 600_000
-    settle_after_ms: int = 3_600_000
-    pdb_grace_ms: int = 600_000
-    overuse: str = "observe"
+    settle_after_ms: int = 3_600_000  # a session without evidence for this long is posted
+    pdb_grace_ms: int = 600_000  # how long a PodDisruptionBudget protects a pod that must leave
+    overuse: str = "observe"  # what happens to pods over their memory share
     overuse_grace_ms: int = 600_000
     unknown_standing: str = "inBudget"
     price: str = ""
@@ -74,8 +72,8 @@ UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
 def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[str, ...]:
-    """A sentence for each thing that the entry under ``key`` asks and that is not done: nothing is accepted
-    in silence."""
+    """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
+    silently."""
     return () if isinstance(entry, BudgetSettings) else _not_built_of_budget(entry, key)
 
 
@@ -83,9 +81,9 @@ def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
     asked = {
         "onExhausted": (
             budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
-            f"not built yet, {budget.on_exhausted} acts as deprioritize",
+            f"{budget.on_exhausted} is not implemented; treated as deprioritize",
         ),
-        "maxGPUs": (budget.max_gpus is not None, "not built yet, it has no effect"),
+        "maxGPUs": (budget.max_gpus is not None, "not implemented; it has no effect"),
         "carryOver": (
             budget.carry_over_milli > 0 and budget.period == "once",
             "it has no effect where the period is once",

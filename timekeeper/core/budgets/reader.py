@@ -1,8 +1,7 @@
-"""The only reader of the budget ConfigMaps: their text into Budget and Settings values, or errors with key,
-line and field.
+"""The only reader of the budget ConfigMaps: text into values, or errors with key, line and field.
 
-Scalars are taken as text with their line marks (PyYAML's composer), so 0.1 is exactly a tenth and ``on`` is
-not True; anchors and aliases are refused, for nobody needs them here and they can be made to explode.
+Scalars are read as text with line marks (PyYAML's composer), so 0.1 is exactly a tenth and ``on`` is not
+True. Anchors and aliases are refused: budgets do not need them, and they can be made to expand without limit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,45 +17,40 @@ from timekeeper.core.names import BUDGETS
 from timekeeper.core.request.request import POLICIES
 
 LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
-DEEPEST = 4  # levels of nesting; a rule's mode is the deepest that an entry has
+DEEPEST = 4  # levels of nesting; the deepest value of an entry is a rule's mode
 
 
 @dataclass(frozen=True, slots=True)
 class EntryError:
-    """What is wrong in one entry: its key, the line within it (from 1), the field, the problem, what is
-    allowed.
-
-    ``config_map``: the ConfigMap to mend, where that is not the one whose entry of this key counts.
-    """
+    """A mistake in one entry."""
 
     key: str
-    line: int
-    field: str
+    line: int  # within the entry, from 1
+    field: str  # "": the entry as a whole
     problem: str
     allowed: str
-    config_map: str = ""
+    config_map: str = ""  # the ConfigMap to correct, if it is not the one whose entry is effective
 
     def sentence(self) -> str:
-        """One line for a log, an event or a refusal."""
+        """One line for logs, Events and refusals."""
         where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
         text = f"{where}: {self.problem}; allowed: {self.allowed}"
-        # YAML can write any character, and neither a database nor JSON takes them all
+        # YAML can express any character, but databases and JSON do not accept all of them
         return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedBudgets:
-    """What all the ConfigMaps together say: the good entries, what is wrong with the others, and what good
-    ones ask of others that are not there."""
+    """All ConfigMaps together."""
 
-    budgets: Mapping[str, Budget]
-    settings: BudgetSettings | None
-    errors: tuple[EntryError, ...]
-    warnings: tuple[EntryError, ...] = ()
+    budgets: Mapping[str, Budget]  # key -> valid entry
+    settings: BudgetSettings | None  # None: there is no valid entry ``_settings``
+    errors: tuple[EntryError, ...]  # of the other entries
+    warnings: tuple[EntryError, ...] = ()  # valid entries that refer to missing ones
 
     @property
     def broken(self) -> frozenset[str]:
-        """The keys that have no good entry here, so that their last good one stays in force."""
+        """Keys without a valid entry here: their last good entry stays in force."""
         good = {*self.budgets, *(("_settings",) if self.settings else ())}
         return frozenset(error.key for error in self.errors) - good
 
@@ -71,11 +65,11 @@ def read(
     config_maps: Mapping[str, Mapping[str, str]],
     read_one: Callable[[str, str], Budget | BudgetSettings | EntryError] | None = None,
 ) -> ParsedBudgets:
-    """Reads every entry of every ConfigMap (name -> data). A bad entry harms no other. ``read_one``:
-    `read_entry`, or what answers as it does.
+    """Reads every entry of every ConfigMap (name -> data). A bad entry does not affect others. ``read_one``:
+    `read_entry` or an equivalent.
 
-    ``bursar-budgets`` comes first, the others by name; a key that stands in two is an error of the later
-    one's, and the earlier one holds.
+    ``bursar-budgets`` comes first, the others by name. If a key is in two ConfigMaps, the earlier one is
+    effective and the later one has an error.
     """
     budgets: dict[str, Budget] = {}
     settings: BudgetSettings | None = None
@@ -100,10 +94,10 @@ def read(
 
 
 def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:
-    """One entry's value, or the first thing that is wrong in it. Never raises, whatever the text.
+    """One entry's value, or its first error. Never raises, whatever the text.
 
-    ``settled``: the entry took effect long ago, so rules that this release does not know, or lets nobody set,
-    are left out and are no error: an upgrade changes no account.
+    ``settled``: the entry took effect in the past, so rules that this release does not know or does not allow
+    to set are ignored without an error. An upgrade changes no account.
     """
     try:
         fields = _fields(text)
@@ -111,19 +105,22 @@ def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSet
             return _settings(fields, settled)
         _check_key(key)
         if key.startswith("_group.") and "group" in fields and not settled:
-            raise _BadEntryError(_line(fields["group"]), "group", "a group is in no group", "leaving it out")
+            raise _BadEntryError(
+                _line(fields["group"]), "group", "a group cannot be in a group", "omit the field"
+            )
         return _budget(fields, settled)
     except _BadEntryError as bad:
         return EntryError(key, bad.line, bad.field, bad.problem, bad.allowed)
 
 
 def group_key(group: str) -> str:
-    """The key under which a group's own budget stands."""
+    """The key of a group's own entry."""
     return f"_group.{group}"
 
 
 def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
-    """A warning for each budget whose group has no entry, not even a broken one: it has no limit."""
+    """A warning for each budget whose group has no entry, not even a broken one: such a group has no
+    limit."""
     for key, budget in budgets.items():
         if budget.group and group_key(budget.group) not in texts:
             line = _line(_fields(texts[key])["group"])
@@ -132,7 +129,7 @@ def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> 
 
 
 def _twice(key: str, first: str, later: str) -> EntryError:
-    problem = f"also in ConfigMap {first}; the entry in {later} is not read"
+    problem = f"also defined in ConfigMap {first}; the entry in {later} is ignored"
     return EntryError(key, 1, "", problem, "a key in one ConfigMap", later)
 
 
@@ -143,7 +140,7 @@ def _check_key(key: str) -> None:
 
 
 def _fields(text: str) -> dict[str, yaml.Node]:
-    """The entry's mapping as field -> node. Duplicate fields, aliases and several documents are refused."""
+    """The entry's mapping as field -> node. Refuses duplicate fields, aliases and several documents."""
     if len(text) > LONGEST_ENTRY:
         raise _BadEntryError(1, "", "too long", f"at most {LONGEST_ENTRY} characters")
     root = _compose(text)
@@ -165,14 +162,14 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 def _check_shape(text: str) -> None:
-    """Refuses anchors, aliases and deep nesting while the text is still a stream of events, before it can
-    cost anything."""
+    """Refuses anchors, aliases and deep nesting while the text is a stream of events, before it can use
+    memory."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         line = event.start_mark.line + 1 if event.start_mark else 1
         if getattr(event, "anchor", None):
-            raise _BadEntryError(line, "", "an anchor or alias", "plain fields")
+            raise _BadEntryError(line, "", "anchors and aliases are not allowed", "plain fields")
         if depth > DEEPEST:
             raise _BadEntryError(line, "", "nested too deeply", f"at most {DEEPEST} levels")
 
@@ -184,7 +181,7 @@ def _pairs(node: yaml.Node, field: str) -> dict[str, yaml.Node]:
     for key, value in node.value:
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
         if not name or name in pairs:
-            problem = f"the field {name} stands twice" if name else "a field without a name"
+            problem = f"the field {name} appears twice" if name else "a field without a name"
             raise _BadEntryError(_line(key), field or name, problem, "each field once")
         pairs[name] = value
     return pairs
@@ -262,7 +259,7 @@ def _settings(fields: dict[str, yaml.Node], settled: bool) -> BudgetSettings:
 
 
 def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
-    """The fields ``rules`` and ``exempt``, which a namespace and the cluster have alike."""
+    """The fields ``rules`` and ``exempt``, which namespaces and the cluster have in common."""
     values: dict[str, Any] = {}
     if "rules" in fields:
         modes = {
@@ -275,7 +272,7 @@ def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
 
 
 def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
-    """The mode of one rule; empty for one that is left out."""
+    """The mode of one rule; "" for an ignored rule."""
     field = f"rules.{rule[:60]}"
     if rule in SETTABLE:
         return str(_value(node, field, scalars.one_of(policy.RULE_MODES)))
@@ -284,7 +281,7 @@ def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
     if rule not in FIXED:
         raise _BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
     if _value(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
-        raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or leaving it out")
+        raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or omit the rule")
     return ""
 
 
@@ -316,4 +313,4 @@ def _value(node: yaml.Node, field: str, reader: scalars.Reader) -> Any:
     try:
         return reader(text)
     except scalars.BadValueError as bad:
-        raise _BadEntryError(_line(node), field, f'"{text[:60]}" is not taken', str(bad)) from bad
+        raise _BadEntryError(_line(node), field, f'"{text[:60]}" is not a valid value', str(bad)) from bad

@@ -1,10 +1,9 @@
-"""The ids of the rules of admission, as the budget ConfigMaps name them.
+"""The IDs of the admission rules, as budget ConfigMaps name them.
 
-What each of them means stands in the webhook's catalogue (`webhook.rules.catalogue`), which a test holds
-against these.
+The webhook's catalogue (`webhook.rules.catalogue`) describes them; a test compares the two.
 """
 
-# Their mode may be set, for the cluster and for a namespace.
+# Their mode can be set for the cluster and for a namespace.
 SETTABLE = (
     "contradicting-constraint",
     "device-annotation",
@@ -27,8 +26,8 @@ SETTABLE = (
     "visible-devices",
 )
 
-# These are always enforced: without them a pod could not be placed or charged, or would be governed by what a
-# user has forged.
+# These are always enforced: without them a pod could not be placed or charged, or a user could forge what
+# governs it.
 FIXED = (
     "amount",
     "budget-exhausted",

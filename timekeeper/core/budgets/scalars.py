@@ -1,4 +1,5 @@
-"""Single values of a budget entry, out of their text: exactly what is meant, or what is allowed instead."""
+"""Single values of a budget entry, read from text: exactly what is written, or an error that says what is
+allowed."""
 
 import re
 import zoneinfo
@@ -19,7 +20,7 @@ Reader = Callable[[str], Any]  # raises BadValueError
 
 
 class BadValueError(ValueError):
-    """A scalar that its field does not take; the text tells what is allowed."""
+    """An invalid value; the text says what is allowed."""
 
 
 def one_of(words: Iterable[str]) -> Reader:
@@ -90,14 +91,14 @@ def price(text: str) -> str:
 def currency(text: str) -> str:
     """A currency by its code of ISO 4217."""
     if not re.fullmatch(r"[A-Z]{3}", text, re.ASCII):
-        raise BadValueError("a currency's code of three capital letters such as USD or EUR")
+        raise BadValueError("a currency code of three capital letters such as USD or EUR")
     return text
 
 
 def name(text: str) -> str:
-    """A name as Kubernetes has them."""
+    """A name by Kubernetes' rules (RFC 1123 label)."""
     if not NAME.fullmatch(text):
-        raise BadValueError("a name of small letters, digits and -")
+        raise BadValueError("a name of lower-case letters, digits and -")
     return text
 
 
@@ -109,14 +110,14 @@ def who(text: str) -> str:
 
 
 def zone(text: str) -> str:
-    """A time zone's name, one that is known here."""
+    """A time zone's name that this system knows."""
     try:
         zoneinfo.ZoneInfo(text)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadValueError("a time zone's name such as UTC or Europe/Berlin") from error
+        raise BadValueError("a time zone name such as UTC or Europe/Berlin") from error
     return text
 
 
 def sidecar(text: str) -> str:
-    """YAML 1.1 writes on and off as true and false too."""
+    """on, container or off. YAML 1.1 also writes on and off as true and false."""
     return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))

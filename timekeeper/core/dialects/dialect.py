@@ -1,4 +1,4 @@
-"""The shape that every dialect has."""
+"""The interface of every dialect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from timekeeper.core.violation import Violation, shown
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """One container's limits, with the path that a message names."""
+    """One container's limits."""
 
-    path: str
+    path: str  # of the limits, as a message names it
     container: str
-    amounts: Mapping[str, Any]
+    amounts: Mapping[str, Any]  # resource -> amount as in JSON
 
     def at(self, resource: str) -> str:
         """The path of one resource's amount."""
@@ -24,35 +24,33 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one system's users write a request, and what that system's node plugin reads.
-
-    ``read`` turns a container's limits into an ask or violations; ``at_admission`` and ``at_binding`` give
-    the annotations that the node plugin expects, ``labels_at_binding`` the labels; ``owned`` names the
-    annotations (a name, or a prefix that ends in ``-`` or ``/``) that no user may write; ``plugin_chooses``
-    tells that the node plugin picks the cards and sets the container's variables itself, ``plugin_limits``
-    that it holds each container to its share by its own means.
-    """
+    """How users of one system write a request, and what that system's node plugin reads."""
 
     name: str
     resources: tuple[str, ...]
-    examples: Mapping[str, str]
+    examples: Mapping[str, str]  # resource -> a valid amount
+    # a container's limits -> request or violations
     read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]]
+    # annotations that the node plugin expects on a created pod
     at_admission: Callable[[GPURequest], dict[str, str]]
+    # annotations that it expects on a bound pod: request, placement, node, now_ns, containers
     at_binding: Callable[[GPURequest, Placement, str, int, tuple[str, ...]], dict[str, str]]
+    # annotations that users may not write: names, or prefixes that end in ``-`` or ``/``
     owned: tuple[str, ...] = ()
-    plugin_chooses: bool = False
+    plugin_chooses: bool = False  # the node plugin chooses the cards and sets the container's variables
+    # labels that it expects on a bound pod
     labels_at_binding: Callable[[GPURequest, Placement], dict[str, str]] = lambda _request, _placement: {}
-    ignored_by_scheduler: tuple[str, ...] = ()
-    plugin_limits: bool = False
+    ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
+    plugin_limits: bool = False  # the node plugin enforces each container's share itself
 
     @property
     def limited_by_mps(self) -> bool:
-        """True where no node plugin has a say in what containers use of their cards, so MPS may limit it."""
+        """True if MPS may limit the containers, because no node plugin does."""
         return not (self.plugin_chooses or self.plugin_limits)
 
 
 def nothing_at_admission(_request: GPURequest) -> dict[str, str]:
-    """For dialects whose node plugin wants nothing at creation."""
+    """For dialects whose node plugin needs nothing at creation."""
     return {}
 
 
@@ -66,7 +64,7 @@ def nothing_at_binding(
 def amount(
     limits: ContainerLimits, resource: str, least: int, allowed: str, example: str
 ) -> int | Violation | None:
-    """A resource's amount as an integer of at least ``least``; None where the container does not name it."""
+    """A resource's amount as an integer of at least ``least``; None if the container does not have it."""
     if resource not in limits.amounts:
         return None
     given = limits.amounts[resource]
@@ -74,7 +72,7 @@ def amount(
     if value is None:
         problem = "not a whole number"
     elif value == 0:
-        problem = "zero asks for nothing"
+        problem = "zero is not a valid amount"
     elif value < 0:
         problem = "an amount cannot be negative"
     elif value < least:

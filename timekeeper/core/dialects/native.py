@@ -11,9 +11,9 @@ from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
-MEMORY_FLOOR_MIB = 64  # less than a CUDA context takes: nobody can mean it, most often GiB were meant
-MOST_MEMORY_MIB = 1024 * 1024  # a TiB on one card: whoever asks more has written bytes or GiB
-MOST_CARDS = 64  # more than any node has; bounds what a search may be asked
+MEMORY_FLOOR_MIB = 64  # less than a CUDA context needs: such a value is a mistake, usually GiB
+MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
+MOST_CARDS = 64  # more than any node has; limits the extender's search
 
 _PERCENT_ALLOWED = "1 to 100 for a share of one card, or a multiple of 100 for whole cards"
 _MEMORY_ALLOWED = f"a whole number of MiB, at least {MEMORY_FLOOR_MIB} on each card"
@@ -38,7 +38,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 def _ask(
     limits: ContainerLimits, percent: int | None, memory: int | None, count: int | None
 ) -> Ask | tuple[Violation, ...]:
-    """The branches of the words' meaning: count alone, whole cards, a share, memory only."""
+    """The four meanings: count only, whole cards, a share, memory only."""
     if count is not None and count > MOST_CARDS:
         return (_violation(limits, "amount", GPU_COUNT, "more cards than any node has", _COUNT_ALLOWED, "2"),)
     if percent is None and memory is None:
@@ -56,7 +56,7 @@ def _whole_cards(limits: ContainerLimits, percent: int, memory: int | None) -> A
                 limits,
                 "share-range",
                 GPU_PERCENT,
-                "more than one card, but not whole cards",
+                "more than one card, but not a multiple of 100",
                 _PERCENT_ALLOWED,
                 "200",
             )
@@ -117,7 +117,7 @@ def _divided(
                 limits,
                 "memory-range",
                 GPU_MEMORY,
-                "more than any card has; the amount counts MiB, so 8 GiB is 8192",
+                "more than any card has; the unit is MiB, so 8 GiB is 8192",
                 f"at most {MOST_MEMORY_MIB} on each card",
                 "8192",
             )

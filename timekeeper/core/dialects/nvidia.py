@@ -1,4 +1,4 @@
-"""Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The plugin's kubelet side picks the
+"""Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The device plugin chooses the
 cards."""
 
 from timekeeper.core.dialects.dialect import (
@@ -15,7 +15,7 @@ from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
 GPU = "nvidia.com/gpu"
-_ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card ask {GPU_PERCENT} instead"
+_ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card use {GPU_PERCENT} instead"
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:

@@ -1,7 +1,7 @@
 """Tencent's gpu-manager: ``tencent.com/vcuda-core`` (100 = one card) and ``vcuda-memory`` (units of 256 MiB).
 
-What gpu-manager reads on a pod: the cap ``vcuda-core-limit``, and gpu-admission's predicate annotations, by
-container index. Source: tkestack gpu-admission and gpu-manager, as `docs/wire.md` tells.
+gpu-manager reads two kinds of annotation on a pod: the cap ``vcuda-core-limit``, and gpu-admission's
+predicate annotations by container index. Source: tkestack gpu-admission and gpu-manager, see `docs/wire.md`.
 """
 
 from timekeeper.core.dialects.dialect import ContainerLimits, Dialect, amount
@@ -29,7 +29,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 def _ask(limits: ContainerLimits, core: int | None, memory: int | None) -> Ask | tuple[Violation, ...]:
     if core is None:
-        return (_missing(limits, CORE, f"{MEMORY} needs {CORE} beside it", "50"),)
+        return (_missing(limits, CORE, f"{MEMORY} requires {CORE}", "50"),)
     if (core > 100 and core % 100) or core > 100 * MOST_CARDS:
         return (
             Violation(
@@ -46,7 +46,7 @@ def _ask(limits: ContainerLimits, core: int | None, memory: int | None) -> Ask |
             core // 100, WHOLE_MILLI, 0
         )  # gpu-manager gives whole cards all of their memory, whatever was asked
     if memory is None:
-        return (_missing(limits, MEMORY, f"a share in {CORE} needs {MEMORY} beside it", "32"),)
+        return (_missing(limits, MEMORY, f"a share in {CORE} requires {MEMORY}", "32"),)
     return Ask(1, 10 * core, UNIT_MIB * memory)
 
 
@@ -58,7 +58,7 @@ def _missing(limits: ContainerLimits, resource: str, problem: str, example: str)
 
 
 def _at_admission(request: GPURequest) -> dict[str, str]:
-    """The hard cap on compute: no more than what the pod's greediest container asked."""
+    """The hard limit on compute: the largest request of a container."""
     cores = [each.ask.share_milli * each.ask.devices // 10 for each in request.asks]
     return {CORE_LIMIT: str(max(cores))}
 

@@ -1,18 +1,18 @@
-"""Evictions as the API server takes and answers them (policy/v1, the subresource ``pods/eviction``)."""
+"""Requests and answers of the eviction API (policy/v1, subresource ``pods/eviction``)."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from timekeeper.core.request.request import mapping, sequence
+from timekeeper.core.json_values import mapping, sequence
 
-# the API server's words for a precondition's UID that is not the object's; no pod's name can hold them
-# Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``
+# The API server's message if the precondition's UID differs from the object's; no pod name can contain it.
+# Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``.
 _ANOTHERS_UID = re.compile(r"Precondition failed: UID in precondition|the UID in the precondition \(")
 
 
 def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict[str, Any]:
-    """The body that asks this very pod to leave, by its own grace period, and no other of its name."""
+    """The body that evicts the pod with this UID only, with its own grace period."""
     options: dict[str, Any] = {"preconditions": {"uid": uid}}
     if dry_run:
         options["dryRun"] = ["All"]
@@ -25,13 +25,13 @@ def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict
 
 
 def is_gone(status: int, message: str) -> bool:
-    """Whether a refusal says that the pod is there no more, nor is another of its name this one."""
+    """Whether a refusal says that this pod no longer exists, even if another has its name."""
     return status == 404 or (status == 409 and _ANOTHERS_UID.search(message) is not None)
 
 
 def is_protected(status: int, message: str, body: Mapping[str, Any]) -> bool:
-    """Whether a PodDisruptionBudget refused: its cause says so. A pod under two of them cannot be evicted at
-    all, which the API server calls an error of its own. Other 429s are those of a busy API server."""
+    """Whether a PodDisruptionBudget refused, as stated in the causes. A pod under two budgets cannot be
+    evicted at all; the API server answers 500 for that. Other 429s mean a busy API server."""
     causes = [mapping(each) for each in sequence(mapping(body.get("details")).get("causes"))]
     if status == 429:
         return any(each.get("reason") == "DisruptionBudget" for each in causes)

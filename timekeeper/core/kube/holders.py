@@ -1,5 +1,5 @@
-"""Who is really on a node's cards, as its agent tells: the one reading of ``bursar.dev/holders``, for
-extender and ledger alike."""
+"""Which pods are on a node's cards, as reported by its agent: the reader of ``bursar.dev/holders`` for
+extender and ledger."""
 
 import json
 from collections.abc import Mapping
@@ -7,31 +7,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.core import names
+from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.request import annotations_of, mapping
 
-MOST_CLOSED = 400  # characters of the agent's own sentence
+MOST_CLOSED = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHolders:
-    """What a node's agent says (`wire.Holders`): the boot that it speaks of; whether it has seen everything
-    since it began, for before that what it does not list says nothing; the pods whose GPU containers are
-    there, by UID, with the cards that it knows them to have; and why no card is to be given out, or ""."""
+    """What a node's agent reports (`wire.Holders`)."""
 
-    boot: str
-    known: bool
+    boot: str  # the boot ID that the report is about
+    known: bool  # the agent has completed a full scan; before that an absent pod proves nothing
+    # UID -> UUIDs of its cards, for the pods whose GPU containers are on the node
     pods: Mapping[str, tuple[str, ...]]
-    closed: str = ""
+    closed: str = ""  # why no card may be allocated; "": they may
 
 
-UNREADABLE_HOLDERS = NodeHolders("", False, {})  # there is an agent, and nothing follows from its words
+UNREADABLE_HOLDERS = NodeHolders("", False, {})  # there is an agent, but its report proves nothing
 
 
 def read_holders(node: Mapping[str, Any]) -> NodeHolders | None:
-    """What the agent of a Node's JSON says of its present boot; None where it says nothing, or speaks of a
-    boot before the one that the kubelet runs on. A node that was closed then stays so until the agent has
-    looked again. Raises UndecodableError."""
+    """The agent's report about the node's present boot; None without a report, or if it is about an earlier
+    boot than the kubelet's. A node that was closed then stays closed until the agent reports again. Raises
+    UndecodableError."""
     text = annotations_of(node).get(names.HOLDERS)
     if text is None:
         return None
@@ -43,13 +42,13 @@ def read_holders(node: Mapping[str, Any]) -> NodeHolders | None:
 
 
 def kubelets_boot(node: Mapping[str, Any]) -> str:
-    """The boot ID that the kubelet wrote into the Node's status, "" where it wrote none."""
+    """The boot ID in the Node's status, written by the kubelet; "" if absent."""
     boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")
     return boot if isinstance(boot, str) else ""
 
 
 def decode_holders(text: str) -> NodeHolders:
-    """The annotation's text. Raises UndecodableError where it is not the JSON of `wire.Holders`."""
+    """Decodes the annotation. Raises UndecodableError if it is not the JSON of `wire.Holders`."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,23 +1,23 @@
-"""Who of several processes acts: the holder of a Lease. The pure part of an election, for every role.
+"""Leader election by a Lease: the pure part, for every role.
 
-A Lease elects, and no more: nothing here keeps two that both think they hold it from acting, so whoever acts
-needs a fence of its own. Time is measured by the reader's own monotonic clock alone, from when it first saw a
-version of the Lease, so a holder whose clock is wrong harms nobody. Source: k8s.io/client-go's
-``leaderelection``, which the Lease stays readable for. The Python client's own election is not used: it runs
-until it loses, cannot be told to end or to give the Lease back, and waits without limit for an API server
-that does not answer.
+A Lease only elects. It does not keep two processes that both believe they hold it from acting, so every
+leader needs fencing of its own. Time is measured by the reader's own monotonic clock, from when it first saw
+a version of the Lease: a holder with a wrong clock does no harm. Source: k8s.io/client-go's
+``leaderelection``; the Lease stays readable for it. The Python client's own election is not used: it runs
+until it loses, cannot end or release the Lease on request, and waits without limit for an API server that
+does not answer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.core.request.request import mapping
+from timekeeper.core.json_values import mapping
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A Lease as the API server has it; ``holder`` empty where it was given back."""
+    """A Lease as the API server has it; ``holder`` "": it was released."""
 
     holder: str
     duration_s: int
@@ -34,7 +34,7 @@ class ObservedVersion:
 
 
 def read_lease(raw: Mapping[str, Any]) -> Lease:
-    """The Lease of its JSON; what is no number counts as 0. Never raises on what an API server can hold."""
+    """The Lease in this JSON; what is not a number counts as 0. Never raises on JSON from an API server."""
     spec = mapping(raw.get("spec"))
     return Lease(
         holder=str(spec.get("holderIdentity") or ""),
@@ -45,7 +45,7 @@ def read_lease(raw: Mapping[str, Any]) -> Lease:
 
 
 def observe(lease: Lease | None, before: ObservedVersion | None, now_s: float) -> ObservedVersion | None:
-    """What is known of the Lease after another look at it."""
+    """What is known of the Lease after reading it again."""
     if lease is None:
         return None
     if before is not None and before.version == lease.version:
@@ -54,16 +54,16 @@ def observe(lease: Lease | None, before: ObservedVersion | None, now_s: float) -
 
 
 def is_free(lease: Lease | None, me: str, seen: ObservedVersion | None, now_s: float) -> bool:
-    """Whether I may take or renew the Lease: it is mine, nobody's, or its holder has not renewed it for as
-    long as it lasts."""
+    """Whether ``me`` may take or renew the Lease: it is ours, released, or was not renewed for its
+    duration."""
     if lease is None or lease.holder in ("", me):
         return True
     return seen is not None and now_s - seen.since_s >= lease.duration_s
 
 
 def lease_spec(lease: Lease | None, holder: str, duration_s: int, renewed: str) -> dict[str, Any]:
-    """The ``spec`` to write over this version of the Lease (None: there is none yet); ``holder`` empty gives
-    it back. ``renewed``: RFC 3339 with microseconds, for people: nobody reckons with it."""
+    """The ``spec`` to write over this version of the Lease (None: create it); ``holder`` "": release it.
+    ``renewed``: RFC 3339 with microseconds, for people only."""
     changes = 0 if lease is None else lease.transitions + (lease.holder != holder)
     spec = {"leaseDurationSeconds": duration_s, "renewTime": renewed, "leaseTransitions": changes}
     return {**spec, "holderIdentity": holder} if holder else spec

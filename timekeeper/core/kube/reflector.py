@@ -1,15 +1,13 @@
-"""List, then watch, and never miss a change: client-go's reflector as a generator that touches no network
-itself.
+"""List, then watch, without missing a change: client-go's reflector as a generator that does no I/O itself.
 
-The caller gives the two calls and the wait; so the order of lists, watches, bookmarks, expiries and failures
-is tested with lists. Source: k8s.io/client-go/tools/cache, ``Reflector.ListAndWatch``.
+The caller provides the two calls and the wait, so tests cover the order of lists, watches, bookmarks,
+expiries and failures with plain lists. Source: k8s.io/client-go/tools/cache, ``Reflector.ListAndWatch``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Json = Mapping[str, Any]
+from timekeeper.core.json_values import Json
 
 FIRST_WAIT_MS = 200
 LONGEST_WAIT_MS = 10_000
@@ -20,19 +18,19 @@ class ExpiredError(Exception):
 
 
 class UnreachableError(Exception):
-    """The API server could not be asked, or answered with an error: wait, then go on from where we were."""
+    """The API server did not answer, or answered with an error: wait, then continue at the same version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsListed:
-    """Everything there is: what is not in it is gone."""
+    """The complete list: objects that are not in it do not exist."""
 
     items: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
-    """One object added, modified or (``deleted``) gone."""
+    """One object was added, modified or deleted."""
 
     item: Json
     deleted: bool
@@ -40,13 +38,12 @@ class ObjectChanged:
 
 @dataclass(frozen=True, slots=True)
 class WatchProgress:
-    """Nothing changed, and everything up to now has been heard: a bookmark, or a watch that ended in
-    order."""
+    """No change, and all earlier changes have arrived: a bookmark, or a watch that ended normally."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFailed:
-    """A call failed; ``sentence`` tells how, for the log."""
+    """A call failed; ``sentence`` says how, for the log."""
 
     sentence: str
 
@@ -59,11 +56,11 @@ def reflect(
     watch: Callable[[str], Iterator[Json]],
     wait_ms: Callable[[int], None],
 ) -> Iterator[WatchEvent]:
-    """Yields Listed once the list is complete, then each change, for ever; lists again after an expiry.
+    """Yields ObjectsListed once the list is complete, then each change, forever; lists again after an expiry.
 
-    ``list_all`` gives items and resource version; ``watch`` gives the raw events from one on (``{"type",
-    "object"}``) and ends when the server closes the stream. Both raise UnreachableError or ExpiredError.
-    ``wait_ms`` sleeps, longer after each failure in a row.
+    ``list_all`` returns items and resource version. ``watch`` yields the raw events from a version on
+    (``{"type", "object"}``) and ends when the server closes the stream. Both raise UnreachableError or
+    ExpiredError. ``wait_ms`` sleeps, longer after each failure in a row.
     """
     version, pause = "", FIRST_WAIT_MS
     while True:

@@ -1,0 +1,4 @@
+"""Time into amounts: when a pod holds its cards, which time is charged, periods and balances.
+
+Imports `budgets`, `request` and the vocabulary. Never here: rows, sessions and postings (`accounts`).
+"""

@@ -1,25 +1,22 @@
-"""When a pod holds its cards: the one definition that extender and ledger share.
+"""When a pod holds its cards: the definition that extender and ledger share.
 
 A pod holds its cards from its binding until its phase is terminal and none of its GPU containers runs any
-more: through restarts, back-off and a deletion that is only asked for. A pod object that vanishes before that
-(a force delete) goes on holding them for its grace period, for so long the kubelet may go on running it.
+more: through restarts, back-off and a requested deletion. If the pod object is deleted before that (a force
+delete), the pod still holds its cards for its grace period, because the kubelet may run it for that long.
 """
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
 
-from timekeeper.core.request.request import mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
-
-Json = Mapping[str, Any]
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
 
 
 def millis(timestamp: object) -> int | None:
-    """Milliseconds since 1970 of a Kubernetes timestamp; None where it is absent, unreadable or the 1970 of a
+    """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
     StartError."""
     if not isinstance(timestamp, str):
         return None
@@ -34,15 +31,15 @@ def millis(timestamp: object) -> int | None:
 
 
 def started_ms(pod: Json, request: GPURequest) -> int | None:
-    """The earliest start of a GPU container that the pod's status still tells."""
+    """The earliest start of a GPU container in the pod's status."""
     starts = [millis(state.get("startedAt")) for state in _states(pod, request)]
     return min((start for start in starts if start is not None), default=None)
 
 
 def released_ms(pod: Json, request: GPURequest) -> int | None:
-    """When the pod let go of its cards, by the kubelet's own timestamps; None while it holds them.
+    """When the pod released its cards, by the kubelet's timestamps; None while it holds them.
 
-    A terminal pod whose GPU containers never started let go when it was bound, and holds nothing: 0.
+    0: the pod is terminal and its GPU containers never started, so it never held anything.
     """
     status = mapping(pod.get("status"))
     if status.get("phase") not in TERMINAL or any(_running(state) for state in _current(pod, request)):
@@ -52,7 +49,7 @@ def released_ms(pod: Json, request: GPURequest) -> int | None:
 
 
 def grace_ms(pod: Json, most_ms: int) -> int:
-    """How long the kubelet may go on running the pod after its object vanished, at most ``most_ms``."""
+    """How long the kubelet may run the pod after its object was deleted, at most ``most_ms``."""
     seconds = mapping(pod.get("spec")).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
     whole = seconds if isinstance(seconds, int) and seconds >= 0 else _DEFAULT_GRACE_S
     return min(whole * 1000, most_ms)

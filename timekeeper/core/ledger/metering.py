@@ -1,7 +1,7 @@
 """Time into amounts: periods, evidence, charges, balances and standings, as functions of values.
 
-All times are milliseconds since 1970; amounts are milli-GPU x milliseconds. A session is charged for the
-interval its evidence proves, times its rate (fixed at bind), and nothing else.
+Times are milliseconds since 1970; amounts are milli-GPU x milliseconds. A session is charged its rate (fixed
+at bind) for the interval that its evidence proves, and nothing else.
 """
 
 import datetime
@@ -18,7 +18,7 @@ _UTC = datetime.UTC
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
 _MS = datetime.timedelta(milliseconds=1)
 _HOUR_MS = 3_600_000
-_CALENDAR_ENDS_MS = 253_339_228_800_000  # the year 9998 begins in UTC: a year further no date can be told
+_CALENDAR_ENDS_MS = 253_339_228_800_000  # start of the year 9998 in UTC: Python's dates end a year later
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,20 @@ class Interval:
         return max(0, self.end_ms - self.start_ms)
 
     def within(self, other: "Interval") -> "Interval":
-        """The part of this interval that lies in the other; empty where they do not meet."""
+        """The part of this interval that is inside the other; empty if they do not overlap."""
         start = max(self.start_ms, other.start_ms)
         return Interval(start, max(start, min(self.end_ms, other.end_ms)))
 
 
 @functools.lru_cache(maxsize=4096)
 def period_at(kind: str, zone: str, at_ms: int) -> Interval:
-    """The budget period that ``at_ms`` lies in, by the calendar of the zone. Periods leave no gap and do not
+    """The budget period that contains ``at_ms``, by the zone's calendar. Periods leave no gap and do not
     overlap.
 
-    Days and longer begin when the local clock first shows midnight, or where it jumps over that, at the jump;
-    so they have 23 or 25 hours where clocks change. An hour begins at each full local hour, and where the
-    clock is changed by another amount than whole hours, at the change too: none is longer than an hour of
-    real time. ``once`` is all of time. The calendar ends with the year 9997: what is left until FOREVER_MS is
-    one period.
+    Days and longer periods begin when the local clock first shows midnight, or at the jump if it skips
+    midnight; so days have 23 or 25 hours when clocks change. An hour begins at each full local hour, and at a
+    change of the clock by other than whole hours; no hour is longer than an hour of real time. ``once`` is
+    all time. The calendar ends with the year 9997; the rest until FOREVER_MS is one period.
     """
     if kind == "once":
         return Interval(0, FOREVER_MS)
@@ -73,7 +72,7 @@ def _hour(tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
 def _days(kind: str, tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:
     first = _first_day(kind, (_EPOCH + datetime.timedelta(milliseconds=at_ms)).astimezone(tz).date())
     start, end = _midnight_ms(first, tz), _midnight_ms(_next_first_day(kind, first), tz)
-    while end <= at_ms:  # a clock put back over midnight, or a day that the zone left out
+    while end <= at_ms:  # the clock was set back across midnight, or the zone skipped a day
         first = _next_first_day(kind, first)
         start, end = end, _midnight_ms(_next_first_day(kind, first), tz)
     return Interval(start, end)
@@ -94,14 +93,14 @@ def _next_first_day(kind: str, first: datetime.date) -> datetime.date:
 
 
 def _midnight_ms(day: datetime.date, tz: zoneinfo.ZoneInfo) -> int:
-    """When the local clock first shows the day's midnight, or jumps over it."""
+    """When the local clock first shows the day's midnight, or skips it."""
     shown = datetime.datetime(day.year, day.month, day.day, tzinfo=tz)
     first, second = (_utc_ms(shown.replace(fold=fold)) for fold in (0, 1))
     return first if first <= second else _change_ms(tz, second, first)
 
 
 def _change_ms(tz: zoneinfo.ZoneInfo, after_ms: int, by_ms: int) -> int:
-    """When the zone's clock was changed: the first moment with another offset than ``after_ms`` has."""
+    """When the zone's offset changed: the first moment with another offset than at ``after_ms``."""
     offset = _offset_ms(tz, after_ms)
     while by_ms - after_ms > 1:
         middle = (after_ms + by_ms) // 2
@@ -122,7 +121,7 @@ def _utc_ms(at: datetime.datetime) -> int:
 
 
 def split(interval: Interval, kind: str, zone: str) -> Iterator[Interval]:
-    """The interval cut at the period's boundaries, in order, without empty parts."""
+    """The interval cut at the period boundaries, in order, without empty parts."""
     start = interval.start_ms
     while start < interval.end_ms:
         end = min(interval.end_ms, period_at(kind, zone, start).end_ms)
@@ -132,41 +131,35 @@ def split(interval: Interval, kind: str, zone: str) -> Iterator[Interval]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of when one pod held its cards.
-
-    Proof: ``started_ms``, ``ended_ms`` (the kubelet's own timestamps). Provisional: ``beat_ms`` (heartbeats)
-    and ``watermark_ms`` (its node was heard and the pod still there), both already clamped to when they were
-    received. ``vanished_ms``: the object went without terminal statuses; the pod may run on for ``grace_ms``.
-    """
+    """What is known about when one pod held its cards."""
 
     bound_ms: int
-    started_ms: int | None = None
-    ended_ms: int | None = None
-    beat_ms: int | None = None
+    started_ms: int | None = None  # proof, by the kubelet
+    ended_ms: int | None = None  # proof, by the kubelet; 0: ended, but no timestamp says when
+    beat_ms: int | None = None  # estimate: the latest heartbeat, at most its time of receipt
+    # estimate: the node was alive and the pod still there, at most the time of receipt
     watermark_ms: int | None = None
-    vanished_ms: int | None = None
-    grace_ms: int = 0
+    vanished_ms: int | None = None  # the object was deleted without terminal statuses
+    grace_ms: int = 0  # how long the pod may run after that
 
 
 @dataclass(frozen=True, slots=True)
 class WitnessedInterval:
-    """The interval that the evidence supports; ``closed``: nothing more can come after it; ``proven``: both
-    ends are."""
+    """The interval that the evidence supports."""
 
     interval: Interval
-    closed: bool
-    proven: bool
+    closed: bool  # no further evidence can extend it
+    proven: bool  # both ends are proof
 
 
 NOTHING = Interval(0, 0)
 
 
 def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> WitnessedInterval:
-    """What is to be charged at ``now_ms``, by the ranks of evidence: proof over estimates, in both
-    directions.
+    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions.
 
-    A vanished pod holds its cards, and is charged, until its grace period has passed. ``now_ms`` bounds, it
-    never extends: a session is charged to its last evidence.
+    A vanished pod holds its cards, and is charged, until its grace period has passed. ``now_ms`` is only a
+    limit: a session is charged up to its last evidence.
     """
     start = _start_ms(evidence, settings, now_ms)
     if evidence.ended_ms is not None:
@@ -184,7 +177,7 @@ def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> Witn
 
 
 def _start_ms(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> int | None:
-    """From bind where the settings say so; else from the first start, but at the latest ``startGrace`` after
+    """From bind if the settings say so. Else from the first start, at the latest ``startGrace`` after
     bind."""
     if settings.charge_from == "bound":
         return evidence.bound_ms
@@ -195,41 +188,40 @@ def _start_ms(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> int 
 
 
 def _last_ms(evidence: Evidence) -> int:
-    """The last evidence of a hold whose end no timestamp tells: no container ever ran, or what the status
-    told of it is lost."""
+    """The last evidence of a hold without an end timestamp: no container ever ran, or the status lost it."""
     known = (evidence.started_ms, evidence.beat_ms, evidence.watermark_ms)
     return max(evidence.bound_ms, *(each or 0 for each in known))
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One namespace's account in one period. ``granted`` None: unlimited."""
+    """One account in one period."""
 
-    granted: int | None
-    posted: int
-    pending: int
-    reserved: int
+    granted: int | None  # None: unlimited
+    posted: int  # settled charges
+    pending: int  # owed by open sessions beyond ``posted``
+    reserved: int  # what running sessions will use within the lookahead
 
     @property
     def spent(self) -> int:
-        """Posted and pending together."""
+        """Posted plus pending."""
         return self.posted + self.pending
 
     @property
     def remaining(self) -> int | None:
-        """Granted - posted - pending - reserved; None where unlimited."""
+        """Granted - posted - pending - reserved; None: unlimited."""
         return None if self.granted is None else self.granted - self.spent - self.reserved
 
     @property
     def ratio_milli(self) -> int | None:
-        """Thousandths of the grant that are spent, at most a million; None where unlimited."""
+        """Thousandths of the grant that are spent, at most a million; None: unlimited."""
         if self.granted is None:
             return None
         return min(1_000_000, 1000 * self.spent // self.granted) if self.granted > 0 else 1_000_000
 
     @property
     def standing(self) -> str:
-        """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED where no budget is set."""
+        """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED without a budget."""
         if self.remaining is None:
             return "UNLIMITED"
         return "IN_BUDGET" if self.remaining > 0 else "OVER_BUDGET"
@@ -241,20 +233,20 @@ def charge(rate_milli: int, interval: Interval) -> int:
 
 
 def reserved(rates_milli: Iterable[int], lookahead_ms: int, period: Interval, now_ms: int) -> int:
-    """What live sessions that were admitted in budget will use within the lookahead, at most to the period's
-    end."""
+    """What live sessions that were admitted in budget will use within the lookahead, at most until the
+    period's end."""
     return sum(rates_milli) * max(0, min(lookahead_ms, period.end_ms - now_ms))
 
 
 def exhausted_at(
     balance: Balance, rate_milli: int, reserving_milli: int, lookahead_ms: int, period: Interval, now_ms: int
 ) -> int | None:
-    """When the standing will be OVER_BUDGET if sessions go on running at ``rate_milli`` together and keep
-    reserving ``reserving_milli``; None where not within the period, or where it is so already."""
+    """When the standing becomes OVER_BUDGET if sessions continue at ``rate_milli`` together and reserve
+    ``reserving_milli``. None: not within the period, or already."""
     left = balance.remaining
     if left is None or left <= 0:
         return None
-    # until here what is reserved stays the same; from here on it shrinks towards the period's end
+    # before this moment the reservation is constant; after it, it shrinks towards the period's end
     turn = max(now_ms, period.end_ms - lookahead_ms)
     if rate_milli * (turn - now_ms) >= left:
         at = now_ms - (-left // rate_milli)

@@ -1,5 +1,4 @@
-"""Cards, what lies on them, and what that costs: the one meaning of a placement, for extender and ledger
-alike."""
+"""Cards, what is placed on them, and what that costs: the meaning of a placement, for extender and ledger."""
 
 import json
 import re
@@ -14,13 +13,12 @@ Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 
 
 class UndecodableError(ValueError):
-    """An annotation of ours that says nothing we can trust. Its node is closed; no card is ever freed by
-    it."""
+    """An annotation of ours that cannot be trusted. Its node is closed; it never frees a card."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardAmount:
-    """What is taken of one card."""
+    """An amount of one card."""
 
     share_milli: int
     memory_mib: int
@@ -35,7 +33,7 @@ NO_AMOUNT = CardAmount(0, 0)
 def decode_inventory(text: str) -> tuple[Card, ...]:
     """A node's cards from its annotation ``bursar.dev/inventory``, in the order of their indexes.
 
-    Raises UndecodableError where it is not the JSON of `wire.Inventory`, or names a UUID or an index twice.
+    Raises UndecodableError if it is not the JSON of `wire.Inventory`, or repeats a UUID or an index.
     """
     cards = tuple(
         sorted((_card(raw) for raw in _versioned(text, "cards", list)), key=lambda card: card.index)
@@ -57,7 +55,7 @@ def decode_placement(text: str) -> Placement:
 
 
 def encode_placement(placement: Placement) -> str:
-    """The annotation ``bursar.dev/devices``, canonical: keys sorted, no blanks."""
+    """The annotation ``bursar.dev/devices`` in canonical form: keys sorted, no blanks."""
     containers = {
         name: [
             {"index": s.index, "memory_mib": s.memory_mib, "share_milli": s.share_milli, "uuid": s.uuid}
@@ -69,14 +67,14 @@ def encode_placement(placement: Placement) -> str:
 
 
 def need(ask: Ask, card: Card) -> CardAmount:
-    """What an ask takes of this card. A share without memory takes the same share of memory, rounded down, so
-    that shares that add up to a card fit on it."""
+    """What a request takes of this card. A share without memory takes the same share of the memory, rounded
+    down, so shares that add up to a card fit on it."""
     memory = ask.memory_mib or card.memory_mib * ask.share_milli // WHOLE_MILLI
     return CardAmount(ask.share_milli, memory)
 
 
 def allowed(request: GPURequest, card: Card) -> bool:
-    """True where the request's constraints on models and UUIDs let it use the card."""
+    """True if the request's constraints on models and UUIDs allow the card."""
     if request.uuids and card.uuid not in request.uuids:
         return False
     if not request.models and not request.exclude_models:
@@ -84,17 +82,17 @@ def allowed(request: GPURequest, card: Card) -> bool:
     return _is_model_allowed(request.models, request.exclude_models, card.model)
 
 
-@lru_cache(maxsize=256)  # a key holds 128 names of 128 characters at most
+@lru_cache(maxsize=256)  # a key has at most 128 names of 128 characters
 def _is_model_allowed(models: tuple[str, ...], excluded: tuple[str, ...], model: str) -> bool:
-    """A cluster has few models, and a pod is asked about each of its cards."""
+    """Cached: a cluster has few models, and a pod is compared with each of its cards."""
     if models and not any(is_model(word, model) for word in models):
         return False
     return not any(is_model(word, model) for word in excluded)
 
 
 def is_model(word: str, model: str) -> bool:
-    """True where the words of ``word`` stand side by side in the model's name: ``H100`` is ``NVIDIA H100 80GB
-    HBM3``."""
+    """True if the words of ``word`` occur side by side in the model's name: ``H100`` matches ``NVIDIA H100
+    80GB HBM3``."""
     wanted, present = _words(word), _words(model)
     return bool(wanted) and any(present[i : i + len(wanted)] == wanted for i in range(len(present)))
 
@@ -102,9 +100,8 @@ def is_model(word: str, model: str) -> bool:
 def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, CardAmount]:
     """The most that the pod takes of each card at one time, by UUID.
 
-    Containers that run together add up. An ordinary init container runs before them, beside the native
-    sidecars that stand before it and nobody else, and so reuses what is the pod's own (KEP-753's rule for
-    resources).
+    Containers that run together add up. An ordinary init container runs before them, together with the native
+    sidecars before it only, and so reuses the pod's own amount (KEP-753's rule for resources).
     """
     placed = dict(placement.containers)
     together: dict[str, CardAmount] = {}
@@ -119,25 +116,24 @@ def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, Card
 
 
 def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -> str | None:
-    """Why the placement is not one that the request could have been given on these cards; None where it is.
+    """Why the placement is not one that the request could have been given on these cards; None if it is.
 
-    A forged or stale annotation is found here: a placement counts only where the spec's own request stands
-    behind it.
+    Detects forged and stale annotations: a placement counts only if the spec's own request matches it.
     """
     by_uuid = {card.uuid: card for card in cards}
     placed = dict(placement.containers)
     if set(placed) != {each.container for each in request.asks}:
-        return "the placement's containers are not those that ask for GPUs"
+        return "the placement's containers differ from those that request GPUs"
     for each in request.asks:
         slices = placed[each.container]
         if len(slices) != each.ask.devices or len({s.uuid for s in slices}) != len(slices):
-            return f"container {each.container} holds other than its {each.ask.devices} distinct cards"
+            return f"container {each.container} does not hold {each.ask.devices} distinct cards"
         for given in slices:
             card = by_uuid.get(given.uuid)
             if card is None:
                 return f"card {given.uuid} is not in the node's inventory"
             if CardAmount(given.share_milli, given.memory_mib) != need(each.ask, card):
-                return f"container {each.container} holds other amounts than it asked"
+                return f"container {each.container} has other amounts than it requested"
     return None
 
 
@@ -146,7 +142,7 @@ def rate(
 ) -> int:
     """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
 
-    The part of a card is by ``charge_by``: ``compute``, ``memory``, their ``mean`` rounded up, or the
+    ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
     ``dominant`` one.
     """
     by_uuid = {card.uuid: card for card in cards}
@@ -157,7 +153,7 @@ def rate(
 
 
 def weight_of(model: str, weights: Weights) -> int:
-    """The model's weight in thousandths: of the names that match, the longest; 1000 where none does."""
+    """The model's weight in thousandths: of the matching names the longest; 1000 if none matches."""
     matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
     return max(matching)[1] if matching else 1000
 

@@ -1,17 +1,15 @@
-"""What a pod's annotations say about which cards may be chosen for it, and what can be wrong with that."""
+"""Which cards a pod's annotations allow, and the mistakes in them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from timekeeper.core import names
+from timekeeper.core.json_values import Json
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
 from timekeeper.core.violation import Violation, first_of, shown
 
-Json = Mapping[str, Any]
-
 TOPOLOGIES = ("pair", "numa", "node")
 
-MOST_NAMES = 64  # each is compared with every card of every node, so a list must end somewhere
+MOST_NAMES = 64  # each is compared with every card of every node
 LONGEST_NAME = 128
 _MOST_CHARACTERS = MOST_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
 _MOST_TOLD = 20  # containers in one message
@@ -27,8 +25,8 @@ _LISTS = {
 def constraint_violations(
     annotations: Json, asks: Sequence[ContainerAsk], asking: Collection[str]
 ) -> list[Violation]:
-    """Everything that is wrong with the constraints. ``asks``: those that could be read; ``asking``: the
-    names of all containers that ask for cards."""
+    """Every mistake in the constraints. ``asks``: the readable requests; ``asking``: the names of all
+    containers that request cards."""
     return [
         *_topology_violations(annotations),
         *_same_gpu_violations(annotations, asks, asking),
@@ -38,14 +36,13 @@ def constraint_violations(
 
 
 def listed(annotations: Json, name: str) -> tuple[str, ...]:
-    """The names in an annotation that lists some with commas, each once; empty where it is absent or names
-    none."""
+    """The names in an annotation that lists names with commas, without repetitions; empty if it is absent or
+    empty."""
     return tuple(dict.fromkeys(_written(annotations, name)))
 
 
 def excess(annotations: Json, name: str) -> str:
-    """What is too much in an annotation that lists names, "" where nothing is. No other rule need look at the
-    names then."""
+    """Which limit a list of names exceeds, "" if none. No other rule reads the names then."""
     value = annotations.get(name)
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
         return f"it has {len(value)} characters"
@@ -83,8 +80,8 @@ def _empty_lists(annotations: Json) -> list[Violation]:
             "empty-constraint",
             f"metadata.annotations[{name}]",
             shown(annotations[name]),
-            "names nothing",
-            "names divided by commas",
+            "the list is empty",
+            "names separated by commas",
             f"{name}: {example}",
         )
         for name, example in _LISTS.items()
@@ -119,10 +116,10 @@ def _same_gpu_violations(
     named = _written(annotations, names.SAME_GPU)
     stranger = next((each for each in named if each not in asking), None)
     if stranger is not None:
-        return [_same_gpu("same-gpu-container", stranger, "no container of this name asks for a GPU", asking)]
+        return [_same_gpu("same-gpu-container", stranger, "no container of this name requests a GPU", asking)]
     if len(named) < 2 or len(set(named)) < len(named):
         given = annotations[names.SAME_GPU]
-        return [_same_gpu("same-gpu-container", given, "not two or more different containers", asking)]
+        return [_same_gpu("same-gpu-container", given, "must name at least two different containers", asking)]
     problem = _conflict([each for each in asks if each.container in named])
     return [_same_gpu("same-gpu-conflict", annotations[names.SAME_GPU], problem, asking)] if problem else []
 
@@ -137,20 +134,20 @@ def _same_gpu(rule: str, got: object, problem: str, asking: Collection[str]) -> 
         allowed=f"containers that together fit on one card, out of {told}"
         if rule == "same-gpu-conflict"
         else told or "names of containers with a GPU limit",
-        example="removing the annotation",
+        example="remove the annotation",
     )
 
 
 def _conflict(group: Sequence[ContainerAsk]) -> str:
-    """Why no card whatever could hold these containers, "" where one could. Those count together that run at
-    the same time: the ordinary ones and the sidecars, and each init container with the sidecars before it."""
+    """Why no card can hold these containers, "" if one can. Containers that run at the same time count
+    together: the ordinary ones and the sidecars, and each init container with the sidecars before it."""
     if any(each.ask.devices > 1 for each in group):
-        return "one of them asks for more than one card"
+        return "one of them requests more than one card"
     moments = [[each.ask for each in group if not each.init]]
     for at, each in enumerate(group):
         if each.init:
             moments.append([each.ask, *(before.ask for before in group[:at] if not before.init)])
-    return "one card cannot hold what they ask" if any(map(_too_much, moments)) else ""
+    return "their requests together exceed one card" if any(map(_too_much, moments)) else ""
 
 
 def _too_much(together: Iterable[Ask]) -> bool:

@@ -1,29 +1,27 @@
-"""What a pod asks of GPUs, as one immutable value, read from a pod's JSON in whichever dialect it is
-written."""
+"""What a pod requests of GPUs, as one immutable value, read from its JSON in any supported dialect."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, UNSPOKEN, ContainerLimits, Dialect
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.request.constraints import constraint_violations, listed
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
-Json = Mapping[str, Any]
-
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
 _MOST_TOLD = 20  # containers in one message
-BUILT_POLICIES = ("binpack", "spread")  # the others act as binpack, and say so
+BUILT_POLICIES = ("binpack", "spread")  # the others are treated as binpack, with a warning
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """Either a request, or what keeps it from being one, or neither: a pod that asks for no GPU."""
+    """A request, or violations, or neither: the pod requests no GPU."""
 
     request: GPURequest | None
     violations: tuple[Violation, ...]
@@ -31,18 +29,17 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a pod's JSON with the path that a message names; ``init`` only where it ends before the
-    others start."""
+    """A container of a pod's JSON."""
 
-    path: str
+    path: str  # as messages name it
     name: str
-    init: bool
+    init: bool  # it ends before the others start (a native sidecar does not)
     raw: Json
 
 
 def containers(pod: Json) -> tuple[Container, ...]:
-    """Init containers first, then the others, as the pod lists them; entries that are no objects are passed
-    over."""
+    """Init containers first, then the others, in the pod's order. Entries that are not objects are
+    skipped."""
     spec = mapping(pod.get("spec"))
     found = []
     for field in ("initContainers", "containers"):
@@ -54,9 +51,9 @@ def containers(pod: Json) -> tuple[Container, ...]:
 
 
 def parse(pod: Json) -> ParsedRequest:
-    """The pod's request, with every violation in it. Never raises, whatever JSON it is given.
+    """The pod's request, or all its violations. Never raises, whatever the JSON.
 
-    A pod whose violations are not empty has no request: what is half malformed is never half granted.
+    A pod with violations has no request: a malformed request is not granted in part.
     """
     found = containers(pod)
     read = [_read_container(container) for container in found]
@@ -79,16 +76,12 @@ def parse(pod: Json) -> ParsedRequest:
     return ParsedRequest(_request(dialect, asks, annotations if constrained else {}), ())
 
 
-def annotations_of(pod: Json) -> Json:
-    """The pod's annotations, empty where there are none."""
-    return mapping(mapping(pod.get("metadata")).get("annotations"))
-
-
 def canonical(request: GPURequest) -> str:
     """The annotation ``bursar.dev/request``: container -> amounts on each of its distinct cards, sorted,
     without blanks.
 
-    It has no version: it is an echo for people and reports. Every role reads the request from the pod's spec.
+    It has no version, because it is only for people and reports. Every role reads the request from the pod's
+    spec.
     """
     amounts = {
         each.container: {
@@ -101,26 +94,14 @@ def canonical(request: GPURequest) -> str:
     return json.dumps(amounts, sort_keys=True, separators=(",", ":"))
 
 
-def mapping(value: object) -> Json:
-    """The value where it is a JSON object, else an empty one."""
-    if type(value) is dict:  # nearly always; what follows costs ten times as much
-        return value
-    return value if value is not None and isinstance(value, Mapping) else {}
-
-
-def sequence(value: object) -> list[Any]:
-    """The value where it is a JSON array, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
-_SHORT = 512  # characters of names that are worth remembering: what is remembered stays small
+_SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
 
 
 @lru_cache(maxsize=1024)
 def _words(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]:
-    """The dialects that these resources are of, and whether a GPU resource of none is among them. The same
-    few resources come with nearly every container."""
+    """The dialects of these resources, and whether there is a GPU resource of none of them. Cached: nearly
+    all containers have the same few resources."""
     spoken = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
     known = {name for dialect in spoken for name in dialect.resources}
     return spoken, any(UNSPOKEN.match(name) for name in resources if name not in known)
@@ -155,7 +136,7 @@ def _unspoken(container: Container, amounts: Json) -> list[Violation]:
             rule="dialect-not-spoken",
             path=f"{container.path}.resources.limits[{name}]",
             got="",
-            problem=f"Bursar does not speak the GPU resource {name} yet",
+            problem=f"unsupported GPU resource {name}{_suggestion(name)}",
             allowed="bursar.dev/gpu-percent, bursar.dev/gpu-memory, bursar.dev/gpu-count, "
             "tencent.com/vcuda-core with tencent.com/vcuda-memory, or whole nvidia.com/gpu",
             example='bursar.dev/gpu-percent: "50"',
@@ -165,8 +146,15 @@ def _unspoken(container: Container, amounts: Json) -> list[Violation]:
     ]
 
 
+def _suggestion(resource: str) -> str:
+    """The supported resource that a misspelt one resembles, as words for a message; "" if there is none."""
+    supported = [name for dialect in DIALECTS for name in dialect.resources]
+    close = get_close_matches(resource, supported, 1, 0.91)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
 def _differing(container: Container, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
-    """Kubernetes lets no extended resource be overcommitted: a request, where given, must equal the limit."""
+    """Kubernetes does not overcommit extended resources: a request, if given, must equal the limit."""
     return [
         Violation(
             rule="request-differs-from-limit",
@@ -189,7 +177,7 @@ def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> l
             rule="several-dialects",
             path="spec.containers",
             got=first_of(named, _MOST_TOLD),
-            problem="a pod's containers must all ask for GPUs in one dialect",
+            problem="all containers of a pod must use the same GPU dialect",
             allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
             example='bursar.dev/gpu-percent: "50" in each container',
         )

@@ -1,20 +1,19 @@
 """The five watches: each is a thread that lists, watches, and puts relevant changes on one queue."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
-from typing import Any
 
 from timekeeper.accounts.pods import read_pod
 from timekeeper.api_server import ApiServer
 from timekeeper.core import names
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
 from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
-from timekeeper.core.request.request import annotations_of, mapping
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -28,7 +27,6 @@ from timekeeper.settler.cluster.cluster_state import (
     WatchUpdate,
 )
 
-Json = Mapping[str, Any]
 _READ = "read"
 Clock = Callable[[], int]
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import orjson
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, mapping, parse
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, cel, pods, workloads
 from webhook.admission.answers import split_by_mode

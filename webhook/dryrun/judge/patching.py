@@ -5,7 +5,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from timekeeper.core.request.request import Json
+from timekeeper.core.json_values import Json
 from webhook.wire.json_patch import Operation
 
 

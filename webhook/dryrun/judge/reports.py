@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from timekeeper.core import names
-from timekeeper.core.request.request import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.violation import Violation
 from webhook.dryrun.judge.objects import AdmissionOutcome
 
