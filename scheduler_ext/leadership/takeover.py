@@ -117,7 +117,7 @@ class Leadership:
         there = {each.uid: each.word for each in marks}
         with self._changed:
             after = listed(self._marks, there)
-            if after.beaten:
+            if after.superseded:
                 self._marks = after
                 self._judge()
         book()
@@ -190,7 +190,7 @@ class Leadership:
 
     def _judge(self) -> None:
         """What the marks mean for us; the caller holds the lock."""
-        if self._marks.beaten:
+        if self._marks.superseded:
             self._follow("another has taken over")
         elif self._state == "claims" and self._marks.seen:
             self._begin_touching()

@@ -1,4 +1,4 @@
-"""CPU as kube-scheduler counts it: what a pod takes of a node, in thousandths of a core.
+"""CPU requests as kube-scheduler counts them, in thousandths of a core.
 
 Source: k8s.io/component-helpers/resource, ``PodRequests`` with the options of ``NodeResourcesFit``.
 """
@@ -8,28 +8,29 @@ from collections.abc import Iterator
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
 
-# A million cores. No node has as many, so whoever asks for more fits nowhere either way. And so little that
-# what `fragmentation` makes of it in 64 bits stays far from their end: at most 8,192 pods in a mix, twice
-# (stranded GPUs count so) a CPU left of -2 x 10^9, and 1,000 thousandths come to less than 4 x 10^16.
+# A million cores: more than any node has, so a larger request fits on no node either. Small enough that the
+# 64-bit sums of `fragmentation` cannot overflow: at most 8,192 typical pods, times two (stranded GPUs count
+# double), times a CPU left of -2 x 10^9, times 1,000 thousandths, stay below 4 x 10^16.
 MOST_MILLI = 10**9
 
 
 def bounded(milli: int) -> int:
-    """The CPU, or the most that is told apart from more: there may be a sum of many pods' behind it."""
+    """The CPU, limited to +-MOST_MILLI. A sum over many pods may exceed that."""
     return max(-MOST_MILLI, min(milli, MOST_MILLI))
 
 
 def cpu_milli(amounts: Json) -> int:
-    """The CPU among amounts by resource, MOST_MILLI of more; 0 where there is none that can be read."""
+    """The CPU in a resource list, limited to MOST_MILLI; 0 if it is absent or unreadable."""
     return bounded(max(0, thousandths(amounts.get("cpu")) or 0)) if "cpu" in amounts else 0
 
 
 def requested_milli(pod: Json) -> int:
-    """The greater of the ordinary containers and sidecars together, and each init container with the sidecars
-    started before it; or what the pod asks as a whole. With the overhead of its runtime class.
+    """The pod's CPU request: the greater of all containers and sidecars together, and of each init container
+    with the sidecars started before it; or the pod-level request. The overhead of the runtime class is
+    added.
 
-    A container that is being resized counts with the most of what it asks, was allocated and has; one whose
-    resize cannot be done with what it was allocated and has. Of more than MOST_MILLI it is that.
+    While a container is resized, the greatest of requested, allocated and actual resources counts; if the
+    resize is infeasible, the greater of allocated and actual. Limited to MOST_MILLI.
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     overhead = cpu_milli(mapping(spec.get("overhead")))
@@ -46,7 +47,7 @@ def requested_milli(pod: Json) -> int:
 
 
 def _containers(spec: Json, status: Json) -> Iterator[tuple[bool, int]]:
-    """Whether it goes on running beside the others, and its CPU, in the order of their start."""
+    """(keeps running beside the others, CPU) of each container, in the order of their start."""
     had = _had(status)
     infeasible = bool(had) and _infeasible(status)
     for field in ("initContainers", "containers"):
@@ -61,7 +62,7 @@ def _containers(spec: Json, status: Json) -> Iterator[tuple[bool, int]]:
 
 
 def _had(status: Json) -> dict[str, int]:
-    """The greater of what each container has and was allocated, by name, where its status tells."""
+    """By container name the greater of actual and allocated CPU, where the status reports it."""
     found = {}
     for field in ("initContainerStatuses", "containerStatuses"):
         for each in sequence(status.get(field)):

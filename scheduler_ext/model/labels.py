@@ -1,4 +1,4 @@
-"""Labels of a pod, and the selectors that match them (apimachinery's LabelSelector)."""
+"""Labels of objects, and the selectors that match them (apimachinery's LabelSelector)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from functools import lru_cache
 from timekeeper.core.json_values import Json, mapping, sequence
 
 Labels = tuple[tuple[str, str], ...]
-Packed = str  # KEY=VALUE, by commas: neither of which can be in a key or a value
+Packed = str  # KEY=VALUE, separated by commas; keys and values contain neither character
 
 
 def labels_of(raw: Json) -> Packed:
-    """The labels in an object's metadata. Tens of thousands are kept and few are looked at, so they are one
-    text, and that of replicas is one object."""
+    """The labels in an object's metadata as one text. Tens of thousands are kept and few are read; replicas
+    share one text object."""
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
     return _shared(",".join(sorted(f"{key}={value}" for key, value in labels.items())))
 
@@ -29,14 +29,14 @@ def _shared(labels: Packed) -> Packed:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One of a selector's expressions; ``operator`` is In, NotIn, Exists or DoesNotExist."""
+    """One expression of a selector; ``operator`` is In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
     values: frozenset[str]
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """True where the labels satisfy it. NotIn is satisfied by an absent key too."""
+        """True if the labels satisfy it. An absent key satisfies NotIn."""
         value = labels.get(self.key)
         if self.operator == "In":
             return value in self.values
@@ -47,18 +47,18 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All of its requirements must hold; one without any matches everything."""
+    """All requirements must hold. A selector without requirements matches everything."""
 
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """True where the labels satisfy every requirement."""
+        """True if the labels satisfy every requirement."""
         return all(each.holds(labels) for each in self.requirements)
 
 
 def read_selector(raw: object) -> Selector | None:
-    """The selector of this JSON; None where there is none, which matches nothing, or where it has an operator
-    that no API server lets in."""
+    """None where there is no selector, which matches nothing, or where it has an operator that no API server
+    admits."""
     if not isinstance(raw, dict):
         return None
     equal = (

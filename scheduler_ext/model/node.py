@@ -1,4 +1,4 @@
-"""What a Node object says of GPU cards, read at the door from its JSON."""
+"""What the extender needs of a Node object, read from its JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from timekeeper.core.values import Card
 OURS = "bursar"
 UNSPOKEN_PLUGIN = "another"
 
-# why a node is closed for sharing: the word that metrics carry, and what people read
+# why a node is closed for sharing: the label value in metrics, and the sentence for users
 CLOSED = {
     "two-families": "more than one GPU plugin serves it",
-    "unspoken-plugin": "its GPU plugin is not one that Bursar works with",
+    "unspoken-plugin": "its GPU plugin is not supported",
     "inventory": "its card inventory cannot be read",
-    "holders": "what its node agent tells of the pods there cannot be read",
-    "strangers": "its node agent has closed it, for its cards are or can be used by others than given",
-    "holders-unknown": "its node agent has not told yet which pods have its cards",
-    "lingering": "a pod without an object still runs there, nobody knows on which cards",
-    "placement": "a pod's cards are not what its request and the inventory bear out",
+    "holders": "its node agent's report of the pods there cannot be read",
+    "strangers": "its node agent has closed it: processes use its cards, or can, without an allocation",
+    "holders-unknown": "its node agent has not yet reported which pods have its cards",
+    "lingering": "a deleted pod still runs there, on cards that are not known",
+    "placement": "a pod's placement contradicts its request or the inventory",
     "unplaced": "a GPU pod was bound to it without a placement",
 }
 
@@ -49,12 +49,12 @@ class Node:
 
     @property
     def plugin_chooses(self) -> bool:
-        """True where the kubelet's plugin picks the cards, whatever a placement says."""
+        """True where the node's device plugin picks the cards, whatever a placement says."""
         return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
 
 
 def read_node(raw: Json) -> Node:
-    """The facts of a Node's JSON. Never raises on what an API server can hold."""
+    """Never raises on what an API server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
     family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
@@ -62,7 +62,7 @@ def read_node(raw: Json) -> Node:
     present = _present(raw)
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is None:
-        fault = ""  # there is nothing to close
+        fault = ""  # without cards there is nothing to close
     else:
         fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
         try:
@@ -90,8 +90,8 @@ def _present(raw: Json) -> NodeHolders | None:
 
 
 def _agents_fault(family: str, present: NodeHolders | None, has_agent: bool) -> str:
-    """Why the node is closed by what its agent says, or does not say yet where only it can know. Where a
-    plugin picks the cards and there is no agent, pods are counted, whichever cards they have."""
+    """Why the agent's report, or the lack of one that is needed, closes the node. Where a device plugin picks
+    the cards and no agent runs, pods are only counted, whichever cards they have."""
     if present is UNREADABLE_HOLDERS:
         return "holders"
     if present is not None and present.closed:
@@ -101,7 +101,7 @@ def _agents_fault(family: str, present: NodeHolders | None, has_agent: bool) -> 
 
 
 def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
-    """The cards, those marked that the node's annotation says are not to be given out."""
+    """The cards, with those marked that the node's annotation cordons."""
     cordoned = listed(annotations_of(raw), names.CORDONED_CARDS)
     if not cordoned:
         return cards
@@ -114,7 +114,7 @@ def _gpu_amounts(amounts: Json) -> dict[str, int]:
 
 
 def _family(capacity: Mapping[str, int]) -> tuple[str, str]:
-    """The family by what the node advertises, and what is wrong with that."""
+    """The family of the advertised resources, and the fault in it."""
     families = {d.name for d in DIALECTS if any(resource in capacity for resource in d.resources)}
     if any(resource not in _SPOKEN for resource in capacity):
         families.add(UNSPOKEN_PLUGIN)

@@ -1,10 +1,9 @@
-"""On which nodes a waiting pod may run by its own word and the node's: node selector, required node affinity,
-taints and tolerations, read as kube-scheduler reads them.
+"""Which nodes a waiting pod accepts: node selector, required node affinity, taints and tolerations, read as
+kube-scheduler reads them.
 
-kube-scheduler sends us no node that it has refused itself, and does not say why. Where it refuses a node for
-want of room, and somebody is to leave there for the pod, it must be known that nothing else keeps the pod
-off: nobody is to leave in vain. What else kube-scheduler looks at (other pods, volumes, ports) is not known
-here.
+kube-scheduler does not send the nodes that it has refused itself, and does not say why. A preemption on such
+a node is useful only if nothing but missing resources keeps the pod off. Pod affinity, volumes and ports,
+which kube-scheduler checks too, are not known here.
 """
 
 import re
@@ -23,7 +22,7 @@ _WHOLE = re.compile(r"[+-]?0*([0-9]{1,19})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint of the effect NoSchedule or NoExecute."""
+    """A taint with the effect NoSchedule or NoExecute."""
 
     key: str
     value: str
@@ -32,7 +31,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """What a node shows to pods: its labels, and its taints that keep pods off."""
+    """The part of a Node that constraints match: its labels, and its taints that keep pods off."""
 
     labels: Labels = ()
     taints: tuple[Taint, ...] = ()
@@ -43,15 +42,13 @@ NO_NODE_LABELS = NodeLabels()
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """An empty key tolerates every key, an empty effect every effect; ``exists``: every value too."""
-
-    key: str
+    key: str  # empty: every key
     value: str
-    effect: str
-    exists: bool
+    effect: str  # empty: every effect
+    exists: bool  # tolerates every value
 
     def covers(self, taint: Taint) -> bool:
-        """True where the taint does not keep the pod off."""
+        """True if the taint does not keep the pod off."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
         return self.exists or (bool(self.key) and self.value == taint.value)
@@ -59,25 +56,21 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One expression of a node selector; ``field``: of the node's name, not of a label."""
-
     key: str
     operator: str
     values: tuple[str, ...]
-    field: bool = False
+    field: bool = False  # matches the node's name, not a label
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """``selector``: labels that the node must have. ``terms``: of these one must hold whole, None where the
-    pod has no required node affinity."""
-
-    selector: Labels = ()
+    selector: Labels = ()  # labels that the node must have
+    # one of these must match; None: no required node affinity
     terms: tuple[tuple[Match, ...], ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
     def admit(self, name: str, node_labels: NodeLabels) -> bool:
-        """True where neither the pod nor the node keeps them apart."""
+        """True if the constraints and the node's taints allow the pod on the node called ``name``."""
         labels = dict(node_labels.labels)
         if any(labels.get(key) != value for key, value in self.selector):
             return False
@@ -166,7 +159,7 @@ def _compares(match: Match, value: str) -> bool:
 
 
 def _whole(text: str) -> int | None:
-    """As Go's ``strconv.ParseInt(text, 10, 64)``, by which kube-scheduler reads it: ``1_0`` is no number."""
+    """Like Go's ``strconv.ParseInt(text, 10, 64)``, which kube-scheduler uses: ``1_0`` is no number."""
     match = _WHOLE.fullmatch(text)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""PodDisruptionBudgets: which of the pods chosen to leave would break a promise given to their owner.
+"""PodDisruptionBudgets: which evictions would violate them.
 
-Matched as the Eviction API does it (policy/v1): a budget without a selector matches nothing, one with an
-empty selector every pod of its namespace. Counted as kube-scheduler does it when it compares nodes
+Matched like the Eviction API (policy/v1): a budget without a selector matches nothing, one with an empty
+selector every pod of its namespace. Counted like kube-scheduler when it compares nodes
 (``filterPodsWithPDBViolation``): each victim uses up one of the disruptions that its budgets still allow.
 """
 
@@ -17,17 +17,16 @@ MOST_KNOWN = 65_536  # pods whose budgets are remembered
 
 @dataclass(frozen=True, slots=True)
 class PDB:
-    """One PodDisruptionBudget. ``allowed``: how many more of its pods may be disrupted now; ``under_way``:
-    the names of pods whose eviction it has granted already."""
+    """One PodDisruptionBudget."""
 
     namespace: str
     name: str
     selector: Selector | None
-    allowed: int
-    under_way: frozenset[str]
+    allowed: int  # disruptions that it still allows
+    under_way: frozenset[str]  # names of pods whose eviction it has granted
 
     def covers(self, pod: Pod, labels: Mapping[str, str]) -> bool:
-        """True where the leaving of the pod, which has these labels, counts against this budget."""
+        """True if evicting the pod, which has these labels, counts against this budget."""
         if self.selector is None or pod.namespace != self.namespace or pod.name in self.under_way:
             return False
         return self.selector.matches(labels)
@@ -35,8 +34,8 @@ class PDB:
 
 @dataclass(frozen=True, slots=True)
 class PDBs:
-    """Every budget at one moment, by namespace. Which of them cover a pod is worked out once: to choose who
-    has to leave asks it of the same few pods for each set of them, and a namespace may have any number."""
+    """All budgets. The budgets of a pod are computed once: a search asks for the same few pods many times,
+    and a namespace may have any number of budgets."""
 
     by_namespace: Mapping[str, tuple[PDB, ...]]
     _known: dict[str, tuple[Pod, tuple[PDB, ...]]] = field(
@@ -59,7 +58,7 @@ class PDBs:
         return covering
 
     def violations(self, leaving: Iterable[Pod], before: Iterable[Pod] = ()) -> int:
-        """How many of these pods would leave against a budget, if those of ``before`` have left first."""
+        """How many of the pods would violate a budget if evicted after those of ``before``."""
         spent: dict[str, int] = {}
         for pod in before:
             self._spend(pod, spent)
@@ -78,7 +77,7 @@ NONE = PDBs({})
 
 
 def read_pdb(raw: Json) -> PDB:
-    """The value of a PodDisruptionBudget's JSON. Never raises on what an API server can hold."""
+    """From a PodDisruptionBudget's JSON. Never raises on what an API server can hold."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     allowed = status.get("disruptionsAllowed")
     return PDB(

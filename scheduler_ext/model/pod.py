@@ -1,4 +1,4 @@
-"""What the extender keeps of a pod: one small value, read at the door from the pod's JSON."""
+"""What the extender keeps of a pod: one small value, read from the pod's JSON."""
 
 from dataclasses import dataclass
 from sys import intern
@@ -24,50 +24,38 @@ Amounts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that asks for GPUs.
-
-    ``request`` is None where ``malformed`` says why. ``placement`` is what its annotation says, None where it
-    has none or ``undecodable`` says why it counts for nothing. ``holding``: bound, and its cards not let go
-    (`core.hold`). ``amounts``: what kube-scheduler itself counts of it, while ``counted``.
-    ``cpu_milli``: the same of CPU, in thousandths of a core. ``terminal``: its phase is. ``containers``: the
-    ordinary ones. ``asked_ms``: when it was created. ``reserved``: cards that are held for it, while it
-    waits. ``started_ms``: when its kubelet took it up, 0 before. ``preempts``: False where its priority class
-    says that nobody is to leave for it. ``owner``: the UID of the controller that made it, or "".
-    ``unschedulable``: kube-scheduler has tried it in vain. ``nominated``: the node that is to have room for
-    it soon. ``node_constraints``: on which nodes it may run, while it waits. ``leaves_ms``: by when it is
-    to be gone, its deletionTimestamp; 0 where nobody has asked for that.
-    """
+    """A pod that requests GPUs."""
 
     uid: str
     namespace: str
     name: str
-    version: str
-    scheduler: str
-    node: str
+    version: str  # resourceVersion
+    scheduler: str  # its schedulerName
+    node: str  # where it is bound, or empty
     priority: int
-    asked_ms: int
-    request: GPURequest | None
-    malformed: str
-    placement: Placement | None
-    undecodable: str
-    holding: bool
-    terminal: bool
+    asked_ms: int  # when it was created
+    request: GPURequest | None  # None if malformed
+    malformed: str  # the webhook's sentence about an invalid request, or empty
+    placement: Placement | None  # of its annotation; None without one or if it is undecodable
+    undecodable: str  # why the placement annotation cannot be read, or empty
+    holding: bool  # bound, and its cards are not released yet (`core.hold`)
+    terminal: bool  # its phase is Succeeded or Failed
     gated: bool
     deleting: bool
     governed: bool
     grace_ms: int
-    containers: tuple[str, ...]
-    amounts: Amounts
-    cpu_milli: int
-    reserved: Reservation | None = None
-    started_ms: int = 0
-    preempts: bool = True
-    owner: str = ""
+    containers: tuple[str, ...]  # names of the ordinary containers
+    amounts: Amounts  # what kube-scheduler counts, by resource
+    cpu_milli: int  # what kube-scheduler counts of CPU, in thousandths of a core
+    reserved: Reservation | None = None  # the cards held for it while it waits
+    started_ms: int = 0  # when its kubelet started it, 0 before
+    preempts: bool = True  # False: its priority class forbids preemption for it
+    owner: str = ""  # UID of its controller, or empty
     labels: Packed = ""
-    unschedulable: bool = False
-    nominated: str = ""
-    node_constraints: NodeConstraints = NO_CONSTRAINTS
-    leaves_ms: int = 0
+    unschedulable: bool = False  # kube-scheduler has tried it without success
+    nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
+    node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
+    leaves_ms: int = 0  # its deletionTimestamp, 0 without one
 
     @property
     def full_name(self) -> str:
@@ -152,7 +140,7 @@ def _unschedulable(status: Json) -> bool:
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:
-    """For a pod that may yet be bound."""
+    """Only a pod that can still be bound has one."""
     waits = status.get("phase") not in hold.TERMINAL and not mapping(raw.get("spec")).get("schedulingGates")
     return read_reservation(raw) if waits else None
 
@@ -168,14 +156,14 @@ def _placement(raw: Json) -> tuple[Placement | None, str]:
 
 
 def _all_containers(raw: Json) -> GPURequest:
-    """For a malformed pod: a request that names every container, so that any that runs holds the cards."""
+    """For a malformed pod: a request that names every container, so that any running one holds the cards."""
     asks = tuple(ContainerAsk(each.name, each.init, Ask(1, 0, 0)) for each in containers(raw))
     return GPURequest("", asks)
 
 
 def _amounts(raw: Json, request: GPURequest) -> Amounts:
-    """kube-scheduler's own sum for each resource that it counts: the greater of the ordinary containers and
-    sidecars together, and each init container with the sidecars started before it.
+    """For each resource that kube-scheduler counts, its own sum: the greater of all containers and sidecars
+    together, and of each init container with the sidecars started before it.
 
     Source: k8s.io/component-helpers/resource, ``PodRequests``.
     """

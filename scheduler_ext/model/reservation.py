@@ -1,10 +1,9 @@
-"""Cards held for a waiting pod, as its own object tells: the condition that says on which node, which cards,
-and until when.
+"""Cards held for a waiting pod, as a condition on the pod: node, cards, and end.
 
-Nothing else keeps a reservation, so it survives whoever made it, and every replica sees the same. It is one
-more thing in an object that somebody might forge: it counts only for as long as a reservation may at most
-last, only for a pod that waits, and only where the pod's request is satisfied by these very cards of the
-node's inventory (`nodes.judged`). It never lets anybody in, it only keeps others out.
+The condition is the only record of a reservation, so it survives the process that wrote it, and every replica
+sees the same. Like any status it could be forged. So it counts for at most MOST_MS, only for a waiting pod,
+and only where these cards of the node's inventory satisfy the pod's request (`node_info.judged`). A
+reservation never admits a pod; it only keeps others off the cards.
 """
 
 import datetime
@@ -19,23 +18,22 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
 from timekeeper.core.values import Placement
 
-MOST_MS = 3_600_000  # longer than this no reservation counts, whatever it says
-SKEW_MS = 60_000  # so far our clock may be behind the one of the replica that wrote it
+MOST_MS = 3_600_000  # the longest reservation that counts
+SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it
 Kind = Literal["fragmentation", "reclaim"]
 _REASONS: dict[Kind, str] = {"fragmentation": "Fragmentation", "reclaim": "Reclaim"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """These cards of this node are kept for the pod from ``since_ms`` until ``until_ms``, milliseconds since
-    1970. ``kind``: ``reclaim`` where somebody leaves for his standing, who would not for his priority; else
-    ``fragmentation``."""
+    """These cards of this node are held for the pod from ``since_ms`` until ``until_ms`` (milliseconds since
+    1970)."""
 
     node: str
     placement: Placement
     since_ms: int
     until_ms: int
-    kind: Kind = "fragmentation"
+    kind: Kind = "fragmentation"  # reclaim: a victim is chosen by its namespace's standing, not by priority
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
@@ -43,7 +41,7 @@ class Reservation:
 
 
 def read_reservation(raw: Json) -> Reservation | None:
-    """The reservation that a pod's JSON carries; None where it carries none that can be read."""
+    """The reservation in a pod's JSON; None without a readable one."""
     conditions = sequence(mapping(raw.get("status")).get("conditions"))
     for each in conditions:
         if isinstance(each, Mapping) and each.get("type") == names.HELD_CONDITION:
@@ -52,7 +50,7 @@ def read_reservation(raw: Json) -> Reservation | None:
 
 
 def condition_of(reservation: Reservation) -> dict[str, Any]:
-    """The condition that says so; `read_reservation` reads it back, its beginning to the second."""
+    """The condition that records it. `read_reservation` reads it back; its start is rounded to seconds."""
     said = json.loads(encode_placement(reservation.placement))
     said |= {"node": reservation.node, "until": _rfc3339(reservation.until_ms, "milliseconds")}
     return {
@@ -65,7 +63,7 @@ def condition_of(reservation: Reservation) -> dict[str, Any]:
 
 
 def withdrawn(reason: str, message: str, now_ms: int) -> dict[str, Any]:
-    """The condition that says that nothing is held any more, and why."""
+    """The condition that records that no cards are held any more, and why."""
     return {
         "type": names.HELD_CONDITION,
         "status": "False",

@@ -1,5 +1,4 @@
-"""What the timekeeper last said of each namespace, as the extender needs it: who goes first, and who may be
-asked to leave."""
+"""The standing of each namespace, as the timekeeper last published it: it decides queueing and preemption."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,18 +9,16 @@ Word = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStanding:
-    """A namespace's standing now. ``on_exhausted``: what its budget says of an exhausted one; ``policy``: the
-    placement policy that its budget names, or "". ``watched``: where a budget is only watched (mode
-    observe), the standing that ``word`` would be."""
+    """One namespace's standing."""
 
     word: Word
-    on_exhausted: str = "deprioritize"
-    policy: str = ""
-    watched: Word | None = None
+    on_exhausted: str = "deprioritize"  # what the budget prescribes once it is used up
+    policy: str = ""  # the placement policy that the budget names, or empty
+    watched: Word | None = None  # in observe mode: what `word` would be with enforcement on
 
     @property
     def over(self) -> bool:
-        """True where its pods stand behind those of others."""
+        """True if the namespace's pods go after those of others."""
         return self.word == "OVER_BUDGET"
 
 
@@ -30,21 +27,18 @@ UNKNOWN = NamespaceStanding("UNKNOWN")
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStandings:
-    """One answer of the timekeeper's. ``default``: for a namespace that is not listed; ``pdb_grace_ms``: how
-    long PodDisruptionBudgets of debtors are honoured, None where it was not said. The empty one, before the
-    first answer, knows nothing of anybody."""
+    """One answer of the timekeeper. Without arguments: before the first answer, when nothing is known."""
 
     listed: Mapping[str, NamespaceStanding] = field(default_factory=dict)
-    default: NamespaceStanding = UNKNOWN
-    pdb_grace_ms: int | None = None
+    default: NamespaceStanding = UNKNOWN  # of a namespace that is not listed
+    pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
 
     def of(self, namespace: str) -> NamespaceStanding:
-        """How the namespace stands."""
         return self.listed.get(namespace, self.default)
 
     @property
     def watches(self) -> bool:
-        """True where there are budgets that are only watched."""
+        """True if any budget is in observe mode."""
         return any(each.watched is not None for each in (self.default, *self.listed.values()))
 
 
@@ -52,7 +46,7 @@ UNHEARD = NamespaceStandings()
 
 
 def as_if_enforced(standings: NamespaceStandings) -> NamespaceStandings:
-    """What they would be were no budget only watched; itself where none is."""
+    """The standings if no budget were in observe mode. Returns the same object if none is."""
     if not standings.watches:
         return standings
 

@@ -11,7 +11,7 @@ from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 class Free(NamedTuple):
     """Free compute in thousandths, free memory in MiB, and the card's whole memory.
 
-    Two cards with equal rooms are the same to every request that may use both.
+    Cards with equal values are interchangeable for every request that may use both.
     """
 
     share_milli: int
@@ -20,17 +20,17 @@ class Free(NamedTuple):
 
     @property
     def untouched(self) -> bool:
-        """True where nobody is on the card: every pod takes something."""
+        """True if no pod is on the card: every pod takes something."""
         return self.share_milli == WHOLE_MILLI and self.memory_mib == self.card_mib
 
     @property
     def left_milli(self) -> int:
-        """How empty the card is: free compute and free memory, each in thousandths, 0 to 2000."""
+        """How empty the card is: free compute plus free memory, each in thousandths, 0 to 2000."""
         return self.share_milli + self.memory_mib * 1000 // self.card_mib
 
 
 def free_of(card: Card, use: CardAmount) -> Free:
-    """What the use leaves of the card: never less than nothing, whatever has shrunk under it."""
+    """What ``use`` leaves of the card, never below zero, even if the card has shrunk."""
     return Free(
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
@@ -45,21 +45,20 @@ def _need(ask: Ask, card_mib: int) -> CardAmount:
 
 
 def need_in(ask: Ask, free: Free) -> CardAmount:
-    """What the ask keeps others from on a card with this room; of a whole card that is everything, whatever
-    memory was asked."""
+    """What the ask takes of a card with this much free; a whole card takes everything, whatever memory it
+    asks."""
     return _need(ask, free.card_mib)
 
 
 def takes(ask: Ask, free: Free) -> Free | None:
-    """What is left after the ask, None where it does not fit. A whole card takes everything, so it must be
-    untouched in every way, and nothing goes beside it."""
+    """What is left after the ask, None if it does not fit. A whole card needs an untouched one."""
     use = _need(ask, free.card_mib)
     share, memory = free.share_milli - use.share_milli, free.memory_mib - use.memory_mib
     return None if share < 0 or memory < 0 else Free(share, memory, free.card_mib)
 
 
 def takes_all(asks: Sequence[Ask], free: Free) -> Free | None:
-    """What is left after all of these asks together, None where they do not fit."""
+    """What is left after all asks together, None if they do not fit."""
     left: Free | None = free
     for ask in asks:
         left = takes(ask, left) if left is not None else None
@@ -67,10 +66,10 @@ def takes_all(asks: Sequence[Ask], free: Free) -> Free | None:
 
 
 class FreeShape:
-    """The rooms of some cards, sorted; one object for equal rooms, so that it is found by identity.
+    """What is free on some cards, sorted. Equal shapes are one object, so that they are found by identity.
 
-    ``near``: for each card the bits of those that are near it, itself among them; empty where that does not
-    matter to who asks.
+    ``near``: for each card the bits of the cards near it, itself included; empty where nearness does not
+    matter.
     """
 
     __slots__ = ("free_by_card", "near")
@@ -81,6 +80,5 @@ class FreeShape:
 
 @lru_cache(maxsize=65_536)
 def shape_of(free_by_card: tuple[Free, ...], near: tuple[int, ...] = ()) -> FreeShape:
-    """The shape of these rooms, which must be sorted. Should a long forgotten one be made a second time, only
-    an answer is worked out twice."""
+    """The shape; ``free_by_card`` must be sorted. An evicted cache entry only costs a repeated search."""
     return FreeShape(free_by_card, near)

@@ -1,8 +1,8 @@
 """An immutable map whose next version shares all but one small piece with the last.
 
-A cluster's pods and nodes are kept in one each: a change copies a few hundred bytes whatever the cluster's
-size, the old version stays whole for whoever still reads it, and the difference of two versions is found
-without looking at what they share. Two levels of 64 branches over small dicts suffice for 100,000 keys.
+Pods and nodes are kept in one each. A change copies a few hundred bytes whatever the cluster's size, readers
+of the old version keep it whole, and the difference of two versions is found without visiting what they
+share. Two levels of 64 branches over small dicts suffice for 100,000 keys.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ V = TypeVar("V")
 
 _FAN = 64
 _Branch = tuple[dict[str, V], ...]
-_EMPTY: dict[str, Any] = {}  # one for all, so that empty parts are shared by every map
+_EMPTY: dict[str, Any] = {}  # shared by the empty parts of every map
 _BARE: tuple[_Branch[Any], ...] = ((_EMPTY,) * _FAN,) * _FAN
 
 
 class Map(Generic[V]):
-    """Text -> value. Never changes; ``set`` and ``without`` give the next version."""
+    """Text -> value. ``set`` and ``without`` return the next version."""
 
     __slots__ = ("_branches", "_size")
 
@@ -28,7 +28,6 @@ class Map(Generic[V]):
             self._branches, self._size = _filled(content), len(content)
 
     def get(self, key: str) -> V | None:
-        """The key's value, None where there is none."""
         code = hash(key)
         return self._branches[code & 63][code >> 6 & 63].get(key)
 
@@ -39,7 +38,7 @@ class Map(Generic[V]):
         return self._with_leaf(code, {**leaf, key: value})
 
     def without(self, key: str) -> "Map[V]":
-        """The map without the key; itself where the key is not in it."""
+        """The map without the key; the same object if it has no such key."""
         code = hash(key)
         leaf = self._branches[code & 63][code >> 6 & 63]
         if key not in leaf:
@@ -47,17 +46,16 @@ class Map(Generic[V]):
         return self._with_leaf(code, {k: v for k, v in leaf.items() if k != key})
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """Every key with its value, in no order that means anything."""
+        """Every key with its value, in no particular order."""
         for branch in self._branches:
             for leaf in branch:
                 yield from leaf.items()
 
     def values(self) -> Iterator[V]:
-        """Every value."""
         return (value for _, value in self.items())
 
     def changed_since(self, old: "Map[V]") -> Iterator[str]:
-        """The keys whose values are not the same objects in ``old``, those that went included."""
+        """The keys whose values are not the same objects in ``old``, including removed ones."""
         for mine, theirs in zip(self._branches, old._branches, strict=True):
             if mine is theirs:
                 continue

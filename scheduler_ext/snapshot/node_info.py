@@ -1,4 +1,4 @@
-"""A node as the extender sees it: its facts, who sits on its cards, and what that leaves free."""
+"""A node with the pods on its cards, and what they leave free."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -65,11 +65,11 @@ class NodeInfo:
 def node_info_of(
     name: str, node_object: Node | None, allocations: Mapping[str, Allocation], non_gpu_cpu_milli: int = 0
 ) -> NodeInfo:
-    """The node that follows from its facts, its seats, and the CPU that pods without a seat take."""
+    """The node that follows from its object, its allocations, and the CPU of pods without one."""
     if node_object is None:
         return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu_cpu_milli, 0, shape_of(()))
     uses = uses_of(allocations)
-    # of several faults always the same, whichever pod came first: a restart must tell no other reason
+    # of several faults always the same one, so that a restart does not change the reason
     closed = node_object.fault or min(
         (allocation.fault for allocation in allocations.values() if allocation.fault), default=""
     )
@@ -97,7 +97,7 @@ def node_info_of(
 
 
 def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
-    """The node with what its object says now; every seat is judged anew by the inventory."""
+    """The node with a new Node object; every allocation is judged again by its inventory."""
     if node.node_object == node_object:
         return node
     allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
@@ -105,7 +105,7 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
 
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
-    """The node with this pod on it, in the place of an earlier seat of the same pod."""
+    """The node with this allocation, in place of an earlier one of the same pod."""
     allocation = judged(allocation, node.node_object)
     if node.allocations.get(allocation.uid) == allocation:
         return node
@@ -115,7 +115,6 @@ def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
 
 
 def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
-    """The node without this pod."""
     if uid not in node.allocations:
         return node
     allocations = {key: allocation for key, allocation in node.allocations.items() if key != uid}
@@ -123,7 +122,6 @@ def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
 
 
 def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
-    """The node without any of these pods."""
     if not any(uid in node.allocations for uid in uids):
         return node
     allocations = {uid: allocation for uid, allocation in node.allocations.items() if uid not in uids}
@@ -131,7 +129,7 @@ def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
 
 
 def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:
-    """The node with so much more CPU taken by pods without a seat; nothing else of it changes."""
+    """The node with this much more CPU taken by pods without an allocation."""
     non_gpu_cpu_milli = node.non_gpu_cpu_milli + more_milli
     if node.node_object is None:
         return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli)
@@ -139,7 +137,7 @@ def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
-    """The seat of a pod by a placement, not yet judged by any inventory."""
+    """The allocation of a pod by a placement, not judged by an inventory yet."""
     return Allocation(
         uid=pod.uid,
         full_name=pod.full_name,
@@ -154,8 +152,8 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
 
 
 def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
-    """The seat with what it takes of this inventory: believed only where spec and inventory bear it out, else
-    its fault closes the node."""
+    """The allocation with what it takes of this inventory. If request and inventory do not bear the placement
+    out, its fault closes the node."""
     allocation = replace(allocation, uses=(), fault="", unnamed=0)
     if node_object is None or not node_object.cards:
         return allocation
@@ -171,13 +169,13 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
 
 
 def reserved(pod: Pod, reservation: Reservation) -> Allocation:
-    """The seat of a pod for which cards are held; kube-scheduler counts nothing of it there."""
+    """The allocation of a waiting pod for which cards are held. kube-scheduler counts nothing of it."""
     allocation = allocation_of(pod, reservation.placement, "reserved")
     return replace(allocation, until_ms=reservation.until_ms, undecodable=False, amounts=(), cpu_milli=0)
 
 
 def unreserved(node: NodeInfo) -> NodeInfo:
-    """The node as it is but for what is held for pods that are not there yet; itself where nothing is."""
+    """The node without reservations; the same object if it has none."""
     allocations = {
         uid: allocation for uid, allocation in node.allocations.items() if allocation.state != "reserved"
     }
@@ -189,19 +187,19 @@ def unreserved(node: NodeInfo) -> NodeInfo:
 
 
 def orphaned(allocation: Allocation, until_ms: int, boot: str) -> Allocation:
-    """The seat of a pod whose object went while it held its cards, in this boot of the node; kube-scheduler
-    no longer counts it."""
+    """The allocation of a pod whose object was deleted while it held cards. kube-scheduler no longer counts
+    it. ``boot``: the node's boot ID then."""
     return replace(allocation, state="orphaned", until_ms=until_ms, amounts=(), cpu_milli=0, boot=boot)
 
 
 def unknown_orphan(uid: str, boot: str) -> Allocation:
-    """The seat of a pod that nobody has told us of but the node's agent."""
+    """The allocation of a pod that only the node agent reports."""
     full_name = f"?/{uid}"
     return Allocation(uid, full_name, None, None, False, (), 0, 0, "orphaned", listed=True, boot=boot)
 
 
 def is_unknown_orphan(allocation: Allocation) -> bool:
-    """True for the seat of a pod of which nothing is known but that it is there."""
+    """True if nothing is known of the pod but that the node agent reports it."""
     return allocation.state == "orphaned" and allocation.full_name.startswith("?/")
 
 
@@ -215,8 +213,8 @@ def uses_of(allocations: Mapping[str, Allocation]) -> dict[str, CardAmount]:
 
 
 def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
-    """True where a request may fit now that did not before; cards that free under a reservation are room for
-    the pod that they are held for."""
+    """True if a request may fit now that did not fit before. Cards that are freed under a reservation count:
+    the pod that they are held for may use them."""
     if new.closed or not new.cards:
         return False
     if old is None or old.closed or old.node_object is None or new.node_object is None:
@@ -227,9 +225,9 @@ def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
 
 
 def is_short(node: NodeInfo, amounts: Amounts) -> bool:
-    """True where kube-scheduler's own sums are short too, though not for good: a node it would not have
-    offered, and where its own preemption can make room. For every other want of room it would find nobody to
-    preempt, and try again at once, for ever."""
+    """True if kube-scheduler's own sums are short as well, but not for good. kube-scheduler would not have
+    offered such a node, and its own preemption can help there. For any other shortage it would find no
+    victim and retry at once, endlessly."""
     if node.node_object is None:
         return False
     allocatable, left = dict(node.node_object.allocatable), dict(node.left)
@@ -248,14 +246,13 @@ def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
 
 
 def _whole_left(node: NodeInfo) -> int:
-    """Cards that nobody is on, where no more is known of some pods than how many they have."""
+    """Untouched cards, less those of pods of which only the number of cards is known."""
     return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
 
 
 def _by_agent(allocation: Allocation, node_object: Node, count: int) -> Allocation:
-    """The seat on the cards that the node's agent knows it to have, each of them as a whole; on so many of
-    which nobody knows which they are where the agent does not name them. A pod of which not even the number
-    is known closes the node."""
+    """The allocation on the whole cards that the node agent reports for it; ``count`` unnamed cards if it
+    names none. A pod with no known number of cards closes the node."""
     told = node_object.present.pods.get(allocation.uid, ()) if node_object.present is not None else ()
     there = {
         card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in node_object.cards if card.uuid in told
@@ -273,7 +270,8 @@ def _cards_asked(request: GPURequest) -> int:
 
 
 def _without_placement(allocation: Allocation, node_object: Node) -> Allocation:
-    """Bound by others. Where the node's plugin picks the cards, it holds as many as it asks, whichever."""
+    """A pod that another scheduler bound. Where the device plugin picks the cards, it holds as many as it
+    requests."""
     if allocation.undecodable:
         return replace(allocation, fault="placement")
     if (

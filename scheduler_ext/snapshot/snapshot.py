@@ -1,7 +1,8 @@
-"""Everything the extender knows at one moment, as one value, and how each event makes the next one.
+"""Everything the extender knows of the cluster, as one value, and one function per event that makes the next
+one.
 
-No function here changes anything: it gives a new snapshot that shares all but the touched pod and node with
-the old one, so a reader keeps the one it began with, and to undo is to go on with the old one.
+Nothing is changed in place. The next snapshot shares all but the touched pod and node with the old one. A
+reader keeps the version that it started with; to undo is to keep the old one.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
-from scheduler_ext.snapshot import orphans as lingering
+from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
     Allocation,
@@ -27,33 +28,30 @@ from scheduler_ext.snapshot.node_info import (
 )
 from timekeeper.core.values import Placement
 
-ENDED_MS = 60_000  # so long after its end a pod may come to be listed that was there when its agent looked
+ENDED_MS = 60_000  # how long after its end an agent's earlier look may still list a pod
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``pods``: every GPU pod whose object exists, by UID. ``non_gpu_pods``: the pods that ask for no GPU and
-    take CPU of a node, by UID. ``nodes``: every node that has an object or a pod, by name. ``allocated_on``:
-    on which node a pod has a seat, by UID. ``unsure``: the UIDs whose seats are assumed, or those of
-    vanished pods. ``ended``: pods that ended and whose objects are gone, with their node and how long to
-    remember that: its agent may list them a little longer, or, where it is gone itself, for ever.
-    ``whole``: the pods have been listed, so that one that is listed by an agent and has no object has
-    lost it."""
-
-    pods: Map[Pod] = field(default_factory=Map)
+    pods: Map[Pod] = field(default_factory=Map)  # every GPU pod that has an object, by UID
+    # the pods without a GPU request that take CPU of a node, by UID
     non_gpu_pods: Map[NonGPUPod] = field(default_factory=Map)
-    nodes: Map[NodeInfo] = field(default_factory=Map)
+    nodes: Map[NodeInfo] = field(default_factory=Map)  # every node that has an object or a pod, by name
+    # the node on which the pod has its allocation, by pod UID
     allocated_on: Map[str] = field(default_factory=Map)
-    unsure: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
+    # pods that ended and are deleted, with their node and until when to remember that: the agent may list
+    # them a little longer, or forever if it is gone
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
+    # the pods have been listed, so a pod that an agent lists and that has no object was deleted
     whole: bool = field(default=False, compare=False)
 
     def node(self, name: str) -> NodeInfo:
-        """The node of this name; a bare one where nothing is known of it."""
+        """The node of this name; an empty one if it is unknown."""
         return self.nodes.get(name) or node_info_of(name, None, {})
 
     def allocation(self, uid: str) -> Allocation | None:
-        """The pod's seat, wherever it is."""
+        """The pod's allocation, on whichever node it is."""
         name = self.allocated_on.get(uid)
         return self.node(name).allocations.get(uid) if name is not None else None
 
@@ -62,16 +60,15 @@ EMPTY = Snapshot()
 
 
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
-    """The pod is now as given. One that is not bound keeps the seat that was assumed for it: only a refusal,
-    its binding elsewhere or its end takes that away; without such a seat it has the one that is reserved for
-    it by ``now_ms``."""
+    """The pod is now as given. An unbound pod keeps its assumed allocation until a refusal, its end, or a
+    binding elsewhere; without one it gets the reservation that counts at ``now_ms``."""
     if snapshot.pods.get(pod.uid) == pod:
         return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
     allocation = snapshot.allocation(pod.uid)
     if not pod.node:
         if allocation is not None and is_unknown_orphan(allocation):
-            snapshot = release(snapshot, pod.uid)  # it has an object after all
+            snapshot = release(snapshot, pod.uid)
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
         return release(snapshot, pod.uid)
@@ -79,8 +76,8 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
 
 
 def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
-    """The pod's object is gone, and was last as given. Where it held cards, it goes on doing so for its grace
-    period, for so long the kubelet may go on running it, or as its node's agent tells (`lingering`)."""
+    """The pod's object is gone, and was last as given. A pod that held cards keeps them for its grace period,
+    while the kubelet may still run it, or as long as the node agent reports it (`orphans`)."""
     snapshot = pod_updated(snapshot, pod)
     snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
     if pod.holding:
@@ -89,7 +86,7 @@ def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
 
 
 def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapshot:
-    """These pods exist, and no others. A seat that is only assumed outlives the list: it may be younger."""
+    """These pods exist, and no others. An assumed allocation outlives the list, which may be older."""
     there = {pod.uid: pod for pod in pods}
     for gone in [pod for pod in snapshot.pods.values() if pod.uid not in there]:
         if gone.node:
@@ -105,7 +102,7 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
 
 
 def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
-    """The pod, which asks for no GPU, is now as given."""
+    """The pod, which requests no GPU, is now as given."""
     known = snapshot.non_gpu_pods.get(other.uid)
     if known == other:
         return snapshot
@@ -118,13 +115,13 @@ def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
 
 
 def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
-    """The pod, which asked for no GPU, takes nothing any more."""
+    """The pod, which requested no GPU, takes nothing any more."""
     known = snapshot.non_gpu_pods.get(uid)
     return snapshot if known is None else _less_cpu(snapshot, known)
 
 
 def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
-    """These pods without a request for GPUs exist, and no others."""
+    """These pods without a GPU request exist, and no others."""
     there = {other.uid: other for other in others}
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)
@@ -134,14 +131,13 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
 
 
 def node_updated(snapshot: Snapshot, node_object: Node) -> Snapshot:
-    """The node is now as given."""
     return _by_agent(
         _with_node(snapshot, with_node_object(snapshot.node(node_object.name), node_object)), node_object.name
     )
 
 
 def node_deleted(snapshot: Snapshot, name: str) -> Snapshot:
-    """The node's object is gone; pods that are bound to it stay on record."""
+    """The Node object is gone; pods that are bound to it stay on record."""
     return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), None)), name)
 
 
@@ -158,13 +154,13 @@ def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node]) -> Snapshot:
 
 
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
-    """The pod is about to be bound there: its cards are taken from now on, and from ``ask_at_ms`` on it is to
-    be asked after."""
+    """The pod is about to be bound there: its cards are taken from now on. ``ask_at_ms``: when to ask the API
+    server about it."""
     return _seated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
 
 
 def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
-    """The assumed pod is to be asked after from then on."""
+    """When to ask the API server about the assumed pod."""
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
@@ -172,8 +168,8 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
 
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
-    """The pod was definitely not bound: what was assumed for it is free, and what its object reserves for it
-    by ``now_ms`` is held again. A seat that is more than assumed stays."""
+    """The pod was definitely not bound: its assumed allocation is freed, and the reservation that counts at
+    ``now_ms`` is in force again. Any other allocation stays."""
     allocation, pod = snapshot.allocation(uid), snapshot.pods.get(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
@@ -182,13 +178,13 @@ def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
 
 
 def unreserve(snapshot: Snapshot, uid: str) -> Snapshot:
-    """Nothing is held for the pod any more. A seat that is more than reserved stays."""
+    """No cards are held for the pod any more. An allocation that is no reservation stays."""
     allocation = snapshot.allocation(uid)
     return release(snapshot, uid) if allocation is not None and allocation.state == "reserved" else snapshot
 
 
 def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
-    """The pod's object is gone, and nothing tells that its containers have ended."""
+    """The pod's object is gone, and its containers may still run."""
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state == "orphaned":
         return snapshot
@@ -203,22 +199,22 @@ def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
 
 
 def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) -> Snapshot:
-    """Pods that vanished and whose grace period is over let go of their cards, but for those that an agent
-    lists; those that nobody but an agent tells of do so ``most_grace_ms`` after they were first seen here;
-    reservations end; and what ended long ago is forgotten."""
+    """Ends what the clock ends: orphaned pods after their grace period unless the agent lists them, unknown
+    orphans ``most_grace_ms`` after they were first seen, reservations, and the memory of pods that ended
+    long ago."""
     for uid in snapshot.unsure:
         allocation = snapshot.allocation(uid)
         if allocation is None or allocation.state == "assumed":
             continue
-        name, dated = snapshot.allocated_on.get(uid) or "", lingering.dated(allocation, now_ms, most_grace_ms)
-        if not lingering.lasts(dated, now_ms):
+        name, dated = snapshot.allocated_on.get(uid) or "", orphans.dated(allocation, now_ms, most_grace_ms)
+        if not orphans.lasts(dated, now_ms):
             snapshot = release(snapshot, uid)
             if is_unknown_orphan(allocation):
                 snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
         elif dated is not allocation:
             snapshot = _seated(snapshot, name, dated)
     for uid, (name, until_ms) in snapshot.ended.items():
-        if until_ms <= now_ms and uid not in lingering.listed(snapshot.node(name)):
+        if until_ms <= now_ms and uid not in orphans.listed(snapshot.node(name)):
             snapshot = replace(snapshot, ended=snapshot.ended.without(uid))
     return snapshot
 
@@ -235,7 +231,7 @@ def release(snapshot: Snapshot, uid: str) -> Snapshot:
 
 
 def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
-    """What the node's agent tells of vanished pods, and of pods that nobody else has told of."""
+    """Applies the agent's report to orphaned pods, and adds the pods that only the agent reports."""
     for allocation in [
         allocation
         for allocation in snapshot.node(name).allocations.values()
@@ -245,7 +241,7 @@ def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
     if not snapshot.whole:
         return snapshot
     node = snapshot.node(name)
-    for uid in lingering.listed(node):
+    for uid in orphans.listed(node):
         if uid not in snapshot.allocated_on and uid not in snapshot.pods and uid not in snapshot.ended:
             boot = node.node_object.boot if node.node_object is not None else ""
             snapshot = _seated(snapshot, name, unknown_orphan(uid, boot))
@@ -254,14 +250,14 @@ def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
 
 def _followed(snapshot: Snapshot, name: str, uid: str) -> Snapshot:
     node = snapshot.node(name)
-    allocation = lingering.followed(node.allocations[uid], node.node_object)
+    allocation = orphans.followed(node.allocations[uid], node.node_object)
     return release(snapshot, uid) if allocation is None else _seated(snapshot, name, allocation)
 
 
 def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
     node_object = snapshot.node(pod.node).node_object if pod.node else None
     if node_object is None or node_object.present is None:
-        return snapshot  # nobody lists it
+        return snapshot  # no agent that could list it
     return replace(snapshot, ended=snapshot.ended.set(pod.uid, (pod.node, now_ms + ENDED_MS)))
 
 

@@ -1,9 +1,9 @@
-"""Who waits for a card, and which of them should go next: the pure part of waking.
+"""Which waiting pod goes next when a card is freed. Pure.
 
-kube-scheduler tries a pod that only the extender refused again when some event tells it to, and else after
-five minutes. An event may reach it before the same event has reached us: then the pod is refused once more
-by what is no longer true, and nothing tells kube-scheduler when it has become so. So when a card frees, the
-pod that should go next is woken by a condition on its status, and no other.
+kube-scheduler retries a pod that only the extender refused when some event tells it to, else after five
+minutes. An event can reach kube-scheduler before the extender: then the pod is refused by an outdated
+snapshot, and no event follows. So when a card is freed, the extender wakes the pod that goes next, and only
+that one, by a condition on its status.
 """
 
 from collections.abc import Iterable
@@ -20,19 +20,17 @@ from timekeeper.core.values import GPURequest
 MOST_NODES = 1_000
 
 QueueKey = tuple[bool, bool, int, int, str]
-ANYWHERE = ""  # no node's name: where no cards are held for anybody
+ANYWHERE = ""  # in place of a node's name, for an order that ignores reservations
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that waits, by which policy, and the nodes that kube-scheduler had offered when we refused it;
-    None where these were too many to remember, or we were not asked. ``asked``: False where we know that
-    kube-scheduler has never asked us."""
+    """A pod that was refused, or that kube-scheduler has not tried yet."""
 
     pod: Pod
     policy: Policy
-    offered: frozenset[str] | None
-    asked: bool = True
+    offered: frozenset[str] | None  # the nodes that kube-scheduler offered last; None: too many, or unknown
+    asked: bool = True  # False: kube-scheduler is known to have never asked about it
 
 
 def waiting_pod(pod: Pod, policy: Policy, offered: Iterable[str]) -> WaitingPod:
@@ -44,34 +42,34 @@ def waiting_pod(pod: Pod, policy: Policy, offered: Iterable[str]) -> WaitingPod:
 def next_to_wake(
     node: NodeInfo, waiting_pods: Iterable[WaitingPod], standings: NamespaceStandings = UNHEARD
 ) -> WaitingPod | None:
-    """Of those that wait for this node and now fit there, the one whose turn it is (`queue_key`)."""
+    """The first by `queue_key` of the pods that wait for this node and now fit there."""
     return first_that_fits(
         node, sorted(waiting_pods, key=lambda each: queue_key(each.pod, node.name, standings))
     )
 
 
 def first_that_fits(node: NodeInfo, waiting_pods: Iterable[WaitingPod]) -> WaitingPod | None:
-    """Of those that wait for this node and now fit there, the first."""
-    without_room: set[GPURequest] = set()
+    """The first of the pods that wait for this node and now fit there."""
+    refused: set[GPURequest] = set()
     for each in waiting_pods:
-        if not _asks_for(each, node) or each.pod.request in without_room:
+        if not _accepts(each, node) or each.pod.request in refused:
             continue
         if _fits(each, node):
             return each
         if each.pod.uid not in node.allocations and each.pod.request is not None:
-            without_room.add(each.pod.request)
+            refused.add(each.pod.request)
     return None
 
 
 def queue_key(pod: Pod, node: str, standings: NamespaceStandings) -> QueueKey:
-    """When it is the pod's turn on that node, least first: one that its cards are held for there; those of
-    namespaces that are not over budget, as these stand now and whatever class a pod was stamped with; then
-    the higher priority; then the older."""
+    """Sort key of a pod for one node. First the pod that the node's cards are held for; then pods of
+    namespaces that are not over budget now, whatever priority class was stamped; then higher priority;
+    then age."""
     held = pod.reserved is not None and pod.reserved.node == node
     return not held, standings.of(pod.namespace).over, -pod.priority, pod.asked_ms, pod.uid
 
 
-def _asks_for(each: WaitingPod, node: NodeInfo) -> bool:
+def _accepts(each: WaitingPod, node: NodeInfo) -> bool:
     pod = each.pod
     if pod.reserved is not None and pod.reserved.node == node.name:
         return True
@@ -81,6 +79,6 @@ def _asks_for(each: WaitingPod, node: NodeInfo) -> bool:
 
 
 def _fits(each: WaitingPod, node: NodeInfo) -> bool:
-    free = without_pod(node, each.pod.uid)  # what is held for a pod is not in its own way
+    others = without_pod(node, each.pod.uid)  # a pod's own reservation does not stand in its way
     request = each.pod.request
-    return request is not None and not isinstance(fit(request, free, each.policy), Refusal)
+    return request is not None and not isinstance(fit(request, others, each.policy), Refusal)

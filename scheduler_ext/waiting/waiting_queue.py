@@ -1,4 +1,4 @@
-"""Those who wait, in the order of their turns, kept so that nobody is sorted while kube-scheduler waits."""
+"""The waiting pods, kept sorted, so that no call of kube-scheduler has to sort them."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from scheduler_ext.waiting.order import ANYWHERE, QueueKey, WaitingPod, queue_ke
 
 
 class WaitingQueue:
-    """Waiters by UID and by turn, where no cards are held for any. Not safe for threads by itself."""
+    """Waiting pods by UID and by `queue_key` without reservations. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting_pods: dict[str, WaitingPod] = {}
@@ -20,7 +20,6 @@ class WaitingQueue:
         return uid in self._waiting_pods
 
     def get(self, uid: str) -> WaitingPod | None:
-        """The waiter of this UID."""
         return self._waiting_pods.get(uid)
 
     def all(self) -> list[WaitingPod]:
@@ -28,7 +27,7 @@ class WaitingQueue:
         return list(self._waiting_pods.values())
 
     def put(self, waiting: WaitingPod) -> None:
-        """This one waits, or is now as given."""
+        """Adds the pod, or replaces its value."""
         uid, its = waiting.pod.uid, queue_key(waiting.pod, ANYWHERE, self._standings)
         self._waiting_pods[uid] = waiting
         if self._waiting_queue.get(uid) != its:
@@ -37,7 +36,6 @@ class WaitingQueue:
             insort(self._order, its)
 
     def discard(self, uids: Iterable[str]) -> None:
-        """These wait no more."""
         for uid in uids:
             if self._waiting_pods.pop(uid, None) is not None:
                 self._out_of_order(uid)
@@ -49,7 +47,7 @@ class WaitingQueue:
         after: QueueKey | None = None,
         before: QueueKey | None = None,
     ) -> list[WaitingPod]:
-        """Those whose turn comes after the one and before the other, at most so many, the first one first."""
+        """At most ``most`` pods whose key is greater than ``after`` and less than ``before``, in order."""
         if standings is not self._standings:
             self._standings = standings
             self._waiting_queue = {

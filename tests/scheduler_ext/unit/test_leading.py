@@ -359,24 +359,24 @@ THEIRS = LeaderMark("uid-y", "you.1", NonGPUPod("uid-y", "", 0))
 
 def test_only_a_new_mark_after_our_own_beats_us() -> None:
     early = heard(heard(claimed(ME, "me.1"), THEIRS), MINE)
-    assert (early.seen, early.beaten) == (True, False)
-    assert not heard(early, THEIRS).beaten  # the same again, with another change of its pod
-    assert heard(early, LeaderMark("uid-y", "you.2", THEIRS.pod)).beaten
+    assert (early.seen, early.superseded) == (True, False)
+    assert not heard(early, THEIRS).superseded  # the same again, with another change of its pod
+    assert heard(early, LeaderMark("uid-y", "you.2", THEIRS.pod)).superseded
 
 
 def test_a_list_that_shows_ours_beside_an_unknown_one_beats_us() -> None:
     claim = claimed(ME, "me.1")
 
-    assert listed(claim, {"uid-x": "me.1", "uid-y": "you.1"}).beaten
-    assert not listed(heard(claim, THEIRS), {"uid-x": "me.1", "uid-y": "you.1"}).beaten
-    assert not listed(claim, {"uid-y": "you.1"}).beaten
-    assert listed(heard(claim, MINE), {"uid-y": "you.1"}).beaten
+    assert listed(claim, {"uid-x": "me.1", "uid-y": "you.1"}).superseded
+    assert not listed(heard(claim, THEIRS), {"uid-x": "me.1", "uid-y": "you.1"}).superseded
+    assert not listed(claim, {"uid-y": "you.1"}).superseded
+    assert listed(heard(claim, MINE), {"uid-y": "you.1"}).superseded
 
 
 def test_an_earlier_mark_of_ours_neither_counts_nor_beats_us() -> None:
     late = heard(claimed(ME, "me.2"), MINE)
 
-    assert (late.seen, late.beaten) == (False, False)
+    assert (late.seen, late.superseded) == (False, False)
 
 
 def test_filter_waits_for_a_taking_over_and_for_nothing_else(pair: Pair) -> None:

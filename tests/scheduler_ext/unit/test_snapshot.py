@@ -93,7 +93,7 @@ def whole(count: int = 1, name: str = "p") -> Json:
         (
             {"aliyun.com/gpu-mem": "32"},
             percent(50),
-            "node is closed for sharing: its GPU plugin is not one that Bursar works with",
+            "node is closed for sharing: its GPU plugin is not supported",
         ),
     ],
 )
