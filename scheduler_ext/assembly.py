@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from flask import Flask
 
-from scheduler_ext.binding.binder import FOLLOWS, Binder
+from scheduler_ext.binding.binder import Binder
+from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache import pdb_cache
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind, follow, kinds
@@ -302,7 +303,7 @@ class Extender:
             ),
             WaitingPods(sources.snapshot, self._decisions, self.standings),
             Metrics(sources),
-            lambda: FOLLOWS if self.sends_away() else "",
+            lambda: FOLLOWER.sentence if self.sends_away() else "",
         )
 
     def _waiting_by_standing(self) -> Counter[str]:

@@ -1,16 +1,16 @@
-"""Binds a pod: fits it again, books its cards, sends one Binding, and never gives cards back on a guess.
+"""Binds a pod: fits it again, assumes its cards, sends one Binding, and frees cards only on certainty.
 
 What an answer to the Binding means (design D7):
 
-- done: the cards stay booked; the watch will show the pod bound.
-- refused (4xx), or never sent: nothing was bound; the cards are free again.
-- 409: either the pod is bound already, which a look at it tells and which is success where it is to the same
-  node; or its version has moved on, and the Binding is sent again with the one just read.
-- no answer, or 5xx: nobody knows. A look at the pod may tell at once; else the cards stay booked until the
-  watch shows the pod bound, or `settle` has made sure that it cannot be.
+- success: the cards stay allocated; the watch will show the pod bound.
+- a refusal (4xx), or never sent: no Binding happened; the cards are free again.
+- 409: a read tells which of two cases it is. The pod is bound already (success if to the same node), or its
+  version has changed, and the Binding is sent again with the new version.
+- no answer, or 5xx: unknown. A read of the pod may tell at once. Otherwise the cards stay assumed until the
+  watch shows the pod bound, or until `Binder.settle` has made every earlier Binding void.
 
-Where replicas take over from each other, a Binding belongs to one term of leading: it is sent only while that
-lasts, and names only a version that the watch has shown (`scheduler_ext.leadership.takeover` tells why).
+With several replicas a Binding belongs to one term of leadership: it is sent only during that term, and it
+names only a version that the watch has shown (`scheduler_ext.leadership.takeover` explains why).
 """
 
 import time
@@ -20,6 +20,19 @@ from typing import Protocol
 
 from scheduler_ext.binding.locks import Locks
 from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, written_for
+from scheduler_ext.binding.outcome import (
+    BOUND,
+    CARDS_CHANGED,
+    FOLLOWER,
+    GONE,
+    NOT_SHOWN,
+    Bound,
+    NotBound,
+    Outcome,
+    Reason,
+    bound_to,
+    refused,
+)
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit import refusal
@@ -35,15 +48,15 @@ from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, 
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
-MOST_SENT = 4  # times that a Binding is sent, each after a look that found the pod unbound
-LEAST_S = 0.05  # less time than this is not worth another call
+MOST_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
+LEAST_S = 0.05  # with less time left another call is pointless
 SETTLE_S = 2.0
-UNSETTLED = "?"  # the version of a Binding that an earlier call sent
+EARLIER = "?"  # stands for the unknown version of a Binding that an earlier call sent
 
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """What kube-scheduler asks: this pod to this node."""
+    """kube-scheduler's ExtenderBindingArgs: the pod and the node to bind it to."""
 
     namespace: str
     name: str
@@ -52,8 +65,8 @@ class BindingArgs:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A pod as it was just read. ``pod`` is None for one that asks for no GPU."""
+class ReadPod:
+    """A pod as the watch or a read shows it. ``pod`` is None if it asks for no GPU."""
 
     uid: str
     version: str
@@ -63,17 +76,19 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A Binding under way: by which term of leading, and until which monotonic second."""
+    """A Binding in flight: its term of leadership, and its deadline in monotonic seconds."""
 
-    order: BindingArgs
+    args: BindingArgs
     written: Written
     term: int
     until: float
 
 
 class Turn(Protocol):
-    """Whose turn it is to bind. ``elected``: there are other replicas. ``term``: a number for each time that
-    this one has led, 0 while it does not."""
+    """Leadership as the binder needs it; binding and leadership do not import each other.
+
+    ``elected``: other replicas exist. ``term``: the number of this replica's term, 0 while it follows.
+    """
 
     elected: bool
 
@@ -81,18 +96,13 @@ class Turn(Protocol):
     def term(self) -> int: ...
 
     def opens(self, until_s: Callable[[], float]) -> int:
-        """The term, once there is one or ``until_s()`` seconds are over."""
-
-
-GONE = "the pod is gone"
-UNSHOWN = "the watch has not shown the pod as it is yet"
-FOLLOWS = "this extender does not lead: another one binds"
+        """The term; waits for one at most ``until_s()`` seconds."""
 
 
 class Binder:
-    """``policy`` gives the policy of a pod; ``turn`` tells whether it is ours to bind; ``ended`` hears
-    the UID of each pod whose bind has ended, ``taken_back`` the seat that was assumed on a node and turned
-    out not to be bound."""
+    """``policy`` returns a pod's policy. ``turn`` says if this replica may bind. ``ended`` is called with
+    the UID after each bind. ``taken_back`` is called with an assumed allocation, and its node, that never
+    became a binding."""
 
     def __init__(
         self,
@@ -109,81 +119,90 @@ class Binder:
     ) -> None:
         self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
-        self._queue_key, self._taken_back = turn, taken_back
+        self._turn, self._taken_back = turn, taken_back
         self._pods, self._nodes = Locks(), Locks()
 
-    def bind(self, order: BindingArgs) -> str:
-        """Why the pod is not bound to the node; "" where it is."""
+    def bind(self, args: BindingArgs) -> Outcome:
+        """Bind the pod to the node, within the time limit."""
         until = time.monotonic() + self._timeout_s
-        with self._pods.hold(order.uid):
-            error = self._bind(order, until)
-        self._ended(order.uid)
-        return error
+        with self._pods.hold(args.uid):
+            outcome = self._bind(args, until)
+        self._ended(args.uid)
+        return outcome
 
     def settle(self, uid: str) -> None:
-        """Find out whether an assumed pod was bound; where it was not, make sure that it cannot be any more.
+        """Find out whether an assumed pod was bound. If it was not, make sure that it cannot be any more.
 
-        The patch of its status moves the pod's version: it comes back bound, or no Binding sent before can
-        succeed. It also makes kube-scheduler try the pod again.
+        The patch of its status changes the pod's version: either the answer shows it bound, or no earlier
+        Binding can succeed. The patch also makes kube-scheduler retry the pod.
         """
         with self._pods.hold(uid):
             self._settle(uid, SETTLE_S)
 
-    def _bind(self, order: BindingArgs, until: float) -> str:
-        term = self._queue_key.opens(lambda: until - time.monotonic())
+    def _bind(self, args: BindingArgs, until: float) -> Outcome:
+        # 1. Only the leader binds.
+        term = self._turn.opens(lambda: until - time.monotonic())
         if not term:
-            return FOLLOWS
-        snapshot = self._cache.snapshot
-        allocation, where = snapshot.allocation(order.uid), snapshot.allocated_on.get(order.uid)
-        if allocation is not None and allocation.state == "assumed" and where != order.node:
-            self._settle(order.uid, until - time.monotonic())
-            allocation, where = (
-                self._cache.snapshot.allocation(order.uid),
-                self._cache.snapshot.allocated_on.get(order.uid),
-            )
-        if allocation is not None and allocation.state == "reserved":
-            allocation = None  # it is not there yet, wherever cards are held for it
-        if allocation is not None and (allocation.state != "assumed" or where != order.node):
-            return (
-                _bound_to(where or "", order.node)
-                if allocation.state == "bound"
-                else f"not settled yet on node {where}"
-            )
-        seen = self._seen(order, until)
-        if isinstance(seen, str):
-            return seen
-        if seen.node:
-            return _bound_to(seen.node, order.node)
-        if seen.pod is None:
-            return self._send(Sending(order, NOTHING, term, until), seen.version, set())
-        if seen.pod.request is None:
-            return refusal.malformed(seen.pod.malformed).sentence
-        if allocation is not None and allocation.fault:
-            return "the node's cards are no longer those that were assumed for the pod"
-        lost = set() if allocation is None else {UNSETTLED}
+            return FOLLOWER
+        # 2. An earlier bind may have assumed cards for the pod, or bound it.
+        assumed = self._assumed(args, until)
+        if isinstance(assumed, Bound | NotBound):
+            return assumed
+        # 3. The pod must still be unbound, and its request readable.
+        read = self._known(args, until)
+        if isinstance(read, NotBound):
+            return read
+        if read.node:
+            return bound_to(read.node, args.node)
+        if read.pod is None:
+            return self._send(Sending(args, NOTHING, term, until), read.version, set())
+        if read.pod.request is None:
+            return NotBound(Reason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
+        # 4. The cards: those assumed before, or a new fit on the node as it is now.
+        if assumed is not None and assumed.fault:
+            return CARDS_CHANGED
         placement = (
-            allocation.placement
-            if allocation is not None
-            else self._take(seen.pod, seen.pod.request, order.node)
+            self._take(read.pod, read.pod.request, args.node) if assumed is None else assumed.placement
         )
         if placement is None:
-            return self._late(order, until)
+            return self._superseded(args, until)
         if not isinstance(placement, Placement):
-            return placement.sentence if placement else "no placement was assumed"
-        written = written_for(seen.pod, seen.pod.request, placement, order.node, time.time_ns())
-        return self._send(Sending(order, written, term, until), seen.version, lost)
+            return NotBound(Reason.NO_FIT, placement.sentence)
+        # 5. One Binding carries node and cards.
+        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns())
+        lost = set() if assumed is None else {EARLIER}
+        return self._send(Sending(args, written, term, until), read.version, lost)
 
-    def _late(self, order: BindingArgs, until: float) -> str:
-        """What is to be said of a pod that was bound, or went, after we had seen it waiting."""
-        seen = self._look(order, until)
-        if isinstance(seen, str):
-            return seen
-        if seen.uid != order.uid:
+    def _assumed(self, args: BindingArgs, until: float) -> Allocation | Outcome | None:
+        """The cards assumed for the pod on this node, None without any; an outcome if the pod is bound, or if
+        an earlier Binding to another node is not settled."""
+        allocation, node = self._allocation(args.uid)
+        if allocation is not None and allocation.state == "assumed" and node != args.node:
+            self._settle(args.uid, until - time.monotonic())
+            allocation, node = self._allocation(args.uid)
+        if allocation is None or allocation.state == "reserved":
+            return None  # cards reserved for a waiting pod are no binding
+        if allocation.state == "bound":
+            return bound_to(node, args.node)
+        if allocation.state == "assumed" and node == args.node:
+            return allocation
+        return NotBound(Reason.UNSETTLED, f"an earlier binding to node {node} is not settled yet")
+
+    def _allocation(self, uid: str) -> tuple[Allocation | None, str]:
+        snapshot = self._cache.snapshot
+        return snapshot.allocation(uid), snapshot.allocated_on.get(uid) or ""
+
+    def _superseded(self, args: BindingArgs, until: float) -> Outcome:
+        """The outcome for a pod that was bound, or deleted, after it was read as waiting."""
+        read = self._read(args, until)
+        if isinstance(read, NotBound):
+            return read
+        if read.uid != args.uid:
             return GONE
-        return self._found(seen, order) if seen.node else UNSHOWN
+        return self._found(read, args) if read.node else NOT_SHOWN
 
     def _take(self, pod: Pod, request: GPURequest, name: str) -> Placement | Refusal | None:
-        """Fit again, on the node as it is now, and book; None where the pod waits no more."""
+        """Fit again on the node as it is now, and assume the cards. None if the pod is bound or gone."""
         with self._nodes.hold(name):
             while True:
                 node = self._cache.snapshot.node(name)
@@ -193,94 +212,93 @@ class Binder:
                 if isinstance(placement, Refusal) or self._cache.assume(pod, node, placement):
                     return placement
 
-    def _send(self, sending: Sending, version: str, lost: set[str]) -> str:
-        """Send the Binding until something is certain or time is up. ``lost``: the versions of Bindings of
-        which nobody knows whether they were, or will be, obeyed."""
-        order = sending.order
+    def _send(self, sending: Sending, version: str, lost: set[str]) -> Outcome:
+        """Send the Binding until the outcome is certain or time is up. ``lost``: the versions named by
+        Bindings whose outcome is unknown."""
+        args = sending.args
         for _ in range(MOST_SENT):
             reply = self._post(sending, version)
             if isinstance(reply, Answered) and reply.status < 300:
-                return ""
+                return BOUND
             if _is_unknown(reply):
                 lost.add(version)
             elif not _is_conflict(reply):
-                return self._refused(order, lost, reply)
-            seen = self._look(order, sending.until)
-            if isinstance(seen, str) and seen != GONE:
+                return self._give_up(args, lost, reply)
+            read = self._read(args, sending.until)
+            if isinstance(read, NotBound) and read != GONE:
                 break
-            if isinstance(seen, str) or seen.uid != order.uid:
-                (self._cache.orphan if lost else self._cache.forget)(order.uid)
+            if isinstance(read, NotBound) or read.uid != args.uid:
+                (self._cache.orphan if lost else self._cache.forget)(args.uid)
                 return GONE
-            if seen.node:
-                return self._found(seen, order)
-            lost &= {seen.version, UNSETTLED}  # a Binding to an older version can do nothing any more
-            if _is_conflict(reply) and seen.version == version:
-                return self._refused(order, lost, reply)
-            version = self._shown(seen, version if version != seen.version else "", sending.until)
+            if read.node:
+                return self._found(read, args)
+            lost &= {read.version, EARLIER}  # a Binding that names an older version cannot succeed any more
+            if _is_conflict(reply) and read.version == version:
+                return self._give_up(args, lost, reply)
+            version = self._shown(read, version if version != read.version else "", sending.until)
             if not version:
-                return self._refused(order, lost, Unsent(UNSHOWN))
-        return self._refused(order, lost, reply)
+                return self._give_up(args, lost, Unsent(NOT_SHOWN.sentence))
+        return self._give_up(args, lost, reply)
 
     def _post(self, sending: Sending, version: str) -> Reply:
-        if self._queue_key.term != sending.term:
-            return Unsent(FOLLOWS)
-        order = sending.order
-        body = binding(order.namespace, order.name, order.uid, version, order.node, sending.written)
-        return self._call("POST", binding_path(order.namespace, order.name), body, sending.until)
+        if self._turn.term != sending.term:
+            return Unsent(FOLLOWER.sentence)
+        args = sending.args
+        body = binding(args.namespace, args.name, args.uid, version, args.node, sending.written)
+        return self._call("POST", binding_path(args.namespace, args.name), body, sending.until)
 
-    def _shown(self, seen: Seen, before: str, until: float) -> str:
-        """The version of a pod just read that a Binding may name: beside other replicas one that the watch
-        has shown, past the one from ``before``; "" where it shows none in time. A pod without cards takes
-        none from anybody."""
-        if seen.pod is None or not self._queue_key.elected:
-            return seen.version
+    def _shown(self, read: ReadPod, before: str, until: float) -> str:
+        """The version that a Binding may name. With other replicas it is one that the watch has shown, other
+        than ``before``; "" if it shows none in time. A pod without cards needs no such check."""
+        if read.pod is None or not self._turn.elected:
+            return read.version
 
         def shown(snapshot: Snapshot) -> bool:
-            known = snapshot.pods.get(seen.uid)
+            known = snapshot.pods.get(read.uid)
             return known is not None and known.version != before
 
         self._cache.wait_for(shown, until - time.monotonic())
-        known = self._cache.snapshot.pods.get(seen.uid)
+        known = self._cache.snapshot.pods.get(read.uid)
         return "" if known is None or known.version == before else known.version
 
-    def _refused(self, order: BindingArgs, lost: set[str], reply: Reply) -> str:
-        """The last Binding did nothing, or may have; the cards are free only where no other may yet."""
+    def _give_up(self, args: BindingArgs, lost: set[str], reply: Reply) -> NotBound:
+        """Free the cards only if no Binding sent so far can still succeed."""
         if lost:
-            self._cache.mark_uncertain(order.uid)
+            self._cache.mark_uncertain(args.uid)
         else:
-            self._cache.forget(order.uid)
-        return reply.message if isinstance(reply, Answered) else reply.why
+            self._cache.forget(args.uid)
+        return refused(reply.message if isinstance(reply, Answered) else reply.why)
 
-    def _found(self, seen: Seen, order: BindingArgs) -> str:
-        if seen.pod is not None:
-            self._cache.pod_read(seen.pod)
-        return _bound_to(seen.node, order.node)
+    def _found(self, read: ReadPod, args: BindingArgs) -> Outcome:
+        if read.pod is not None:
+            self._cache.pod_read(read.pod)
+        return bound_to(read.node, args.node)
 
-    def _seen(self, order: BindingArgs, until: float) -> Seen | str:
-        """The pod as the watch tells, else as a read does."""
-        pod = self._cache.snapshot.pods.get(order.uid)
+    def _known(self, args: BindingArgs, until: float) -> ReadPod | NotBound:
+        """The pod as the watch shows it, else as a read does."""
+        pod = self._cache.snapshot.pods.get(args.uid)
         if pod is not None:
-            return Seen(pod.uid, pod.version, pod.node, pod)
-        seen = self._look(order, until)
-        if isinstance(seen, str):
-            return seen
-        if seen.uid != order.uid:
+            return ReadPod(pod.uid, pod.version, pod.node, pod)
+        read = self._read(args, until)
+        if isinstance(read, NotBound):
+            return read
+        if read.uid != args.uid:
             return GONE
-        version = self._shown(seen, "", until)
-        return replace(seen, version=version) if seen.node or version else UNSHOWN
+        version = self._shown(read, "", until)
+        return replace(read, version=version) if read.node or version else NOT_SHOWN
 
-    def _look(self, order: BindingArgs, until: float) -> Seen | str:
-        """The pod of this name as the API server has it now; `GONE`, or why it could not be read."""
-        reply = self._call("GET", pod_path(order.namespace, order.name), None, until)
+    def _read(self, args: BindingArgs, until: float) -> ReadPod | NotBound:
+        """The pod of this name from the API server; `GONE`, or why the read failed."""
+        reply = self._call("GET", pod_path(args.namespace, args.name), None, until)
         if isinstance(reply, Answered) and reply.status == 200:
-            return self._read(reply.body)
+            return self._parse(reply.body)
         if isinstance(reply, Answered):
-            return GONE if reply.status == 404 else reply.message
-        return reply.why
+            return GONE if reply.status == 404 else refused(reply.message)
+        return refused(reply.why)
 
-    def _read(self, raw: Json) -> Seen:
+    def _parse(self, raw: Json) -> ReadPod:
         metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
-        return Seen(
+        return ReadPod(
             uid=str(metadata.get("uid", "")),
             version=str(metadata.get("resourceVersion", "")),
             node=str(spec.get("nodeName") or ""),
@@ -288,28 +306,28 @@ class Binder:
         )
 
     def _settle(self, uid: str, timeout_s: float) -> None:
-        allocation = self._cache.snapshot.allocation(uid)
+        allocation, node = self._allocation(uid)
         if allocation is None or allocation.state != "assumed":
             return
         namespace, name = allocation.full_name.split("/", 1)
-        patch = wake_patch(uid, "BindingUnsettled", "looking whether the pod was bound", now_ms())
+        patch = wake_patch(uid, "BindingUnsettled", "checking whether the pod was bound", now_ms())
         path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
         reply = self._call("PATCH", path, patch, until, STRATEGIC_MERGE)
         if isinstance(reply, Answered) and reply.status == 200:
-            seen = self._read(reply.body)
-            if seen.pod is not None:
-                self._cache.pod_read(seen.pod)
-            if not seen.node:
-                where = self._cache.snapshot.allocated_on.get(uid) or ""
+            read = self._parse(reply.body)
+            if read.pod is not None:
+                self._cache.pod_read(read.pod)
+            if not read.node:
+                node = self._allocation(uid)[1]
                 self._cache.forget(uid)
-                self._taken_back(allocation, where)
-            self._log("settled", pod=allocation.full_name, uid=uid, node=seen.node or "none")
+                self._taken_back(allocation, node)
+            self._log("settled", pod=allocation.full_name, uid=uid, node=read.node or "none")
             return
         why = reply.message if isinstance(reply, Answered) else reply.why
-        # Others say 409 too: a webhook that denies, or writers that were faster. Only a read tells of an end.
-        told = isinstance(reply, Answered) and reply.status in (404, 409)
-        there = self._look(BindingArgs(namespace, name, uid, ""), until) if told else why
-        if there == GONE or (isinstance(there, Seen) and there.uid != uid):
+        # A denying webhook and a faster writer answer 409 too. Only a read proves that the pod is gone.
+        may_be_gone = isinstance(reply, Answered) and reply.status in (404, 409)
+        found = self._read(BindingArgs(namespace, name, uid, ""), until) if may_be_gone else refused(why)
+        if found == GONE or (isinstance(found, ReadPod) and found.uid != uid):
             self._cache.orphan(uid)
             self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
             return
@@ -321,7 +339,7 @@ class Binder:
     ) -> Reply:
         left = until - time.monotonic()
         if left < LEAST_S:
-            return Unsent("the API server was too slow: no time was left to ask it")
+            return Unsent("the API server was too slow: no time was left for the call")
         return self._api.call(method, path, body, content_type=content_type, timeout_s=left)
 
 
@@ -331,7 +349,3 @@ def _is_unknown(reply: Reply) -> bool:
 
 def _is_conflict(reply: Reply) -> bool:
     return isinstance(reply, Answered) and reply.status == 409
-
-
-def _bound_to(node: str, wanted: str) -> str:
-    return "" if node == wanted else f"the pod is already bound to node {node}"

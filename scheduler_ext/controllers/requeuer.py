@@ -37,7 +37,7 @@ TRIED_WITHIN_S = 2.0
 PATCH_S = 2.0
 IDLE_S = 0.5
 KEEPS_S = 1.0
-# of one call of `kept`
+# limits of one call of `held_back`
 MOST_NODES = 128
 MOST_AHEAD = 128  # of those whose turn comes before the pod's
 MOST_LOOKS = 192  # whether one of them fits one of the nodes
@@ -113,7 +113,7 @@ class Requeuer:
         with self._lock:
             self._was_tried(uid)
 
-    def kept(self, waiting: Callable[[], WaitingPod], fits: Sequence[str]) -> set[str]:
+    def held_back(self, waiting: Callable[[], WaitingPod], fits: Sequence[str]) -> set[str]:
         """Of the nodes that fit the pod those that are kept for another, whose turn comes first. Where that
         is all of them, the pod waits from this moment on: no round ends between the two."""
         if not self._rounds:

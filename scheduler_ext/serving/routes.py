@@ -8,9 +8,10 @@ from http import HTTPStatus
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from scheduler_ext.binding.outcome import Bound
 from scheduler_ext.reports.metrics import Metrics
 from scheduler_ext.serving.read_routes import Pages, register, said
-from scheduler_ext.verbs import protocol as wire
+from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
@@ -56,7 +57,7 @@ def verb_routes(calls: VerbCalls, bind_threads: int) -> tuple[Route, ...]:
 def create_app(calls: VerbCalls, pages: Pages, incomplete: Callable[[], str]) -> Flask:
     """The WSGI application: the calls, for servers that are not ours, and the routes of ``pages``."""
     app = Flask("scheduler_ext", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = wire.MOST_BODY_BYTES
+    app.config["MAX_CONTENT_LENGTH"] = protocol.MOST_BODY_BYTES
     for path, call in calls.items():
         app.add_url_rule(path, path, partial(_response, call), methods=["POST"])
     register(app, pages, incomplete)
@@ -79,7 +80,7 @@ def _answered(
     started = time.perf_counter()
     try:
         text, result, fields = answer(body)
-    except wire.MalformedArgsError as error:
+    except protocol.MalformedArgsError as error:
         metrics.answered(verb, "malformed", time.perf_counter() - started)
         log("malformed", level="warning", verb=verb, reason=error)
         return HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", f"malformed body: {error}\n".encode())
@@ -91,59 +92,52 @@ def _answered(
 
 
 def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
-    asked = wire.read_extender_args(body)
+    asked = protocol.read_extender_args(body)
     found = verbs.filter(asked)
     fields = _named(asked) | {"nodes": len(asked.names)}
     if isinstance(found, str):
-        return wire.filter_error(found), "error", fields | {"error": found}
+        return protocol.filter_error(found), "error", fields | {"error": found}
     if found.fits or not asked.names:
-        return wire.filter_answer(asked, found), "fit", fields | {"fit": len(found.fits)}
+        return protocol.filter_answer(asked, found), "fit", fields | {"fit": len(found.fits)}
     decisions.refused(str(fields["uid"]), len(asked.names), (found.short, found.refused))
     reason = next(iter({**found.short, **found.refused}.values())).sentence
-    return wire.filter_answer(asked, found), "none", fields | {"reason": reason}
+    return protocol.filter_answer(asked, found), "none", fields | {"reason": reason}
 
 
 def _dry_run(verbs: Verbs, body: bytes) -> VerbAnswer:
-    asked = wire.read_extender_args(body)
+    asked = protocol.read_extender_args(body)
     found = verbs.dry_run(asked)
     if isinstance(found, str):
-        return wire.filter_error(found), "error", {}
-    answer = wire.filter_answer(asked, found.sorted_nodes, Assumed=found.assumed)
+        return protocol.filter_error(found), "error", {}
+    answer = protocol.filter_answer(asked, found.sorted_nodes, Assumed=found.assumed)
     return answer, "fit" if found.sorted_nodes.fits or not asked.names else "none", {}
 
 
 def _prioritize(verbs: Verbs, body: bytes) -> VerbAnswer:
-    asked = wire.read_extender_args(body)
-    return wire.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
+    asked = protocol.read_extender_args(body)
+    return protocol.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 
 def _preempt(verbs: Verbs, body: bytes) -> VerbAnswer:
-    offer = wire.read_preemption_args(body)
+    offer = protocol.read_preemption_args(body)
     found = verbs.preempt(offer)
     added = sum(len(each.uids) - len(offer.nodes[name].uids) for name, each in found.items())
     fields = _named(offer) | {"nodes": len(offer.nodes), "left": len(found), "added": added}
-    return wire.preempt_answer(found), "fit" if found else "none", fields
+    return protocol.preempt_answer(found), "fit" if found else "none", fields
 
 
 def _bind(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
-    order = wire.read_binding_args(body)
-    error = verbs.bind(order)
-    if error:
-        decisions.bind_failed(order.uid, error)
-    else:
-        decisions.bound(order.uid)
-    fields: dict[str, object] = {
-        "pod": f"{order.namespace}/{order.name}",
-        "uid": order.uid,
-        "node": order.node,
-    }
-    return (
-        wire.bind_answer(error),
-        "refused" if error else "bound",
-        fields | ({"error": error} if error else {}),
-    )
+    args = protocol.read_binding_args(body)
+    outcome = verbs.bind(args)
+    fields: dict[str, object] = {"pod": f"{args.namespace}/{args.name}", "uid": args.uid, "node": args.node}
+    if isinstance(outcome, Bound):
+        decisions.bound(args.uid)
+        return protocol.bind_answer(outcome), "bound", fields
+    decisions.bind_failed(args.uid, outcome.sentence)
+    fields |= {"reason": outcome.reason, "error": outcome.sentence}
+    return protocol.bind_answer(outcome), "refused", fields
 
 
-def _named(asked: wire.ExtenderArgs | wire.PreemptionArgs) -> dict[str, object]:
+def _named(asked: protocol.ExtenderArgs | protocol.PreemptionArgs) -> dict[str, object]:
     metadata = mapping(asked.pod.get("metadata"))
     return {"pod": f"{metadata.get('namespace')}/{metadata.get('name')}", "uid": metadata.get("uid")}

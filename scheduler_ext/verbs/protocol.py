@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from scheduler_ext.binding.binder import BindingArgs
+from scheduler_ext.binding.outcome import Outcome, sentence
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult
@@ -115,10 +116,10 @@ def _sentences(refused: Mapping[str, Refusal]) -> dict[str, str]:
     return {name: refusal.sentence for name, refusal in refused.items()}
 
 
-def filter_error(sentence: str) -> bytes:
+def filter_error(text: str) -> bytes:
     """kube-scheduler shows this text to the user; of an answer other than 200 it would hide it."""
     return orjson.dumps(
-        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": sentence}
+        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": text}
     )
 
 
@@ -132,9 +133,9 @@ def prioritize_answer(names: list[str], ranks: list[int]) -> bytes:
     return f"[{''.join(parts).removesuffix(_NEXT_HOST)}]".encode()
 
 
-def bind_answer(sentence: str) -> bytes:
-    """Why the pod was not bound, "" where it was."""
-    return orjson.dumps({"Error": sentence})
+def bind_answer(outcome: Outcome) -> bytes:
+    """ExtenderBindingResult: why the pod was not bound, "" if it was."""
+    return orjson.dumps({"Error": sentence(outcome)})
 
 
 def _keys(body: bytes) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What kube-scheduler asks of us, decided: filter, prioritize, preempt and bind, each on one
-snapshot."""
+"""kube-scheduler's verbs: filter, prioritize, preempt and bind, each decided on one snapshot."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.binding.outcome import NotBound, Outcome, Reason
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
@@ -28,14 +28,14 @@ from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 
-LOOK_FOR_S = 1.0  # kube-scheduler waits two for an answer
-INCOMPLETE = "the extender's books are not complete yet"
+LOOK_FOR_S = 1.0  # kube-scheduler waits two seconds for an answer
+INCOMPLETE = "the extender's cache is not complete yet"
 
 
 class Verbs:
-    """filter, prioritize and preempt change nothing but the memory of who waits and of who is on its way;
-    bind is `Binder`'s. ``patience`` waits while nothing could be bound yet: so filter does, for pods that ask
-    for cards. ``most_offered``: as many nodes as filter tells of those that fit, the best; 0: all."""
+    """filter, prioritize and preempt change nothing but hints: which pods wait, and which binds to expect.
+    bind is `Binder`'s. ``patience`` waits while no replica can bind; filter calls it for GPU pods.
+    ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all."""
 
     def __init__(
         self,
@@ -54,114 +54,120 @@ class Verbs:
 
     @property
     def complete(self) -> bool:
-        """False until both first lists are in."""
+        """False until both first lists are in the cache."""
         return self._cache.complete
 
-    def filter(self, asked: ExtenderArgs) -> FilterResult | str:
-        """The nodes sorted into those that fit and the others; an error's text before the books are
+    def filter(self, args: ExtenderArgs) -> FilterResult | str:
+        """The nodes that fit, and the others with their reasons; an error text before the cache is
         complete."""
+        # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere.
         if not self.complete:
             return INCOMPLETE
-        pod = _pod(asked, self._cache.snapshot)
+        pod = _pod(args, self._cache.snapshot)
         if pod is None:
-            return FilterResult(asked.names, {}, {})
+            return FilterResult(args.names, {}, {})
         if pod.request is None:
-            why = refusal.malformed(pod.malformed)
-            return FilterResult([], {}, dict.fromkeys(asked.names, why))
+            return _malformed(pod, args.names)
         self._patience()
-        snapshot = self._cache.snapshot
-        policy = self._policies(pod)
-        about = fit_key(pod.request, for_fits(policy), pod.amounts)
-        found = self._fit_cache.sort(about, snapshot.nodes, asked.names)
-        found = _beside_itself(found, pod, pod.request, policy, snapshot)
-        kept = self._requeuer.kept(lambda: waiting_pod(pod, policy, asked.names), found.fits)
-        if kept:
-            found = _without(found, kept, refusal.not_enough_free(pod.request))
-        if not found.fits and asked.names:
-            self._requeuer.refused(waiting_pod(pod, policy, asked.names), snapshot)
-        return self._offered(found, pod, policy, snapshot)
+        # 2. Which nodes fit.
+        snapshot, policy = self._cache.snapshot, self._policies(pod)
+        key = fit_key(pod.request, for_fits(policy), pod.amounts)
+        result = self._fit_cache.sort(key, snapshot.nodes, args.names)
+        # 3. Cards assumed for this very pod are no obstacle to it.
+        result = _beside_itself(result, pod, pod.request, policy, snapshot)
+        # 4. Nodes whose freed cards are held back for a pod that is first in turn.
+        held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
+        if held_back:
+            result = _without(result, held_back, refusal.not_enough_free(pod.request))
+        # 5. A pod that fits nowhere waits for cards to be freed.
+        if not result.fits and args.names:
+            self._requeuer.refused(waiting_pod(pod, policy, args.names), snapshot)
+        # 6. Only the best nodes are returned, if the operator limits their number.
+        return self._truncated(result, pod, policy, snapshot)
 
-    def _offered(self, found: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
-        """The best of the nodes that fit, where they are more than are to be told. A pod for which a certain
-        node was made free is told all of them."""
-        fits = found.fits
-        is_expected = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.allocated_on
-        if pod.request is None or is_expected or not 0 < self._most_offered < len(fits):
-            return found
-        about = fit_key(pod.request, policy, pod.amounts)
-        scores = self._fit_cache.scores(about, self._expected_binds.over(snapshot, pod.uid), fits)
+    def _truncated(self, result: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
+        """At most ``most_offered`` fitting nodes, the best ones. All of them for a pod that expects a certain
+        node: it is nominated, or cards are reserved or assumed for it."""
+        fits = result.fits
+        expects_node = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.allocated_on
+        if pod.request is None or expects_node or not 0 < self._most_offered < len(fits):
+            return result
+        key = fit_key(pod.request, policy, pod.amounts)
+        scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, pod.uid), fits)
         best = foremost(policy, pod.uid, scores, fits, self._most_offered)
-        return replace(found, fits=best)
+        return replace(result, fits=best)
 
-    def dry_run(self, asked: ExtenderArgs) -> DryRun | str:
-        """What filter would answer; nobody remembers that it was asked. The nodes may be templates that the
-        books do not know (`dryrun`)."""
+    def dry_run(self, args: ExtenderArgs) -> DryRun | str:
+        """What filter would answer, without any effect. The nodes may be templates that the cluster does not
+        have (`scheduler_ext.verbs.dry_run`)."""
         if not self.complete:
             return INCOMPLETE
         snapshot = self._cache.snapshot
-        pod = _pod(asked, snapshot)
+        pod = _pod(args, snapshot)
         if pod is None:
-            return DryRun(FilterResult(asked.names, {}, {}), {})
+            return DryRun(FilterResult(args.names, {}, {}), {})
         if pod.request is None:
-            why = refusal.malformed(pod.malformed)
-            return DryRun(FilterResult([], {}, dict.fromkeys(asked.names, why)), {})
-        about = fit_key(pod.request, self._policies(pod), pod.amounts)
-        return dry_run(asked, about, pod.uid, snapshot)
+            return DryRun(_malformed(pod, args.names), {})
+        key = fit_key(pod.request, self._policies(pod), pod.amounts)
+        return dry_run(args, key, pod.uid, snapshot)
 
-    def prioritize(self, asked: ExtenderArgs) -> list[int]:
-        """A rank for each node, 10 for the best; 0 for one that the pod does not fit on.
+    def prioritize(self, args: ExtenderArgs) -> list[int]:
+        """A rank for each node, 10 for the best; 0 for a node that the pod does not fit on.
 
-        A pod that asks for no GPU, where kube-scheduler sends such, is kept from taking the CPU that free
-        GPUs need; a policy that looks at no CPU has no opinion on it.
+        A pod without a GPU request, if kube-scheduler sends such pods, is kept from the CPU that free GPUs
+        need; a policy that ignores CPU ranks all nodes 0 for it.
         """
         if not self.complete:
-            return [0] * len(asked.names)
+            return [0] * len(args.names)
         snapshot = self._cache.snapshot
-        pod = _pod(asked, snapshot)
+        pod = _pod(args, snapshot)
         if pod is None:
-            about = _without_gpu(asked.pod, self._policies)
+            key = _without_gpu(args.pod, self._policies)
         elif pod.request is not None:
-            about = fit_key(pod.request, self._policies(pod), pod.amounts)
+            key = fit_key(pod.request, self._policies(pod), pod.amounts)
         else:
-            about = None
-        if about is None:
-            return [0] * len(asked.names)
+            key = None
+        if key is None:
+            return [0] * len(args.names)
         uid = pod.uid if pod is not None else ""
-        scores = self._fit_cache.scores(about, self._expected_binds.over(snapshot, uid), asked.names)
-        ranks = ranked(about.policy, uid, scores, asked.names)
+        scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, uid), args.names)
+        ranks = ranked(key.policy, uid, scores, args.names)
         if pod is not None and uid in snapshot.pods and MOST in ranks:
-            self._expected_binds.note(pod, about.policy, asked.names[ranks.index(MOST)])
+            self._expected_binds.note(pod, key.policy, args.names[ranks.index(MOST)])
         return ranks
 
-    def preempt(self, offer: PreemptionArgs) -> Mapping[str, NodeVictims]:
-        """Of the nodes where kube-scheduler would make room for the pod those where it then has its cards,
-        with all who must leave (`preempt`). Of very many nodes only as many as can be looked at in time: it
-        needs one."""
+    def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
+        """Of kube-scheduler's candidate nodes those where the pod gets its cards, with all victims needed for
+        that. It stops after 1 s once one node qualifies: kube-scheduler needs only one."""
         if not self.complete:
             return {}
         snapshot = self._cache.snapshot
-        pod = _pod(offer, snapshot)
+        pod = _pod(args, snapshot)
         if pod is None:
-            return offer.nodes
+            return args.nodes
         if pod.request is None or pod.reserved is not None:
-            return {}  # others leave already for a pod that cards are held for
+            return {}  # cards are reserved for the pod already, and their holders are being evicted
         found: dict[str, NodeVictims] = {}
         until = time.monotonic() + LOOK_FOR_S
         policy = self._policies(pod)
-        for name, leaving in with_cards(pod, offer.nodes, snapshot, self._context(snapshot), policy):
-            if leaving is not None:
-                found[name] = leaving
+        for name, victims in with_cards(pod, args.nodes, snapshot, self._context(snapshot), policy):
+            if victims is not None:
+                found[name] = victims
             if found and time.monotonic() > until:
                 break
         return found
 
-    def bind(self, order: BindingArgs) -> str:
-        """Why the pod is not bound, "" where it is."""
+    def bind(self, args: BindingArgs) -> Outcome:
+        """Bind the pod to the node; see `Binder`."""
         if not self.complete:
-            return INCOMPLETE
-        error = self._binder.bind(order)
-        self._expected_binds.drop(order.uid)
-        return error
+            return NotBound(Reason.NOT_READY, INCOMPLETE)
+        outcome = self._binder.bind(args)
+        self._expected_binds.drop(args.uid)
+        return outcome
+
+
+def _malformed(pod: Pod, names: list[str]) -> FilterResult:
+    return FilterResult([], {}, dict.fromkeys(names, refusal.malformed(pod.malformed)))
 
 
 def _without_gpu(raw: Json, policies: Policies) -> FitKey | None:
@@ -171,7 +177,7 @@ def _without_gpu(raw: Json, policies: Policies) -> FitKey | None:
 
 
 def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None:
-    """The pod as the watch has read it already, where that is the very one; else read from the call."""
+    """The pod from the cache if it has the same version, else parsed from the call."""
     metadata = mapping(asked.pod.get("metadata"))
     known = snapshot.pods.get(str(metadata.get("uid", "")))
     if known is not None and known.version == metadata.get("resourceVersion"):
@@ -180,7 +186,7 @@ def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None
 
 
 def _without(found: FilterResult, kept: set[str], why: Refusal) -> FilterResult:
-    """Without the nodes that are kept for another pod, and so have no room for this one."""
+    """Without the nodes that are held back for another pod and so have no room for this one."""
     return FilterResult(
         [name for name in found.fits if name not in kept],
         found.short,
@@ -191,8 +197,8 @@ def _without(found: FilterResult, kept: set[str], why: Refusal) -> FilterResult:
 def _beside_itself(
     found: FilterResult, pod: Pod, request: GPURequest, policy: Policy, snapshot: Snapshot
 ) -> FilterResult:
-    """A pod for which cards are assumed already does not stand in its own way on that node: a bind that was
-    not answered in time is asked again."""
+    """Adds the node on which cards are assumed for this very pod, if the pod fits there without them:
+    kube-scheduler retries a bind whose answer came too late."""
     name = snapshot.allocated_on.get(pod.uid)
     if name is None or name not in {**found.short, **found.refused}:
         return found

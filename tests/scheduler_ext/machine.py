@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.binding.outcome import sentence
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import book, events, kinds
 from scheduler_ext.leadership.fencing import marker, toucher
@@ -268,7 +269,7 @@ class Replica:
         if order.uid in self.busy:
             return None
         said: list[str] = []
-        self._within(order.uid, lambda: said.append(self.binder.bind(order)))
+        self._within(order.uid, lambda: said.append(sentence(self.binder.bind(order))))
         return said[0]
 
     def settle(self) -> None:

@@ -474,7 +474,7 @@ def test_cards_that_changed_under_an_unsettled_binding_are_not_sent_again(world:
     assert "did not answer" in world.bind(raw, "a")
     world.put_node(node("a", card(1)))
 
-    assert world.bind(raw, "a") == "the node's cards are no longer those that were assumed for the pod"
+    assert world.bind(raw, "a") == "the node's cards differ from those that were assumed for the pod"
 
 
 def test_a_pod_that_went_before_its_binding_was_sent_leaves_nothing(world: Running) -> None:

@@ -145,12 +145,12 @@ def test_only_the_leader_is_ready_and_binds_and_another_follows_it_once_it_ends(
 
     assert (first.client.get("/readyz").status_code, second.client.get("/readyz").status_code) == (200, 503)
     assert (first.extender.sends_away(), second.extender.sends_away()) == (False, True)
-    assert second.bind(raw, "a") == "this extender does not lead: another one binds"
+    assert second.bind(raw, "a") == "this extender is not the leader; another replica binds"
     assert first.bind(raw, "a") == ""
 
     other = first.put_pod(percent(50, "other"))
     first.extender.stop()
-    assert first.bind(other, "a") == "this extender does not lead: another one binds"
+    assert first.bind(other, "a") == "this extender is not the leader; another replica binds"
     eventually(second.extender.leadership.leads)
     second.hears(api.pod("other"))
     assert second.bind(other, "a") == ""

@@ -309,8 +309,8 @@ def test_other_routes_and_methods_are_refused_in_plain_text(running: Running) ->
 
 
 def refuses_to_answer(client: FlaskClient) -> bool:
-    """True where every verb answers as one whose books are not complete."""
-    sentence = "the extender's books are not complete yet"
+    """True where every verb answers as one whose cache is not complete."""
+    sentence = "the extender's cache is not complete yet"
     body = {"Pod": percent(10), "NodeNames": ["a"]}
     order = {"PodName": "p", "PodNamespace": "team-a", "PodUID": "uid-p", "Node": "a"}
     filtered = client.post("/filter", json=body)

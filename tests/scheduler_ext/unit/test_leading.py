@@ -81,7 +81,7 @@ def pair() -> Pair:
 
 
 def test_one_that_takes_over_leads_and_binds(pair: Pair) -> None:
-    assert pair.first.bind(pair.p, "a") == "this extender does not lead: another one binds"
+    assert pair.first.bind(pair.p, "a") == "this extender is not the leader; another replica binds"
 
     pair.first.take_over()
 
@@ -163,8 +163,8 @@ def test_a_version_that_was_only_read_is_not_bound(pair: Pair) -> None:
     assert pair.second.bind(pair.q, "a") == ""
     vars(pair.first.cache)["deliver"] = lambda: None
 
-    assert pair.first.bind(new, "a") == "the watch has not shown the pod as it is yet"
-    assert pair.first.bind(pair.p, "a") == "the watch has not shown the pod as it is yet"
+    assert pair.first.bind(new, "a") == "the watch has not shown the pod's present version yet"
+    assert pair.first.bind(pair.p, "a") == "the watch has not shown the pod's present version yet"
     assert pair.bound() == {"q": "a"}
 
 

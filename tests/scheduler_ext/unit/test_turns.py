@@ -70,7 +70,7 @@ def kept_for_others(ahead: int, nodes: int) -> set[str]:
     asking, _ = world([], names, raws)
     asking.seed([*(elsewhere(f"e{at}") for at in range(ahead)), waits("next", 5)])
     mine = waits("mine")
-    return asking.kept(lambda: mine, names)
+    return asking.held_back(lambda: mine, names)
 
 
 def test_of_very_many_freed_nodes_only_some_are_kept() -> None:
@@ -90,7 +90,7 @@ def test_who_has_gone_makes_room_in_what_is_looked_at() -> None:
     asking, _ = world([*gone, waits("next", 5)], ["n1"], [raw])
     mine = waits("mine")
 
-    first, second = asking.kept(lambda: mine, ["n1"]), asking.kept(lambda: mine, ["n1"])
+    first, second = asking.held_back(lambda: mine, ["n1"]), asking.held_back(lambda: mine, ["n1"])
 
     assert (first, second) == (set(), {"n1"})
     assert [each.pod.uid for each in asking.waiting()] == ["uid-next"]

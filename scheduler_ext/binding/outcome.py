@@ -1,0 +1,60 @@
+"""How a bind ends, as values. They become text only in the answer to kube-scheduler."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a pod was not bound: the key for code, metrics and logs; the sentence is for people."""
+
+    NOT_READY = "not-ready"  # the cache is not complete yet
+    FOLLOWER = "follower"  # another replica leads
+    GONE = "gone"  # no pod with this UID exists
+    NOT_SHOWN = "not-shown"  # the watch has not shown the pod's present version
+    ELSEWHERE = "elsewhere"  # the pod is bound to another node
+    UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
+    MALFORMED = "malformed"  # the GPU request cannot be read
+    NO_FIT = "no-fit"  # the node has no room for the request now
+    CARDS_CHANGED = "cards-changed"  # the node's cards differ from those assumed for the pod
+    API_SERVER = "api-server"  # the API server refused the Binding, or did not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The pod is bound to the requested node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotBound:
+    """The pod is not bound to the requested node, as far as this replica knows."""
+
+    reason: Reason
+    sentence: str
+
+
+Outcome = Bound | NotBound
+
+BOUND = Bound()
+GONE = NotBound(Reason.GONE, "the pod is gone")
+NOT_SHOWN = NotBound(Reason.NOT_SHOWN, "the watch has not shown the pod's present version yet")
+FOLLOWER = NotBound(Reason.FOLLOWER, "this extender is not the leader; another replica binds")
+CARDS_CHANGED = NotBound(
+    Reason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
+)
+
+
+def bound_to(node: str, wanted: str) -> Outcome:
+    """The outcome for a pod that is bound to ``node`` already."""
+    if node == wanted:
+        return BOUND
+    return NotBound(Reason.ELSEWHERE, f"the pod is already bound to node {node}")
+
+
+def refused(why: str) -> NotBound:
+    """The API server's refusal, or its silence, in its own words."""
+    return NotBound(Reason.API_SERVER, why)
+
+
+def sentence(outcome: Outcome) -> str:
+    """kube-scheduler's Error field: "" if the pod is bound."""
+    return "" if isinstance(outcome, Bound) else outcome.sentence
