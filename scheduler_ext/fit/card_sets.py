@@ -1,4 +1,4 @@
-"""Ways to choose several cards of a node, and how long may be looked for one."""
+"""Ways to choose several cards of a node, and the limit on trials."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ Chosen = tuple[int, ...]  # positions of cards
 
 
 class TooManyStepsError(Exception):
-    """The search was given up: neither a layout nor the proof that there is none was found in time."""
+    """The search was given up: within its limit it found neither a layout nor the proof that none exists."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """How many more trials a search may make; what it has made is missing."""
+    """How many more trials a search may make."""
 
     left: int = MOST_STEPS
 
     def spend(self) -> None:
-        """One trial. Raises TooManyStepsError when there is none left."""
+        """Counts one trial. Raises TooManyStepsError if none is left."""
         if self.left == 0:
             raise TooManyStepsError
         self.left -= 1
@@ -28,11 +28,11 @@ class Steps:
 def card_sets(
     groups: Sequence[Sequence[int]], wanted: int, near: Sequence[int], steps: Steps
 ) -> Iterator[Chosen]:
-    """Every way to take ``wanted`` cards from the groups that differs by more than cards that are alike,
-    best first; the members of a group are alike.
+    """Every way to take ``wanted`` cards from the groups, best first, leaving out ways that differ only by
+    interchangeable cards. The members of a group are interchangeable.
 
-    ``near``: for each card the bits of those that are near it, itself among them; then only cards are taken
-    that are all near each other, and each trial costs a step. Empty where that does not matter.
+    ``near``: for each card the bits of the cards near it, itself included. Then all chosen cards are near
+    each other, and each trial costs a step. Empty where nearness does not matter.
     """
     if near:
         steps.spend()
@@ -49,14 +49,15 @@ def card_sets(
 
 
 def best_set(best: Sequence[int], wanted: int, near: Sequence[int], steps: Steps) -> Chosen | None:
-    """The first of `card_sets` where no two of the cards, best first, are alike; None where there is none."""
+    """The first of `card_sets` for cards, best first, of which no two are interchangeable; None if there is
+    none."""
     if not near:
         return tuple(best[:wanted]) if len(best) >= wanted else None
     return next(card_sets([[at] for at in best], wanted, near, steps), None)
 
 
 def near_first(found: Sequence[tuple[tuple[int, ...], int]], near: Sequence[int]) -> list[int]:
-    """The cards by what the policy sorts them by, and of equals those first that have the fewest others near
-    them: the greater groups are left for pods that need them."""
+    """The cards in the policy's order; among equals, those with the fewest fitting cards near them come
+    first, so that larger groups stay whole."""
     fitting = sum(1 << at for _, at in found)
     return [at for *_, at in sorted((order, (near[at] & fitting).bit_count(), at) for order, at in found)]

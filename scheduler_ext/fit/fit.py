@@ -1,5 +1,4 @@
-"""Whether a request fits on a node, and on which of its cards: the one question that filter, prioritize and
-bind answer alike."""
+"""Whether a request fits on a node, and on which cards. Filter, prioritize and bind all ask here."""
 
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_set
@@ -17,10 +16,11 @@ from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 def fit(
     request: GPURequest, node: NodeInfo, policy: Policy = BINPACK, steps: Steps | None = None
 ) -> Placement | Refusal:
-    """The cards of each container on this node, or why there are none.
+    """The cards of each container on this node, or the refusal.
 
-    Exact: a placement is found whenever one exists, unless the search uses up its steps, which is a refusal
-    of its own. Never a card too full, never a whole card beside others, never an unhealthy or cordoned one.
+    Exact: a placement is found whenever one exists, unless the search reaches its limit, which is a refusal
+    of its own kind. Never overfills a card, never puts a whole-card request beside another pod, never uses an
+    unhealthy or cordoned card.
     """
     usable = _usable(request, node)
     if isinstance(usable, Refusal):
@@ -44,7 +44,7 @@ def fit(
 
 
 def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
-    """The rooms of the cards that the request may use: all that its answer depends on."""
+    """What is free on the cards that the request may use: all that its answer depends on."""
     if node.serves == request.dialect and not is_picky(request):
         return node.shape
     usable = _usable(request, node)
@@ -52,12 +52,12 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
 
 
 def is_picky(request: GPURequest) -> bool:
-    """True where more than the room on a card says whether it will do."""
+    """True if the answer depends on more than what is free on the cards."""
     return bool(request.models or request.exclude_models or request.uuids or request.topology)
 
 
 def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:
-    """What a policy may look at beside the shape that `shape_for` gave."""
+    """What a policy may consider beside the shape that `shape_for` returned."""
     if node.model and not request.uuids:
         return NodeContext((node.model,), (), node.cpu_left, lambda: _uuids(_usable(request, node)))
     usable = _usable(request, node)
@@ -65,13 +65,13 @@ def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:
 
 
 def spots_of(node: NodeInfo) -> list[tuple[Free, str]]:
-    """The room on each card that may be given out, and its model."""
+    """For each card that may be given out what is free on it, and its model."""
     given_out = zip(node.free_by_card, node.cards, strict=True)
     return [(free, card.model) for free, card in given_out if free is not None]
 
 
 def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
-    """The layout of the request over cards of this shape, or the refusal for want of room."""
+    """The layout of the request over cards of this shape, or a refusal for lack of free cards."""
     same = frozenset(at for at, each in enumerate(request.asks) if each.container in request.same_gpu)
     try:
         layout = lay_out(request.asks, shape, policy, steps, same)
@@ -81,13 +81,13 @@ def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Step
 
 
 def score_of(layout: Layout, policy: Policy) -> Score:
-    """How good the policy finds the layout, to be compared with those of other nodes."""
+    """The policy's score of the layout, to compare with other nodes."""
     used = sorted({at for chosen in layout.chosen for at in chosen})
     return policy.score(layout.free_by_card, used)
 
 
 def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
-    """What bars the request from the node whatever its cards are."""
+    """The refusal that applies whatever the node's cards are."""
     if node.node_object is None:
         return refusal.UNKNOWN_NODE
     if node.closed:
@@ -100,8 +100,8 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
 
 
 def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Refusal:
-    """The cards to be given out that the request's constraints allow, with their rooms, sorted by these
-    first: nodes with the same rooms are the same to the search."""
+    """The cards that may be given out and that the request's constraints allow, with what is free on each.
+    Sorted by that, since the search treats nodes with equal free amounts alike."""
     barred = _barred(request, node)
     if barred:
         return barred
@@ -138,14 +138,14 @@ def _uuids(usable: list[tuple[Free, Card]] | Refusal) -> tuple[str, ...]:
 
 
 def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:
-    """Without as many untouched cards as pods hold that nobody named: which they are does not matter, for the
-    node's plugin picks them anyway."""
+    """Without as many untouched cards as pods hold unnamed. Which ones does not matter, for the device plugin
+    picks the cards."""
     untouched = [each for each in usable if each[0].untouched]
     return [each for each in usable if not each[0].untouched] + untouched[: max(0, len(untouched) - count)]
 
 
 def _all_near(request: GPURequest, usable: list[tuple[Free, Card]]) -> bool:
-    """True where any of the cards will do, whichever the plugin picks."""
+    """True if any of the cards will do, whichever the plugin picks."""
     if not farthest(request):
         return True
     all_cards = (1 << len(usable)) - 1
@@ -153,8 +153,8 @@ def _all_near(request: GPURequest, usable: list[tuple[Free, Card]]) -> bool:
 
 
 def _shape(request: GPURequest, usable: list[tuple[Free, Card]]) -> FreeShape | Refusal:
-    """The rooms, and how near the cards are to each other where that matters; the refusal of a node that
-    could not have so many near each other if it were empty."""
+    """What is free, and which cards are near each other where that matters. A refusal if even the empty node
+    has too few cards near each other."""
     free_by_card = tuple(free for free, _ in usable)
     together = farthest(request)
     if not together:

@@ -1,4 +1,4 @@
-"""Init containers laid out beside what the pod has of its own anyway, each where it costs least."""
+"""Init containers: placed last, beside what the pod has anyway, each where it adds least."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,11 @@ from timekeeper.core.values import Ask
 
 
 def with_inits(task: Task, chosen: dict[int, Chosen], policy: Policy, steps: Steps) -> Layout | None:
-    """The layout with the init containers put where they cost the pod least; None where one does not fit.
+    """The layout completed by the init containers, each where it adds least to the pod; None if one does not
+    fit.
 
-    Exact: an init container sees the sidecars before it alone, so each may be placed by itself, but for those
-    that must share a card. Raises TooManyStepsError.
+    Exact: an init container runs beside the sidecars before it alone, so each is placed by itself, except
+    those that must share a card. Raises TooManyStepsError.
     """
     peaks = uses_by(task, chosen, chosen)
     complete = dict(chosen)
@@ -34,8 +35,8 @@ def with_inits(task: Task, chosen: dict[int, Chosen], policy: Policy, steps: Ste
 
 
 def _among(task: Task, at: int, complete: dict[int, Chosen]) -> Sequence[int]:
-    """The cards that this init container may have: where it must share one, that of those placed already,
-    else one that takes all of them."""
+    """The cards that this init container may have. Where it must share a card: that of the containers placed
+    already, or else a card that fits all of them."""
     cards = range(len(task.shape.free_by_card))
     if at not in task.same:
         return cards
@@ -62,8 +63,8 @@ def _cheapest(
     policy: Policy,
     steps: Steps,
 ) -> Chosen | None:
-    """The cards that cost the pod least. ``uses``: what runs beside the init container, and the pod's
-    peaks so far."""
+    """The cards on which it adds least. ``uses``: what runs beside the init container, and the pod's peaks so
+    far, both by card."""
     ask, (around, peaks) = task.asks[at].ask, uses
     found = []
     for card in among:
@@ -78,7 +79,7 @@ def _cheapest(
 
 
 def _extra(ask: Ask, free: Free, around: CardAmount, peak: CardAmount) -> int:
-    """How much less is left of the card for it."""
+    """How much less is left of the card with the ask on it."""
     higher = _peak(peak, around + need_in(ask, free))
     return _less(free, peak).left_milli - _less(free, higher).left_milli
 

@@ -1,4 +1,4 @@
-"""What a search is to lay out: a pod's asks, made ready once."""
+"""The input of a search: a pod's requests, prepared once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,49 +11,43 @@ from timekeeper.core.values import Ask, ContainerAsk
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """For each ask, in the pod's order, the positions of its cards; and every room as it is then left."""
-
-    chosen: tuple[Chosen, ...]
-    free_by_card: tuple[Free, ...]
+    chosen: tuple[Chosen, ...]  # for each ask, in the pod's order, the positions of its cards
+    free_by_card: tuple[Free, ...]  # what is then left on each card
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Asks of containers that run together and get the same cards: nearly always one. ``at``: their
-    positions; ``cards``: the only cards that may be chosen, None for any."""
+    """Requests of containers that run together and share their cards: nearly always one."""
 
-    at: tuple[int, ...]
+    at: tuple[int, ...]  # positions of the asks in the pod
     asks: tuple[Ask, ...]
-    cards: frozenset[int] | None = None
+    cards: frozenset[int] | None = None  # the only cards that may be chosen; None: any
 
     @property
     def devices(self) -> int:
-        """How many cards it asks for; of several asks each asks for one."""
+        """How many cards it needs; of several asks each needs one."""
         return self.asks[0].devices
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """What is hard to place is placed first."""
+        """Sort key: what is hard to place comes first."""
         share = sum(ask.share_milli for ask in self.asks)
         return share, sum(ask.memory_mib for ask in self.asks), self.devices
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``units``: what runs together, in the pod's order; ``same``: the positions of the asks that must lie on
-    one card. ``kinds``: what else than its room tells one card from another. ``all_differ``: an init
-    container runs beside sidecars, so that it matters who is on a card, not its room alone."""
-
     asks: Sequence[ContainerAsk]
     shape: FreeShape
-    same: frozenset[int]
-    units: tuple[Unit, ...]
-    kinds: tuple[tuple[int, ...], ...]
-    all_differ: bool
+    same: frozenset[int]  # positions of the asks that must share one card
+    units: tuple[Unit, ...]  # what runs together, in the pod's order
+    kinds: tuple[tuple[int, ...], ...]  # what distinguishes cards with equal free amounts
+    all_differ: bool  # an init container runs beside sidecars: which pod's container is on a card matters
 
 
 def task_of(asks: Sequence[ContainerAsk], shape: FreeShape, same: frozenset[int]) -> Task:
-    """The task that the asks make on cards of this shape."""
+    """The task of placing the asks on cards of this shape. ``same``: positions of the asks that must share
+    one card."""
     cards = range(len(shape.free_by_card))
     early = [asks[at].ask for at in same if asks[at].init]
     together = [at for at in sorted(same) if not asks[at].init]
@@ -83,22 +77,22 @@ def _units(
 
 
 def all_taken(asks: Iterable[Ask], free_by_card: Sequence[Free]) -> list[bool]:
-    """For each card, whether it takes each of these asks, one after the other."""
+    """For each card, whether it fits each of these asks by itself."""
     asked = list(asks)
     return [all(takes(ask, free) is not None for ask in asked) for free in free_by_card]
 
 
 def beside(asks: Sequence[ContainerAsk], at: int) -> list[int]:
-    """The native sidecars that run beside the init container at this place: they stand before it in the pod,
-    where no other kind of container can."""
+    """The native sidecars that run beside this init container: in the pod they stand before it, where no
+    other kind of container can."""
     return [before for before in range(at) if not asks[before].init]
 
 
-def uses_by(task: Task, chosen: Mapping[int, Chosen], who: Iterable[int]) -> list[CardAmount]:
+def uses_by(task: Task, chosen: Mapping[int, Chosen], positions: Iterable[int]) -> list[CardAmount]:
     """What those asks take of each card together."""
     free_by_card = task.shape.free_by_card
     uses = [NO_AMOUNT] * len(free_by_card)
-    for at in who:
+    for at in positions:
         for card in chosen[at]:
             uses[card] += need_in(task.asks[at].ask, free_by_card[card])
     return uses

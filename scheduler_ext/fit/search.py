@@ -1,12 +1,12 @@
-"""The exact search: which cards of one node each container gets, found whenever there is a way.
+"""The exact search: which cards of one node each container gets, found whenever a way exists.
 
-First a straight pass in the pod's own order, each ask on the cards its policy likes best: nearly always that
-succeeds and is what the policy means. Where it fails, a depth-first search over the asks, greatest first.
-Cards that are alike are tried once; a state from which the remaining asks could not be placed is never
-searched again. Both are exact, since an ask sees nothing of a card but its room and its kind (`Task.kinds`).
+First a straight pass in the pod's own order, each ask on the cards that its policy prefers: that nearly
+always succeeds. If it fails, a depth-first search follows, largest asks first. Interchangeable cards are
+tried once, and a state that could not be completed is never searched again. Both are exact, since an ask
+depends only on what is free on a card and on the card's kind (`Task.kinds`).
 
 Containers run together and add up. An ordinary init container runs beside the native sidecars started before
-it and nobody else, so it may reuse the pod's own cards: it is laid out last (`inits`), where it costs least.
+it and nothing else, so it may reuse the pod's own cards: it is placed last (`init_containers`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Free, FreeShape, takes_all
 from timekeeper.core.values import ContainerAsk
 
-MOST_SEARCHED = 200  # containers; the search goes one call deeper for each
+MOST_SEARCHED = 200  # containers: the search recurses once for each
 
 
 def lay_out(
@@ -28,11 +28,11 @@ def lay_out(
     steps: Steps,
     same: frozenset[int] = frozenset(),
 ) -> Layout | None:
-    """A layout of the asks over the cards of this shape, None where there is none. ``same``: the positions of
-    the asks that must lie on one card.
+    """A layout of the asks over cards of this shape, None if there is none. ``same``: positions of the asks
+    that must share one card.
 
-    Raises TooManyStepsError when the search has used up its steps; the straight pass costs none, but where
-    the cards of a container must be near each other.
+    Raises TooManyStepsError at the limit of the search. The straight pass costs no steps unless cards must be
+    near each other.
     """
     task = task_of(asks, shape, same)
     if _too_much(task) or not _each_enough(task, steps):
@@ -47,7 +47,7 @@ def lay_out(
 
 
 def _too_much(task: Task) -> bool:
-    """More than there is in sum: what no search need look into."""
+    """True if the pod needs more than the node has free in sum."""
     mains = [ask for unit in task.units for ask in unit.asks]
     share = sum(ask.devices * ask.share_milli for ask in mains)
     memory = sum(ask.devices * ask.memory_mib for ask in mains)
@@ -58,7 +58,7 @@ def _too_much(task: Task) -> bool:
 
 
 def _each_enough(task: Task, steps: Steps) -> bool:
-    """Whether each unit, and each init container, would fit if it were alone."""
+    """True if each unit and each init container would fit alone."""
     alone = [*task.units, *(Unit((at,), (each.ask,)) for at, each in enumerate(task.asks) if each.init)]
     return all(_enough(unit, task, steps) for unit in alone)
 
@@ -84,7 +84,7 @@ def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | N
 
 
 def _fitting(unit: Unit, task: Task, free_by_card: Sequence[Free], policy: Policy) -> list[int]:
-    """The positions of the cards that take the unit, best first; ties by position."""
+    """Positions of the cards that fit the unit, best first; ties by position."""
     found = []
     for at, free in enumerate(free_by_card):
         after = takes_all(unit.asks, free)
@@ -136,7 +136,7 @@ class _LayoutSearch:
         return None
 
     def _alike(self, unit: Unit) -> list[list[int]]:
-        """The cards that take the unit, best first, in groups that differ by nothing."""
+        """The cards that fit the unit, best first, in groups of interchangeable ones."""
         groups: dict[object, list[int]] = {}
         for at in _fitting(unit, self.task, self.free_by_card, self.policy):
             groups.setdefault((self.free_by_card[at], self.task.kinds[at]), []).append(at)

@@ -1,4 +1,5 @@
-"""The policy `fragmentation`: each pod goes where it adds least to what no typical pod could use."""
+"""The policy `fragmentation`: a pod goes where it adds least to the free GPU that no typical pod could
+use."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +14,17 @@ from timekeeper.core.values import Ask
 
 
 class ContextKey(NamedTuple):
-    """What of a node makes a difference: the models of its cards in question, one alone where all have it;
-    the others; and the CPU that is left."""
+    """What distinguishes nodes for this policy."""
 
-    models: tuple[str, ...]
-    other_cards: tuple[Spot, ...]
-    cpu_left: int
+    models: tuple[str, ...]  # of the cards in question; one entry if all are equal
+    other_cards: tuple[Spot, ...]  # the node's other cards
+    cpu_left: int  # in thousandths of a core
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentationPerNode:
-    """For a pod that asks for so much CPU, by this mix. Two are equal if their gauges are one object."""
+    """`fragmentation` for pods with this CPU request. Instances are equal if their models are the same
+    object."""
 
     fragmentation_model: FragmentationModel
     cpu_milli: int
@@ -34,7 +35,7 @@ class FragmentationPerNode:
         return self
 
     def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> ContextKey:
-        """Without models that no pod of the mix minds, and without CPU that is more than enough."""
+        """Leaves out models that no typical pod selects by, and CPU beyond what matters."""
         other_cards = tuple(
             sorted((free, self.fragmentation_model.model(model)) for free, model in context.other_cards)
         )
@@ -44,9 +45,8 @@ class FragmentationPerNode:
         return ContextKey(models, other_cards, left + self.cpu_milli)
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
-        """The policy for a node that is seen so."""
         if not isinstance(context_key, ContextKey):
-            raise TypeError("not what this policy has seen")
+            raise TypeError("not a key of this policy")
         node = _FragmentationOnNode(self, context_key, free_by_card)
         return replace(FRAGMENTATION, order=node.order, score=node.score)
 
@@ -57,8 +57,7 @@ class FragmentationPerNode:
         models: Sequence[str],
         cpus_left: Sequence[int],
     ) -> list[Score]:
-        """The scores of nodes for a pod of one ask, -1 where it does not fit: what `for_node` gives for each.
-        Each node's cards are of one model."""
+        """The same integers as `for_node`, for many nodes. The cards of a node are of one model."""
         context_key = [
             [(free, self.fragmentation_model.model(model)) for free in its]
             for its, model in zip(free_by_card, models, strict=True)
@@ -68,7 +67,7 @@ class FragmentationPerNode:
         )
 
     def score_cpu_only(self, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> list[Score]:
-        """How good nodes with such free cards are for a pod that asks for CPU alone."""
+        """The scores of nodes with these free cards for a pod that requests CPU alone."""
         context_key = [
             [(free, self.fragmentation_model.model(model)) for free, model in its] for its in spots
         ]
@@ -78,7 +77,7 @@ class FragmentationPerNode:
 
 
 class _FragmentationOnNode:
-    """One node's sum, and what a placement makes of it."""
+    """The sums of one node, and what a placement changes."""
 
     def __init__(
         self, by: FragmentationPerNode, context_key: ContextKey, free_by_card: Sequence[Free]
@@ -105,7 +104,7 @@ class _FragmentationOnNode:
         return known
 
     def score(self, free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
-        """That of the node with the rooms as they then are."""
+        """The node's score with these free amounts."""
         taken = [self._spots[at] for at in used]
         return self._score(taken, [(free_by_card[at], self._spots[at][1]) for at in used])
 
@@ -118,5 +117,5 @@ FRAGMENTATION = replace(BINPACK, name="fragmentation")
 
 
 def fragmentation(fragmentation_model: FragmentationModel, cpu_milli: int) -> Policy:
-    """The policy for a pod that asks for so much CPU, by this mix."""
+    """The policy for a pod with this CPU request."""
     return replace(FRAGMENTATION, per_node=FragmentationPerNode(fragmentation_model, bounded(cpu_milli)))

@@ -1,7 +1,7 @@
-"""`fragmentation` for many nodes at once: the same whole numbers as in `gradient`, by numpy.
+"""`fragmentation` for many nodes at once: the same integers as in `scoring.fragmentation`, by numpy.
 
-A shape that nobody has asked for lately, or a new mix, has to be weighed against every node; one by one that
-would take most of a second on a large cluster.
+A request that is not cached, or new typical pods, require every node to be scored. One by one that would take
+most of a second on a large cluster.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 
 class SpotArrays:
-    """What a gauge sees in each of some spots: row 0 is no card at all."""
+    """The model's view of some spots as arrays; row 0 stands for no card."""
 
     def __init__(self, fragmentation_model: FragmentationModel, spots: Sequence[Spot]) -> None:
         self.idle: Ints = np.zeros(len(spots) + 1, np.int64)
@@ -31,7 +31,7 @@ class SpotArrays:
 
 
 class ModelArrays:
-    """A gauge's numbers as arrays."""
+    """A model's numbers as arrays."""
 
     def __init__(self, fragmentation_model: FragmentationModel) -> None:
         self.fragmentation_model = fragmentation_model
@@ -62,12 +62,11 @@ class ModelArrays:
 
 @lru_cache(maxsize=4)
 def arrays_of(fragmentation_model: FragmentationModel) -> ModelArrays:
-    """The gauge's arrays."""
     return ModelArrays(fragmentation_model)
 
 
 class NodeBatch:
-    """Some nodes' free cards, each with its model, and the CPU that is left there."""
+    """Some nodes' free cards, each with its model, and the CPU left there."""
 
     def __init__(self, scale: ModelArrays, spots: Sequence[Sequence[Spot]], cpus_left: Sequence[int]) -> None:
         self._scale = scale
@@ -82,7 +81,7 @@ class NodeBatch:
         self._at: Ints = np.array(rows, np.int64).reshape(len(spots), widest)
 
     def scores(self, ask: Ask | None, cpu_milli: int) -> list[int]:
-        """Each node's score for a pod that asks for so much CPU and this, -1 where too few cards take it."""
+        """Each node's score for a pod with this CPU request and ask, -1 where too few cards fit."""
         then = self._then(ask)
         seen = SpotArrays(self._scale.fragmentation_model, list(self._numbers))
         weighed = _BatchScores(self._scale, seen, self._at, self._cpus, cpu_milli)
@@ -99,7 +98,7 @@ class NodeBatch:
         return _listed(np.where(fits, weighed.with_less(then, list(chosen.T)), -1))
 
     def _then(self, ask: Ask | None) -> Ints:
-        """By number of a spot, that of what it is after the ask; -1 where it does not take that."""
+        """By number of a spot, the number of that spot after the ask; -1 where it does not fit."""
         numbers, then = self._numbers, [-1]
         for free, model in list(numbers):
             left = takes(ask, free) if ask is not None else None
@@ -108,7 +107,7 @@ class NodeBatch:
 
 
 class _BatchScores:
-    """The nodes as they are, and what they would be worth otherwise."""
+    """The present sums of the nodes, and their scores after a change."""
 
     def __init__(self, scale: ModelArrays, seen: SpotArrays, at: Ints, cpus: Ints, cpu_milli: int) -> None:
         self._scale, self._seen, self._left = scale, seen, cpus - cpu_milli
@@ -119,7 +118,7 @@ class _BatchScores:
         self._stranded = scale.stranded(self._idle, cpus)
 
     def with_less(self, then: Ints, columns: Sequence[Ints]) -> Ints:
-        """The scores with these cards as they are then, one of each node in a column."""
+        """The scores with the cards in these columns (one of each node) as they are after the ask."""
         idle, cards, free_milli = self._idle, self._cards, self._free
         for column in columns:
             after = np.maximum(0, then[column])

@@ -1,11 +1,11 @@
 """How much of a node's free GPU no typical pod could use, and what a placement adds to that.
 
-Fragmentation gradient descent (Weng et al., USENIX ATC'23): with a mix M of typical pods, a node's fragment
-F(M) is the free GPU that a pod drawn from M could not use there, expected over M. To that comes what a
-placement strands: free GPU for which the node has no CPU left. Everything is counted in whole numbers,
-``pods x milli-GPU``: the sum over the mix's pods, not their mean.
+Fragmentation gradient descent (Weng et al., USENIX ATC'23): given typical pods M, a node's fragment F(M) is
+the free GPU that a pod drawn from M could not use there, in expectation. Added to that is what a placement
+strands: free GPU for which the node has no CPU left. Everything is an integer, ``pods x milli-GPU``: the sum
+over the typical pods, not their mean.
 
-A typical pod cannot use a card that has less free than it asks, nor one that its constraints forbid; where
+A typical pod cannot use a card with less free than it requests, nor one that its constraints exclude. Where
 the node has too few cards for it, or too little CPU, it can use none of the node.
 """
 
@@ -21,66 +21,64 @@ from scheduler_ext.snapshot.free import Free, takes
 from timekeeper.core.request.cards import allowed
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
-# how far the score is spread: of two placements whose fragments differ by a few hundredths of this, neither
-# is better, and the first by name is taken
+# the spread of the score: placements whose fragments differ by a few hundredths of this are equal, and the
+# first node by name is taken
 SOFTNESS_MILLI = 1_800
-THRIFT = (7, 8)  # a GPU counts as served by so much of the CPU that comes to it in the mix
-STRANDED_COUNTS = 2  # free GPU without CPU is lost to every pod, a fragment to some
+THRIFT = (7, 8)  # a GPU counts as served with 7/8 of its share of the typical pods' CPU
+STRANDED_COUNTS = 2  # free GPU without CPU is lost to every pod, a fragment only to some
 
 Spot = tuple[Free, str]  # what is free on a card, and its model
 
 
 class Level(NamedTuple):
-    """What some typical pods ask of each of their cards."""
+    """What some typical pods request of each of their cards."""
 
     ask: Ask
     allowed: GPURequest
 
 
 class Sum(NamedTuple):
-    """A node's free cards as the levels see them: free milli-GPU in all; and by level, how many cards suffice
-    and how much is free on these."""
+    """A node's free cards in total."""
 
-    idle: int
-    cards: tuple[int, ...]
-    free_milli: tuple[int, ...]
+    idle: int  # free milli-GPU in all
+    cards: tuple[int, ...]  # by level: number of cards that suffice
+    free_milli: tuple[int, ...]  # by level: free milli-GPU on these
 
 
 def idle_milli(free: Free) -> int:
-    """What of the card can still be given out as a fraction: the lesser of free compute and free memory."""
+    """What can still be given out of the card as a fraction: the lesser of free compute and free memory."""
     return min(free.share_milli, free.memory_mib * WHOLE_MILLI // free.card_mib)
 
 
 class FragmentationModel:
-    """One mix, prepared for counting. It never changes.
-
-    ``levels``: what its GPU pods ask of a card. ``cpus``: what they ask of CPU, ascending. ``most``: on how
-    many cards at most. ``weights``: by how many of the ``cpus`` a node has enough for, by level, by number of
-    cards that suffice: of how many pods that is enough. ``steps``: int(100 x sigmoid(x / SOFTNESS_MILLI)) is
-    how many of these x has reached. ``cpu_per_card``: CPU that a card needs not to be stranded.
-    """
+    """Typical pods, prepared for counting. It never changes."""
 
     def __init__(self, typical_pods: TypicalPods) -> None:
-        # what asks for more than any node has needs more than any node has, however much that is
         counts = [
             (typical._replace(cpu_milli=bounded(typical.cpu_milli)), count)
             for typical, count in typical_pods.counts
         ]
         gpu = [(typical, count) for typical, count in counts if typical.devices]
         self.typical_pods, self.pods = typical_pods, typical_pods.pods
+        # what the GPU pods request of a card
         self.levels = tuple(dict.fromkeys(_level(typical) for typical, _ in gpu))
         self.constrained = any(typical.models or typical.exclude_models for typical, _ in gpu)
+        # their CPU requests, ascending
         self.cpus = sorted({typical.cpu_milli for typical, _ in gpu})
+        # the most cards that one of them requests
         self.most = max((typical.devices for typical, _ in gpu), default=0)
+        # [number of `cpus` that the node can serve][level][number of cards that suffice] -> pods that fit
         self.weights = [self._weights(gpu, most) for most in (-1, *self.cpus)]
+        # the score is the number of these thresholds that are reached: int(100 x sigmoid(x / SOFTNESS_MILLI))
         self.steps = [ceil(self.pods * SOFTNESS_MILLI * log(k / (100 - k))) for k in range(1, 100)]
         cpu = sum(typical.cpu_milli * count for typical, count in gpu)
         cards_milli = sum(typical.devices * _milli(typical) * count for typical, count in gpu)
+        # the CPU that keeps one free card from being stranded
         self.cpu_per_card = cpu * WHOLE_MILLI * THRIFT[0] // (max(1, cards_milli) * THRIFT[1])
         self.spot = lru_cache(maxsize=65_536)(self._spot)
 
     def sum_of(self, spots: Iterable[Spot]) -> Sum:
-        """These free cards together."""
+        """These free cards in total."""
         idle, cards, free_milli = 0, [0] * len(self.levels), [0] * len(self.levels)
         for free, model in spots:
             its, fits = self.spot(free, model)
@@ -91,7 +89,7 @@ class FragmentationModel:
         return Sum(idle, tuple(cards), tuple(free_milli))
 
     def fragment(self, node: Sum, cpu_left: int) -> int:
-        """``pods x milli-GPU`` that the pods of the mix could not use."""
+        """``pods x milli-GPU`` that the typical pods could not use."""
         weights = self.weights[bisect_right(self.cpus, cpu_left)]
         usable = sum(
             by_cards[min(cards, self.most)] * free_milli
@@ -105,23 +103,23 @@ class FragmentationModel:
         return self.pods * max(0, node.idle - served)
 
     def score(self, before: Sum, after: Sum, cpu_before: int, cpu_after: int) -> int:
-        """From 0 to 99, the greater the better: int(100 x sigmoid((F before - F after - 2 x newly stranded) /
-        SOFTNESS_MILLI)). Cut off on purpose: nearly equal nodes are equal, and the first of them is filled.
-        """
+        """0 to 99, greater is better: int(100 x sigmoid((F before - F after - 2 x newly stranded) /
+        SOFTNESS_MILLI)). Rounded on purpose: nearly equal nodes are equal, and the first of them is
+        filled."""
         gained = self.fragment(before, cpu_before) - self.fragment(after, cpu_after)
         strands = max(0, self.stranded(after, cpu_after) - self.stranded(before, cpu_before))
         return bisect_right(self.steps, gained - STRANDED_COUNTS * strands)
 
     def cpu_that_matters(self, cpu_left: int, cards: int) -> int:
-        """The CPU left, cut off where more of it makes no difference to a node with so many cards."""
+        """The CPU left, cut off where more makes no difference to a node with this many cards."""
         return min(cpu_left, max(self.cpus[-1] if self.cpus else 0, (cards + 1) * self.cpu_per_card))
 
     def model(self, model: str) -> str:
-        """The model, or "" where no pod of the mix minds."""
+        """The card model, or empty if no typical pod selects by model."""
         return model if self.constrained else ""
 
     def _spot(self, free: Free, model: str) -> tuple[int, tuple[int, ...]]:
-        """What is free there, and for which levels it suffices."""
+        """(free milli-GPU of the card, the levels for which it suffices)."""
         card = Card("", 0, model, free.card_mib)
         fits = (
             at
@@ -143,7 +141,7 @@ class FragmentationModel:
 def exchanged(
     fragmentation_model: FragmentationModel, node: Sum, taken: Sequence[Spot], given: Sequence[Spot]
 ) -> Sum:
-    """The node with these cards instead of those."""
+    """The node's sums with ``taken`` replaced by ``given``."""
     less, more = fragmentation_model.sum_of(taken), fragmentation_model.sum_of(given)
     return Sum(
         node.idle - less.idle + more.idle,
@@ -158,5 +156,5 @@ def _level(typical: TypicalPod) -> Level:
 
 
 def _milli(typical: TypicalPod) -> int:
-    """What it holds of each card; of one that asks for memory alone that is not known: half of it."""
+    """What it holds of each card. For one that requests memory alone that is unknown: half of it."""
     return typical.share_milli or WHOLE_MILLI // 2

@@ -1,4 +1,4 @@
-"""The policy `load`: each pod goes where the cards are measured to do least."""
+"""The policy `load`: a pod goes where the cards are measured to be least busy."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,23 +7,23 @@ from scheduler_ext.scoring.policy import SPREAD, CardOrder, NodeContext, Policy,
 from scheduler_ext.snapshot.free import Free
 
 LoadByCard = Mapping[str, int]
-"""How busy each card has lately been, in thousandths, by UUID. A new object whenever anything changes."""
+"""How busy each card is, in thousandths, by UUID. A new object whenever anything changes."""
 
 LoadSource = Callable[[], LoadByCard | None]
-"""The figures of this moment; None while there are none."""
+"""Returns the present measurements; None while there are none."""
 
-UNMEASURED = 1000  # a card that nobody has measured is taken last
+UNMEASURED = 1000  # a card without a measurement is taken last
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPerNode:
-    """By these figures. Two are equal if the figures are one object."""
+    """`load` by these measurements. Instances are equal if their measurements are the same object."""
 
     figures: "CardLoads"
 
     @property
     def batch(self) -> None:
-        """Each node is weighed alone."""
+        """None: each node is scored alone."""
         return None
 
     def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> tuple[int, ...]:
@@ -31,20 +31,19 @@ class LoadPerNode:
         return tuple(self.figures.of(uuid) for uuid in context.uuids())
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
-        """The policy for a node that is seen so."""
         if not isinstance(context_key, tuple):
-            raise TypeError("not what this policy has seen")
+            raise TypeError("not a key of this policy")
         return replace(LOAD, order=_LoadOnNode(context_key).order, score=_LoadOnNode(context_key).score)
 
 
 class CardLoads:
-    """Figures that are told from others by being another object."""
+    """Measurements that are compared by identity."""
 
     def __init__(self, figures: LoadByCard) -> None:
         self.figures = figures
 
     def of(self, uuid: str) -> int:
-        """How busy the card has been."""
+        """How busy the card is, in thousandths."""
         return self.figures.get(uuid, UNMEASURED)
 
 
@@ -53,7 +52,7 @@ class _LoadOnNode:
     busy: tuple[int, ...]
 
     def order(self, before: Free, after: Free, at: int) -> CardOrder:
-        """The least busy card, of equally busy ones the emptiest."""
+        """The least busy card first, among equally busy ones the emptiest."""
         return (self.busy[at], *SPREAD.order(before, after, at))
 
     def score(self, free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
@@ -65,5 +64,4 @@ LOAD = replace(SPREAD, name="load")
 
 
 def load(loads: CardLoads) -> Policy:
-    """The policy by these figures."""
     return replace(LOAD, per_node=LoadPerNode(loads))

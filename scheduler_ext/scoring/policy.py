@@ -1,7 +1,7 @@
-"""Which of the cards that fit is best, and which of the nodes: the placement policies.
+"""The placement policies: which of the cards that fit is best, and which of the nodes.
 
-A policy's order of cards decides within a node, its score between nodes. Scores are only compared with each
-other, never added: kube-scheduler gets ranks (`rank`).
+A policy's order of cards decides within a node, its score between nodes. Scores are only compared, never
+added: kube-scheduler gets ranks (`rank`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -11,43 +11,39 @@ from typing import Protocol
 from scheduler_ext.snapshot.free import Free
 from timekeeper.core.values import Ask
 
-Score = int  # the greater the better
-NO_FIT: Score = -(2**62)  # in a row of scores: the pod does not fit
-CardOrder = tuple[int, ...]  # the least first
+Score = int  # greater is better
+NO_FIT: Score = -(2**62)  # in an array of scores: the pod does not fit
+CardOrder = tuple[int, ...]  # sort key of a card, least first
 
-_FIRST = 1_000_000  # what is looked at first outweighs what is looked at then
+_FIRST = 1_000_000  # the first criterion outweighs the second
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What of a node a policy may look at beside the rooms of the cards that a request may use.
+    """What a policy may consider of a node beside what is free on the cards that the request may use."""
 
-    ``models``: those of these cards, one alone where all have it. ``other_cards``: rooms and models of the
-    other cards. ``cpu_left``: in thousandths of a core. ``uuids``: gives those of the cards that may be used.
-    """
-
-    models: tuple[str, ...]
-    other_cards: tuple[tuple[Free, str], ...]
-    cpu_left: int
-    uuids: Callable[[], tuple[str, ...]]
+    models: tuple[str, ...]  # of the cards that the request may use; one entry if all are equal
+    other_cards: tuple[tuple[Free, str], ...]  # the other cards: what is free, and the model
+    cpu_left: int  # in thousandths of a core
+    uuids: Callable[[], tuple[str, ...]]  # returns those of the cards that the request may use
 
 
 class PerNode(Protocol):
-    """A policy that looks further than the rooms in question."""
+    """A policy that considers more than free amounts, so that its order and score differ by node."""
 
     def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> Hashable:
-        """What of it makes a difference: nodes that are seen alike are answered alike."""
+        """The part of the context that matters: nodes with equal keys and shapes get equal answers."""
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> "Policy":
-        """The policy for a node that is seen so."""
+        """The policy for a node with this key."""
 
     @property
     def batch(self) -> "BatchScoring | None":
-        """How many nodes are weighed at once, where that is faster."""
+        """Scores many nodes at once, where that is faster."""
 
 
 class BatchScoring(Protocol):
-    """What `PerNode.for_node` gives, for many nodes."""
+    """The scores of `PerNode.for_node`, for many nodes at once."""
 
     def score_batch(
         self,
@@ -56,25 +52,23 @@ class BatchScoring(Protocol):
         models: Sequence[str],
         cpus_left: Sequence[int],
     ) -> list[Score]:
-        """The scores of nodes for a pod of one ask, -1 where it does not fit. Each node's cards are of one
-        model."""
+        """The scores of nodes for a pod with one ask, -1 where it does not fit. The cards of a node are of
+        one model."""
 
     def score_cpu_only(
         self, spots: Sequence[Sequence[tuple[Free, str]]], cpus_left: Sequence[int]
     ) -> list[Score]:
-        """How good nodes with such free cards are for a pod that asks for none."""
+        """The scores of nodes with these free cards for a pod that requests no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``order``: the room before and after an ask, and the card's position -> what to sort by. ``score``: the
-    rooms of all cards after the placement, and which of them it uses. ``per_node``: what both are made by for
-    each node, where they are not the same for all."""
-
     name: str
+    # (free before, free after, position of the card) -> sort key of the card
     order: Callable[[Free, Free, int], CardOrder]
+    # (free amounts after the placement, positions of the used cards) -> score of the node
     score: Callable[[Sequence[Free], Sequence[int]], Score]
-    per_node: PerNode | None = None
+    per_node: PerNode | None = None  # set if order and score depend on the node
 
 
 def _tightest(_before: Free, after: Free, _at: int) -> CardOrder:
@@ -82,7 +76,7 @@ def _tightest(_before: Free, after: Free, _at: int) -> CardOrder:
 
 
 def _fullest(free_by_card: Sequence[Free], used: Sequence[int]) -> Score:
-    """Tightest on the cards used, then on the node as a whole."""
+    """Tightest on the used cards, then on the whole node."""
     tightness = -sum(free_by_card[at].left_milli for at in used)
     return tightness * _FIRST - sum(free.left_milli for free in free_by_card)
 
@@ -103,11 +97,11 @@ def _all_alike(_rooms: Sequence[Free], _used: Sequence[int]) -> Score:
 
 BINPACK = Policy("binpack", _tightest, _fullest)
 SPREAD = Policy("spread", _emptiest, _freest)
-RANDOM = Policy("random", _tightest, _all_alike)  # among nodes; `rank` draws
+RANDOM = Policy("random", _tightest, _all_alike)  # among nodes, drawn by `rank`
 
 BUILT = {policy.name: policy for policy in (BINPACK, SPREAD, RANDOM)}
 
 
 def policy_named(word: str) -> Policy:
-    """The policy of this name that looks at nothing but rooms; binpack for every other word."""
+    """The policy of this name that considers free amounts alone; binpack for any other name."""
     return BUILT.get(word, BINPACK)

@@ -1,4 +1,4 @@
-"""From a policy's scores to what kube-scheduler takes: whole numbers from 0 to 10."""
+"""From a policy's scores to what kube-scheduler accepts: integers from 0 to 10."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -13,8 +13,8 @@ MOST = 10
 
 
 def ranked(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str]) -> list[int]:
-    """A rank for each node by its score, 0 for one that the pod does not fit on (NO_FIT). For `random` the
-    order of the nodes is drawn, always the same for a pod and a list of nodes."""
+    """A rank for each node by its score, 0 where the pod does not fit (NO_FIT). For `random` the order is
+    drawn, always the same for a pod and a list of nodes."""
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
     fits = each != NO_FIT
     if policy.name == RANDOM.name:
@@ -28,11 +28,11 @@ def ranked(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str]) ->
 
 
 def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
-    """10 for the best alone, of equally good nodes the first by name; for the others the less the further
-    behind they are, equal where they are equally good.
+    """10 for the best node alone (among equals the first by name), less for the others the further behind
+    they are; equal scores get equal ranks.
 
-    kube-scheduler chooses at random among nodes with equal sums: filling one node before the next is what
-    packs. Up to ten different scores of the others are one apart, from 9 down; more are spread evenly.
+    kube-scheduler chooses at random among nodes with equal sums, and packing means to fill one node before
+    the next. Up to ten different scores of the others differ by one, from 9 down; more are spread evenly.
     """
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
     if not len(each):
@@ -49,8 +49,8 @@ def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
 
 
 def foremost(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str], most: int) -> list[str]:
-    """So many of the nodes as are best, in the order of ``names``; among them the one that `ranked` gives 10
-    of them all. Where not so many fit (NO_FIT), any others."""
+    """The ``most`` best nodes, in the order of ``names``, among them the node that `ranked` gives a 10. If
+    fewer fit (NO_FIT), any others are added."""
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
     if policy.name == RANDOM.name:
         each = np.where(each == NO_FIT, NO_FIT, drawn(uid, len(names)))
@@ -67,5 +67,5 @@ def _winner(scores: NDArray[np.int64], names: Sequence[str]) -> int:
 
 
 def drawn(uid: str, count: int) -> NDArray[np.int64]:
-    """The numbers below ``count`` in an order that looks random, by the UID."""
+    """The numbers below ``count`` in a pseudo-random order that the UID determines."""
     return np.random.default_rng(crc32(uid.encode())).permutation(count)

@@ -1,4 +1,4 @@
-"""Which policy places a pod: its own, else its namespace's, else the cluster's."""
+"""Which policy places a pod: the pod's own, else its namespace's, else the cluster's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,22 +12,22 @@ from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPods, differ_milli, learn
 from scheduler_ext.snapshot.snapshot import Snapshot
 
-CHANGED_MILLI = 50  # so much of the mix must be another for all answers to be worked out anew
+CHANGED_MILLI = 50  # a smaller change of the typical pods is not worth recomputing all answers
 
 NO_FIGURES = "there are no measured figures of the cards"
 
 
 def for_fits(policy: Policy) -> Policy:
-    """By which to ask whether a pod fits, and no more: that is the same by every policy, but for searches
-    that are given up. One that is made anew with each set of figures would have every node asked again for
-    it; one that weighs many nodes at once answers both at the price of one."""
+    """The policy for the question whether a pod fits, which has the same answer under every policy except for
+    searches that are given up. A policy that changes with every measurement would invalidate all cached
+    answers, so its per-node part is left out; a batch policy answers both questions for the price of one."""
     per_node = policy.per_node
     return policy if per_node is None or per_node.batch is not None else replace(policy, per_node=None)
 
 
 class Policies:
-    """``default``: the cluster's. ``standings``: knows that of each namespace. ``measured``: what `load` goes
-    by; while it has nothing, `load` acts as `fragmentation`, and ``say`` hears that once each time."""
+    """``default``: the cluster's policy. ``measured``: the measurements for `load`; without any, `load` acts
+    as `fragmentation`, and ``say`` is called once with the reason."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Policies:
         self._said = False
 
     def __call__(self, pod: Pod) -> Policy:
-        """The policy by which this pod is placed."""
+        """The policy for this pod."""
         own = pod.request.policy if pod.request is not None else ""
         return self._by(own or self._of(pod.namespace), pod.cpu_milli)
 
     def for_cpu_only(self, namespace: str, cpu_milli: int) -> Policy:
-        """The policy by which a pod that asks for so much CPU and for no GPU is kept from stranding GPUs."""
+        """The policy that keeps a pod without a GPU request from stranding GPUs."""
         return self._by(self._of(namespace), cpu_milli)
 
     def _of(self, namespace: str) -> str:
@@ -72,11 +72,12 @@ class Policies:
 
     @property
     def fragmentation_model(self) -> FragmentationModel:
-        """By which `fragmentation` counts what is of use to these."""
+        """The same, prepared for counting."""
         return self._fragmentation_model
 
     def learn(self, snapshot: Snapshot) -> bool:
-        """Take the mix of the pods known now, if it is really another than so far; True where it was."""
+        """Adopts the typical pods of the snapshot if they differ enough from the present ones. True if it
+        did."""
         typical_pods = learn(snapshot)
         if differ_milli(typical_pods, self._mix) < CHANGED_MILLI:
             return False

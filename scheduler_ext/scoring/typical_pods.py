@@ -1,8 +1,8 @@
-"""The mix of typical pods: what users ask for, by which `fragmentation` weighs what is left free.
+"""The typical pods: what users request, by which `fragmentation` values what is left free.
 
-A few shapes make up most of what is asked (Weng et al., USENIX ATC'23, section 4.2), so the mix keeps the
-most frequent ones that together cover 95 % of the pods, and never more than 100. It is one immutable value,
-so that every answer given by it can be told from those given by another.
+A few shapes make up most requests (Weng et al., USENIX ATC'23, section 4.2). So the most frequent shapes that
+together cover 95 % of the pods are kept, at most 100. They are one immutable value, which identifies the
+answers computed with it.
 """
 
 from collections import Counter
@@ -16,37 +16,34 @@ from timekeeper.core.values import WHOLE_MILLI, GPURequest
 
 COVERED_PERCENT = 95
 MOST_SHAPES = 100
-FEWEST_PODS = 20  # of fewer, nothing is learned
-ENOUGH_PODS = 4_096  # of more, so many are looked at
-WAITING_PART = 20  # a namespace's waiting pods count as at most one for so many bound ones of all
+FEWEST_PODS = 20  # fewer are not representative
+ENOUGH_PODS = 4_096  # of a larger number, about this many are sampled
+WAITING_PART = 20  # a namespace's waiting pods count as at most 1/20 of all bound ones
 
 
 class TypicalPod(NamedTuple):
-    """The shape of a typical pod: CPU in thousandths of a core, and on each of ``devices`` cards a share in
-    thousandths and memory in MiB (0: as much of it as of the share). No devices: it asks for no GPU."""
+    """The shape of a typical pod. No devices: it requests no GPU."""
 
-    cpu_milli: int
-    devices: int = 0
-    share_milli: int = 0
-    memory_mib: int = 0
+    cpu_milli: int  # thousandths of a core
+    devices: int = 0  # number of cards
+    share_milli: int = 0  # of each card, in thousandths
+    memory_mib: int = 0  # of each card; 0: in proportion to the share
     models: tuple[str, ...] = ()
     exclude_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalPods:
-    """Typical pods with how many of each there are; the most frequent first."""
-
-    counts: tuple[tuple[TypicalPod, int], ...]
+    counts: tuple[tuple[TypicalPod, int], ...]  # each shape with its number of pods, the most frequent first
 
     @property
     def pods(self) -> int:
-        """How many there are in all."""
+        """How many pods in all."""
         return sum(count for _, count in self.counts)
 
 
 def typical_pods_of(counts: Mapping[TypicalPod, int]) -> TypicalPods:
-    """The most frequent shapes, until they cover 95 % of the pods; of equally frequent ones the greater."""
+    """The most frequent shapes, until they cover 95 % of the pods; among equals the larger first."""
     enough = sum(counts.values()) * COVERED_PERCENT
     chosen: list[tuple[TypicalPod, int]] = []
     covered = 0
@@ -58,8 +55,8 @@ def typical_pods_of(counts: Mapping[TypicalPod, int]) -> TypicalPods:
     return TypicalPods(tuple(chosen))
 
 
-# Before anything is known: mostly shares and single cards, as in the published traces (`docs/placement.md`),
-# each with about the CPU that comes to it on a usual node.
+# Used until enough pods are known: mostly shares and single cards, as in the published traces
+# (`docs/placement.md`), each with its usual part of a node's CPU.
 BUILT_IN = TypicalPods(
     (
         (TypicalPod(8_000, 1, WHOLE_MILLI), 40),
@@ -74,14 +71,13 @@ BUILT_IN = TypicalPods(
 
 
 def learn(snapshot: Snapshot) -> TypicalPods:
-    """The mix of the pods known now; the built-in one while there are too few GPU pods.
+    """The typical pods of the snapshot; the built-in ones while there are too few GPU pods.
 
-    Who is bound has been given what it asks for. Anybody may let any number of pods wait that fit nowhere, so
-    those of one namespace count together as at most 5 % of the bound ones, each shape as the part that it is
-    of them, rounded down.
+    Bound pods count fully. Waiting pods cost nothing to create, so those of one namespace count together as
+    at most 5 % of the bound ones, each shape in proportion, rounded down.
 
-    Pods without a request count where the node has cards, all as one shape, since to each of them every free
-    GPU is a fragment; and as at most as many as there are GPU pods, lest they drown these.
+    Pods without a GPU request count where the node has cards, all as one shape, since every free GPU is a
+    fragment to them; and as at most as many as there are GPU pods, so that they do not outweigh these.
     """
     stride = 1 + len(snapshot.pods) // ENOUGH_PODS
     asking = islice((pod for pod in snapshot.pods.values() if not pod.terminal), 0, None, stride)
@@ -107,7 +103,7 @@ def learn(snapshot: Snapshot) -> TypicalPods:
 
 
 def _at_most(counts: Counter[TypicalPod], most: int) -> dict[TypicalPod, int]:
-    """The counts, made less in proportion where they are more than so many together."""
+    """The counts, reduced in proportion if their total exceeds ``most``."""
     total = counts.total()
     if total <= most:
         return counts
@@ -115,7 +111,7 @@ def _at_most(counts: Counter[TypicalPod], most: int) -> dict[TypicalPod, int]:
 
 
 def typical_pod_of(request: GPURequest, cpu_milli: int) -> TypicalPod:
-    """The pod as a typical one. Of several containers the one that asks for most stands for all."""
+    """The pod's shape. Of several containers the largest request stands for all."""
     most = max(
         (each.ask for each in request.asks),
         key=lambda ask: (ask.devices * ask.share_milli, ask.devices * ask.memory_mib),
@@ -126,7 +122,7 @@ def typical_pod_of(request: GPURequest, cpu_milli: int) -> TypicalPod:
 
 
 def differ_milli(one: TypicalPods, other: TypicalPods) -> int:
-    """How far two mixes are from each other: the thousandths of the pods that would have to be others."""
+    """How far two values differ: the thousandths of the pods that would have to change."""
     mine, theirs = _shares(one), _shares(other)
     keys: Iterable[TypicalPod] = {**mine, **theirs}
     return sum(max(0, mine.get(key, 0) - theirs.get(key, 0)) for key in keys)
