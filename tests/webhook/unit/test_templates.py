@@ -83,9 +83,9 @@ def asked(written: Json, old: Json | None = None, **request: Any) -> ObjectRevie
 def sentence(path: str) -> str:
     """The refusal of a share of 150 %."""
     return (
-        f"{path}.spec.containers[0].resources.limits[bursar.dev/gpu-percent]: more than one card, but not "
-        'whole cards, got "150"; allowed: 1 to 100 for a share of one card, or a multiple of 100 for whole '
-        'cards; for example bursar.dev/gpu-percent: "200"'
+        f"{path}.spec.containers[0].resources.limits[bursar.dev/gpu-percent]: more than one card, but not a "
+        'multiple of 100, got "150"; allowed: 1 to 100 for a share of one card, or a multiple of 100 for '
+        'whole cards; for example bursar.dev/gpu-percent: "200"'
     )
 
 
