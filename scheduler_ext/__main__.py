@@ -17,12 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
     configure("extender", wanted.log_format)
     from scheduler_ext.server import serve
-    from timekeeper.runtime.api_server import NoConfigurationError
+    from timekeeper.runtime.flags import UnusableError
     from timekeeper.runtime.listener import CannotListenError
 
     try:
         return serve(wanted)
-    except (CannotListenError, NoConfigurationError) as error:
+    except (CannotListenError, UnusableError) as error:
         print(f"bursar-extender: {error}", file=sys.stderr)
         return 2
 

@@ -22,7 +22,7 @@ from scheduler_ext.clients.events import Events
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
-from scheduler_ext.leadership.election import Election, OwnLease, Place, SchedulersLease, Unelected
+from scheduler_ext.leadership.election import Election, OwnLease, SchedulersLease, Unelected
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
@@ -48,6 +48,7 @@ from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
+from timekeeper.runtime.lease_election import LeaseName
 from timekeeper.runtime.log import Log, log, log_exception
 
 V = TypeVar("V")
@@ -318,9 +319,9 @@ def leadership(
     wanted = settings.election
     election: Election = Unelected()
     if wanted.form == "scheduler":
-        election = SchedulersLease(api, Place(*wanted.lease), wanted.identity)
+        election = SchedulersLease(api, LeaseName(*wanted.lease), wanted.identity)
     elif wanted.form == "lease":
         seconds = wanted.duration_ms // 1000
-        election = OwnLease(api, Place(*wanted.lease), wanted.identity, seconds, time.monotonic, say)
+        election = OwnLease(api, LeaseName(*wanted.lease), wanted.identity, seconds, time.monotonic, say)
     mark = None if wanted.form == "none" else marker(api, *wanted.pod, say)
     return Leadership(election, cache, mark, toucher(api, cache, settings.most_grace_ms, say), say, led)

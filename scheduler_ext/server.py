@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from scheduler_ext.settings import TLS, Settings
 from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http_server import HttpServer
 from timekeeper.runtime.http_service import HttpLimits, HttpService
 from timekeeper.runtime.listener import listening_socket
@@ -20,10 +20,10 @@ _LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST
 
 
 def serve(settings: Settings) -> int:
-    """Serves until SIGTERM and returns 0. Raises CannotListenError or NoConfigurationError before anything is
+    """Serves until SIGTERM and returns 0. Raises CannotListenError or UnusableError before anything is
     started."""
     listener = listening_socket(settings.host, settings.port)
-    api = Api(settings.kubeconfig, connections=settings.threads + 16)
+    api = connect(settings.kubeconfig, connections=settings.threads + 16)
     stops: list[Callable[[], None]] = []
 
     def make_service() -> HttpService:

@@ -6,10 +6,20 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from timekeeper.core import __version__
 from timekeeper.core.names import AUDIENCE, NAMESPACE
-from timekeeper.runtime.flags import Parser, address, duration_ms, nonempty, optional, whole_number
+from timekeeper.runtime.flags import (
+    Parser,
+    address,
+    duration_ms,
+    nonempty,
+    optional,
+    path_or_none,
+    whole_number,
+)
+from timekeeper.runtime.flags import UnusableError as UnusableError
 
 # The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
 FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -36,11 +46,6 @@ A database is an SQLAlchemy URL; one with an absolute path has four slashes: sql
 """
 
 
-class UnusableError(ValueError):
-    """A setting that has the right form and cannot be followed all the same; the text is a sentence for the
-    operator: the flag, what is wrong, what is allowed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the timekeeper.
@@ -61,7 +66,7 @@ class Settings:
     database: str
     workers: int
     threads: int
-    kubeconfig: str
+    kubeconfig: Path | None
     namespace: str
     audience: str
     issuer: str
@@ -149,7 +154,7 @@ def _add_flags(parser: Parser) -> None:
     )
     parser.add("--workers", whole_number(1, 64), "2", "serving processes")
     parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
-    parser.add("--kubeconfig", str, "", "file with the API server and our credentials; none: in-cluster")
+    parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
     parser.add("--audience", nonempty, AUDIENCE, "audience that callers' tokens must be for")
     parser.add("--issuer", str, "", "issuer that callers' tokens must be from; none: that of our own token")

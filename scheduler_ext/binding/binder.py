@@ -267,7 +267,7 @@ class Binder:
             self._cache.mark_uncertain(args.uid)
         else:
             self._cache.forget(args.uid)
-        return refused(reply.message if isinstance(reply, Answered) else reply.why)
+        return refused(reply.message)
 
     def _found(self, read: ReadPod, args: BindingArgs) -> Outcome:
         if read.pod is not None:
@@ -294,7 +294,7 @@ class Binder:
             return self._parse(reply.body)
         if isinstance(reply, Answered):
             return GONE if reply.status == 404 else refused(reply.message)
-        return refused(reply.why)
+        return refused(reply.message)
 
     def _parse(self, raw: Json) -> ReadPod:
         metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
@@ -323,7 +323,7 @@ class Binder:
                 self._taken_back(allocation, node)
             self._log("settled", pod=allocation.full_name, uid=uid, node=read.node or "none")
             return
-        why = reply.message if isinstance(reply, Answered) else reply.why
+        why = reply.message
         # A denying webhook and a faster writer answer 409 too. Only a read proves that the pod is gone.
         may_be_gone = isinstance(reply, Answered) and reply.status in (404, 409)
         found = self._read(BindingArgs(namespace, name, uid, ""), until) if may_be_gone else refused(why)

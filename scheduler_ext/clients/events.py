@@ -126,7 +126,7 @@ class Events:
             reply = self._api.call("POST", path, body, timeout_s=SEND_S)
             if isinstance(reply, Answered) and (reply.status < 300 or reply.status == 409):
                 return self._count("posted")
-            why = reply.message if isinstance(reply, Answered) else reply.why
+            why = reply.message
             if not _may_work_later(reply):
                 break
             stop.wait(RETRY_S)

@@ -54,7 +54,7 @@ def _patch(api: Api, pod: Pod, status: Mapping[str, Any]) -> Reply:
 
 def _left(reply: Reply) -> tuple[Left, str]:
     if not isinstance(reply, Answered):
-        return "unclear", reply.why
+        return "unclear", reply.message
     if reply.status < 300 or is_gone(reply.status, reply.message):
         return "going", reply.message
     is_kept = is_protected(reply.status, reply.message, reply.body)

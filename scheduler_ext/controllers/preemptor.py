@@ -232,7 +232,7 @@ class Preemptor:
             return
         preemption.put_off(self._wiring.seconds() + RETRY_S)
         reply = let_go(self._api, pod, reason, why, self._wiring.now_ms())
-        said = reply.status if isinstance(reply, Answered) else reply.why
+        said = reply.status if isinstance(reply, Answered) else reply.message
         self._wiring.log("let-go", pod=pod.full_name, uid=pod.uid, node=preemption.node, why=why, answer=said)
         if said == 200:
             self._queue.rests(pod.uid, self._wiring.seconds())
@@ -313,7 +313,7 @@ class Preemptor:
     def _hold(self, pod: Pod, choice: Choice, context: PreemptionContext) -> None:
         reservation = reserving(pod, choice, context, self._limits)
         reply = hold_cards(self._api, pod, reservation)
-        said = reply.status if isinstance(reply, Answered) else reply.why
+        said = reply.status if isinstance(reply, Answered) else reply.message
         self._wiring.log(
             "hold",
             pod=pod.full_name,

@@ -299,7 +299,7 @@ class Requeuer:
         patch = wake_patch(pod.uid, "CardFreed", f"cards were freed on node {node}", now_ms())
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = self._api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=PATCH_S)
-        said = reply.status if isinstance(reply, Answered) else reply.why
+        said = reply.status if isinstance(reply, Answered) else reply.message
         self._log("woken", pod=pod.full_name, uid=pod.uid, node=node, answer=said)
 
 

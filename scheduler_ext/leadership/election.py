@@ -4,21 +4,13 @@ The answer is only a hint. Fencing (`scheduler_ext.leadership.takeover`) keeps t
 they lead from giving out a card twice, so nothing here needs a clock that replicas agree on.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
-from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.log import Log
+from timekeeper.core.kube.lease import read_lease
+from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
 
-CALL_S = 2.0
-LOOKS = 5  # so many looks at the Lease while it lasts
 FOLLOW_S = 2.0  # kube-scheduler renews its own each two seconds
-
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-_LABELS = {"app.kubernetes.io/part-of": "bursar"}
 
 
 class Election(Protocol):
@@ -46,27 +38,14 @@ class Unelected:
         """There is nobody else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a Lease is."""
-
-    namespace: str
-    name: str
-
-    @property
-    def path(self) -> str:
-        """Its address in the API server."""
-        return f"{_LEASES.format(self.namespace)}/{self.name}"
-
-
 class SchedulersLease:
     """kube-schedulers elect their leader, each beside an extender of its own: the extender of the one that
     holds their Lease leads. kube-scheduler calls itself by its host's name, ``_`` and a random word."""
 
     every_s = FOLLOW_S
 
-    def __init__(self, api: Api, place: Place, host: str) -> None:
-        self._api, self._path, self._mine = api, place.path, f"{host}_"
+    def __init__(self, api: Api, lease: LeaseName, host: str) -> None:
+        self._api, self._path, self._mine = api, lease.path, f"{host}_"
 
     def look(self) -> bool | None:
         """Whether the kube-scheduler of this host holds the Lease."""
@@ -79,23 +58,15 @@ class SchedulersLease:
         """The Lease is kube-scheduler's."""
 
 
-class OwnLease:
-    """Replicas behind one Service elect among themselves. ``me`` names this one; ``now_s`` is a monotonic
-    clock in seconds."""
+class OwnLease(LeaseElection):
+    """Replicas behind one Service elect among themselves."""
 
-    def __init__(
-        self, api: Api, place: Place, me: str, duration_s: int, now_s: Callable[[], float], log: Log
-    ) -> None:
-        self._api, self._place, self._me, self._log = api, place, me, log
-        self._duration_s, self._now_s = duration_s, now_s
-        self.every_s = duration_s / LOOKS
-        self._seen: ObservedVersion | None = None
-        self._renewed_s: float | None = None
+    _renewed_s: float | None = None
 
     def look(self) -> bool | None:
-        """Take or renew the Lease where it can be. One that could not be renewed for as long as it lasts is
-        as good as lost."""
-        holds = self._take()
+        """As `LeaseElection.look`. A Lease that could not be renewed for as long as it lasts counts as
+        lost."""
+        holds = super().look()
         now_s = self._now_s()
         if holds:
             self._renewed_s = now_s
@@ -104,53 +75,3 @@ class OwnLease:
         if holds is False:
             self._renewed_s = None
         return holds
-
-    def give_back(self) -> None:
-        """Let another lead at once."""
-        lease = self._read()
-        if isinstance(lease, Lease) and lease.holder == self._me:
-            self._write(lease, "")
-
-    def _take(self) -> bool | None:
-        lease = self._read()
-        if isinstance(lease, str):
-            return None
-        self._seen = observe(lease, self._seen, self._now_s())
-        if not is_free(lease, self._me, self._seen, self._now_s()):
-            return False
-        return self._write(lease, self._me)
-
-    def _read(self) -> Lease | str | None:
-        """The Lease, None where there is none yet, or why it could not be read."""
-        reply = self._api.call("GET", self._place.path, timeout_s=CALL_S)
-        if isinstance(reply, Answered) and reply.status in (200, 404):
-            return read_lease(reply.body) if reply.status == 200 else None
-        return self._failed(reply)
-
-    def _write(self, lease: Lease | None, holder: str) -> bool | None:
-        """Over this version of the Lease or, with None, as a new one; False where another was faster."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        metadata: dict[str, Any] = {"name": self._place.name, "namespace": self._place.namespace}
-        if lease is not None:
-            metadata["resourceVersion"] = lease.version
-        body = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {**metadata, "labels": _LABELS},
-            "spec": lease_spec(lease, holder, self._duration_s, now),
-        }
-        path = self._place.path if lease else self._place.path.rpartition("/")[0]
-        reply = self._api.call("PUT" if lease else "POST", path, body, timeout_s=CALL_S)
-        if isinstance(reply, Answered) and reply.status < 300:
-            return True
-        if isinstance(reply, Answered) and reply.status in (404, 409):
-            return False
-        self._failed(reply)
-        return None
-
-    def _failed(self, reply: Reply) -> str:
-        why = reply.message if isinstance(reply, Answered) else reply.why
-        self._log(
-            "lease-unreached", level="warning", lease=f"{self._place.namespace}/{self._place.name}", error=why
-        )
-        return why

@@ -48,7 +48,7 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if not (isinstance(reply, Answered) and reply.status == 200):
-            return reply.message if isinstance(reply, Answered) else reply.why
+            return reply.message
         read = read_pod(reply.body, most_grace_ms)
         if read is not None:
             cache.pod_read(read)
@@ -91,7 +91,7 @@ def marker(api: Api, namespace: str, name: str, log: Log) -> Callable[[str], boo
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if isinstance(reply, Answered) and reply.status == 200:
             return True
-        log("unmarked", level="warning", error=reply.message if isinstance(reply, Answered) else reply.why)
+        log("unmarked", level="warning", error=reply.message)
         return False
 
     return mark

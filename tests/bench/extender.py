@@ -406,9 +406,9 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
     from scheduler_ext.assembly import Extender
     from scheduler_ext.model.node import read_node
     from scheduler_ext.model.pod import read_any
-    from timekeeper.runtime.api_server import Api
+    from timekeeper.runtime.connect import connect
 
-    running = Extender(settings.read([], {}), Api(folder / "kubeconfig"), lambda event, **fields: None)
+    running = Extender(settings.read([], {}), connect(folder / "kubeconfig"), lambda event, **fields: None)
     running.cache.pods_listed(map(read_any, bound_pods(nodes, cards, pods, random.Random(1))))
     running.cache.nodes_listed(read_node(node(name, cards)) for name in names)
     gc.collect()

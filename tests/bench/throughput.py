@@ -34,7 +34,8 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import free_port
 from tests.bench.contestants import compiled
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import Answered
+from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
 
@@ -58,7 +59,7 @@ class Bench:
 
     def __init__(self, cp: ControlPlane, program: Path, nodes: int) -> None:
         self.cp, self._program = cp, program
-        self._api = Api(cp.admin_kubeconfig, connections=CREATORS + 1)
+        self._api = connect(cp.admin_kubeconfig, connections=CREATORS + 1)
         self._created = 0
         self.must("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"

@@ -13,6 +13,7 @@ from scheduler_ext import settings
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
@@ -113,7 +114,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
             lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
 
         wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "1s", *flags], {})
-        caller = Api(config)
+        caller = connect(config)
         callers.append(caller)
         extender = Extender(wanted, caller, say, died.append)
         extender.start()

@@ -18,7 +18,7 @@ from scheduler_ext.waiting.order import WaitingPod, waiting_pod
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
 
@@ -69,7 +69,7 @@ class Stage:
         self.lines: list[str] = []
         self.freed: list[str] = []
         self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
-        self._client, self._most, self._heeds = Api(config), most, needs_standings
+        self._client, self._most, self._heeds = connect(config), most, needs_standings
         self.preemptor = self._new()
         self.sees()
 

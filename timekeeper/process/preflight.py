@@ -3,8 +3,8 @@
 It is a process of its own, because its imports are large and needed only once.
 """
 
-from timekeeper.api_server import connect
 from timekeeper.operations.migrate import migrate
+from timekeeper.runtime.connect import connect
 from timekeeper.serving.tls import check_files
 from timekeeper.settings import Settings
 

@@ -1,18 +1,16 @@
-"""The calls that the extender makes to the API server: raw JSON over HTTP/1.1 with keep-alive.
+"""Calls to the API server: raw JSON over HTTP/1.1 with keep-alive. Credentials come from `connect`.
 
-What a caller must know of a call that changes something is whether it was done: `Answered` says what the API
-server said, `Unsent` that it never heard of it, `Lost` that nobody knows.
+A caller must know whether a call that changes something was done. `Answered`: the API server's answer.
+`Unsent`: the call did not reach it. `Lost`: no answer came, and it may have been done.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
 import urllib3
-from kubernetes import client, config
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from timekeeper.core.json_values import Json
@@ -23,17 +21,10 @@ WATCH_S = 300
 SILENCE_S = 90.0  # bookmarks come about each minute: a watch that says nothing for longer is dead
 CONNECT_S = 2.0
 LIST_S = 30.0
+ANSWER_S = 15.0
 
-_A_KUBECONFIG = (
-    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
-    " /etc/kubernetes/admin.conf"
-)
-
+MERGE = "application/merge-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
-
-
-class NoConfigurationError(Exception):
-    """There is no way to reach an API server; the text is for the person who started us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,83 +44,70 @@ class Answered:
 class Unsent:
     """The call did not reach the API server: nothing was done."""
 
-    why: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
     """No answer came: it may have been done, or may yet be."""
 
-    why: str
+    message: str
 
 
 Reply = Answered | Unsent | Lost
 
 
-def _fault(error: Exception) -> str:
-    """The package's own words where they are for people: of a file that is no kubeconfig it only names the
-    inside of its parsers."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, config.ConfigException):
-        return " ".join(str(error).split()).rstrip(".")
-    return "it is no kubeconfig"
+class CredentialsError(Exception):
+    """The credentials of a call cannot be read now; the text says why."""
 
 
 class Api:
-    """The API server that a kubeconfig names, or the one of the cluster we run in."""
+    """The API server at ``host``. ``identity`` gives the headers that authenticate a call made now: a token
+    may be rotated. Not to be used across a fork, whose sides would share connections."""
 
-    def __init__(self, kubeconfig: Path | None, connections: int = 32) -> None:
-        """Raises NoConfigurationError."""
-        self._configuration = client.Configuration()
-        self._configuration.connection_pool_maxsize = connections
-        try:
-            if kubeconfig is None:
-                config.load_incluster_config(  # type: ignore[no-untyped-call]
-                    client_configuration=self._configuration
-                )
-            else:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    str(kubeconfig), client_configuration=self._configuration
-                )
-        except Exception as error:  # a malformed file leads the package to errors of any kind
-            where = kubeconfig or "the pod's own service account (no --kubeconfig)"
-            raise NoConfigurationError(f"cannot read {where}: {_fault(error)}; {_A_KUBECONFIG}") from error
-        self._pool: urllib3.PoolManager = client.ApiClient(self._configuration).rest_client.pool_manager
+    def __init__(
+        self, host: str, pool: urllib3.PoolManager, identity: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._host, self._pool, self._identity = host, pool, identity
+
+    @property
+    def token(self) -> str:
+        """The bearer token of this moment, "" where a certificate authenticates."""
+        return self._identity().get("authorization", "").partition(" ")[2]
 
     def close(self) -> None:
-        """Lets go of the connections that nobody uses."""
+        """Closes the idle connections."""
         self._pool.clear()
 
     def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
-        """Everything there is at the path, page by page, each with the list's resource version: read at
+        """All objects of a collection, page by page, each page with the list's resource version: read at
         quorum. Raises UnreachableError or ExpiredError."""
         more = ""
         while True:
             query = {"limit": str(PAGE)} | ({"continue": more} if more else {})
             reply = self.call("GET", f"{path}?{urlencode(query)}", timeout_s=LIST_S)
-            page = _fine(reply)
+            page = accepted(reply)
             metadata = page.get("metadata") or {}
             yield page.get("items") or [], str(metadata.get("resourceVersion", ""))
             more = metadata.get("continue") or ""
             if not more:
                 return
 
-    def watch(self, path: str, version: str) -> Iterator[Json]:
-        """The raw events from this resource version on, until the API server closes the stream. Raises
-        UnreachableError or ExpiredError."""
-        query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
-        query["timeoutSeconds"] = str(WATCH_S)
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=SILENCE_S)
+    def watch(self, path: str, version: str, for_s: int = WATCH_S) -> Iterator[Json]:
+        """The raw events from this resource version on, until the API server closes the stream after
+        ``for_s``. Raises UnreachableError or ExpiredError."""
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        query["timeoutSeconds"] = str(for_s)
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=min(SILENCE_S, for_s + ANSWER_S))
         try:
             with self._request(
                 "GET", f"{path}?{urlencode(query)}", None, {}, timeout, stream=True
             ) as response:
                 if response.status != 200:
-                    _fine(Answered(response.status, _json(response.read())))
+                    accepted(Answered(response.status, _json(response.read())))
                 for line in _lines(response):
                     yield _event(line)
-        except (HTTPError, OSError, orjson.JSONDecodeError) as error:
+        except (HTTPError, OSError, orjson.JSONDecodeError, CredentialsError) as error:
             raise UnreachableError(f"the watch of {path} broke: {error}") from error
 
     def call(
@@ -141,13 +119,15 @@ class Api:
         content_type: str = "application/json",
         timeout_s: float,
     ) -> Reply:
-        """One call, in all at most as long as given."""
+        """One call, which takes at most ``timeout_s`` in all."""
         sent = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"Content-Type": content_type}
         timeout = urllib3.Timeout(total=timeout_s, connect=min(CONNECT_S, timeout_s))
         try:
             response = self._request(method, path, sent, headers, timeout, stream=False)
             return Answered(response.status, _json(response.data))
+        except CredentialsError as error:
+            return Unsent(str(error))
         except (NewConnectionError, ConnectTimeoutError, SSLError) as error:
             return Unsent(f"the API server cannot be reached: {error}")
         except (HTTPError, OSError) as error:
@@ -163,28 +143,29 @@ class Api:
         *,
         stream: bool,
     ) -> urllib3.BaseHTTPResponse:
+        try:
+            identity = self._identity()
+        except Exception as error:  # a plugin that makes tokens can fail in any way
+            raise CredentialsError(f"the credentials cannot be read: {error}") from error
         return self._pool.request(
             method,
-            self._configuration.host + path,
+            self._host + path,
             body=body,
-            headers={"Accept": "application/json", **self._identity(), **headers},
+            headers={"Accept": "application/json", **identity, **headers},
             timeout=timeout,
             retries=False,
             preload_content=not stream,
         )
 
-    def _identity(self) -> dict[str, str]:
-        """The bearer token of this moment, which may be rotated."""
-        settings: Mapping[str, Any] = dict(self._configuration.auth_settings())
-        return {s["key"]: s["value"] for s in settings.values() if s["in"] == "header" and s["value"]}
 
-
-def _fine(reply: Reply) -> Json:
-    if isinstance(reply, Answered) and reply.status == 200:
+def accepted(reply: Reply) -> Json:
+    """The body of a 2xx answer. Raises ExpiredError for 410, and UnreachableError for any other reply."""
+    if isinstance(reply, Answered) and reply.status < 300:
         return reply.body
     if isinstance(reply, Answered) and reply.status == 410:
         raise ExpiredError
-    raise UnreachableError(reply.message if isinstance(reply, Answered) else reply.why)
+    status = f"{reply.status} " if isinstance(reply, Answered) else ""
+    raise UnreachableError(f"{status}{reply.message}")
 
 
 def _json(data: bytes) -> Json:
@@ -199,7 +180,7 @@ def _event(line: bytes) -> Json:
     """One line of a watch. Raises UnreachableError for one that is no object."""
     event = orjson.loads(line)
     if not isinstance(event, dict):
-        raise UnreachableError(f"a watch told something that is no event: {line[:100]!r}")
+        raise UnreachableError(f"a watch sent something that is no event: {line[:100]!r}")
     return event
 
 

@@ -19,6 +19,11 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HTTPS = r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
+class UnusableError(ValueError):
+    """A setting of the right form that cannot be used. The text is a sentence for the operator: the flag,
+    what is wrong, what is allowed."""
+
+
 class Parser(argparse.ArgumentParser):
     """Answers a bad flag with one sentence and exit code 2. ``environment`` has the defaults of flags."""
 

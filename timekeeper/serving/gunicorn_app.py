@@ -13,9 +13,11 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
-from timekeeper.api_server import connect
+from timekeeper.core.json_values import Json
 from timekeeper.runtime import parent_death
+from timekeeper.runtime.api_server import ANSWER_S, accepted
 from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.connect import connect
 from timekeeper.runtime.connection_balance import ConnectionBalance
 from timekeeper.runtime.http_server import HttpServer
 from timekeeper.runtime.http_service import HttpAnswer, HttpLimits, HttpService
@@ -53,10 +55,14 @@ def serve(settings: Settings) -> None:
 def make_service(settings: Settings, limits: HttpLimits) -> HttpService:
     """The API of one worker. It opens connections, so it is made after the fork."""
     api = connect(settings.kubeconfig)
+
+    def review(path: str, body: Json) -> Json:
+        return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
+
     expected = Expected(settings.audience, settings.issuer or issuer_of(api.token))
     services = create_services(
         open_store(settings.database, connections=settings.database_connections),
-        Gate(api.post, expected, now_ms),
+        Gate(review, expected, now_ms),
         now_ms,
         newest_text(Path(settings.ca)),
         settings.heartbeat_interval_ms,

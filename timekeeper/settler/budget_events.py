@@ -8,8 +8,8 @@ from queue import Full, Queue
 from threading import Thread
 from typing import Any
 
-from timekeeper.api_server import ApiServer
-from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice
 
@@ -21,7 +21,7 @@ class Announcer:
     """Posts Events from a thread of its own, so that the ledger never waits for the API server. Events that
     cannot be posted are in the log."""
 
-    def __init__(self, api: ApiServer, namespace: str, clock: Callable[[], int]) -> None:
+    def __init__(self, api: Api, namespace: str, clock: Callable[[], int]) -> None:
         self._api = api
         self._namespace = namespace
         self._clock = clock
@@ -41,8 +41,9 @@ class Announcer:
             notice = self._waiting.get()
             path = f"/api/v1/namespaces/{self._namespace}/events"
             try:
-                self._api.post(path, event(notice, self._namespace, self._clock()))
-            except UnreachableError as error:
+                body = event(notice, self._namespace, self._clock())
+                accepted(self._api.call("POST", path, body, timeout_s=ANSWER_S))
+            except (UnreachableError, ExpiredError) as error:
                 log("event-not-posted", level="warning", config_map=notice.config_map.name, error=error)
 
 

@@ -8,14 +8,15 @@ from queue import Queue
 from threading import Event, Thread
 
 from timekeeper import metrics
-from timekeeper.api_server import ApiServer, connect
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settings import Settings
 from timekeeper.settler.budget_events import Announcer
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
-from timekeeper.settler.election import Election
+from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
@@ -41,7 +42,7 @@ def settle(settings: Settings) -> int:
     try:
         if not store.is_shared:
             return _settle(settings, store, api, me, stop)
-        election = Election(api, settings.namespace, me, settings.lease_duration_ms, time.monotonic)
+        election = SettlerElection(api, settings.namespace, me, settings.lease_duration_ms, time.monotonic)
         if not election.wait(stop):
             return 0
         election.keep(stop)
@@ -57,7 +58,7 @@ def settle(settings: Settings) -> int:
         store.close()
 
 
-def _settle(settings: Settings, store: Store, api: ApiServer, me: str, stop: Event) -> int:
+def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
     announcer = Announcer(api, settings.namespace, now_ms)
     try:

@@ -14,7 +14,7 @@ from deploy.local.kwok_nodes import tencent_capacity
 from scheduler_ext.clients.events import REPORTER, Events
 from tests.scheduler_ext.clusters import World, decided, eventually, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
 
 __all__ = ["extender", "plane", "world"]
 
@@ -248,7 +248,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
     lines: list[str] = []
     events = Events(
-        Api(world.plane.kubeconfig(token, "events")),
+        connect(world.plane.kubeconfig(token, "events")),
         lambda: time.time_ns() // 10**6,
         lambda event, **fields: lines.append(event),
         "extender-0",

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.leadership.election import OwnLease, Place, SchedulersLease
+from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running, eventually
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import node, percent
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.lease_election import LeaseName
 
 Json = dict[str, Any]
 Start = Callable[..., Running]
 
-PLACE = Place("bursar-system", "bursar-extender")
+PLACE = LeaseName("bursar-system", "bursar-extender")
 
 
 class Clock:
@@ -43,7 +44,7 @@ def clock() -> Clock:
 def elector(api: ApiServer, tmp_path: Path, clock: Clock) -> Callable[[str], OwnLease]:
     config = tmp_path / "kubeconfig"
     config.write_text(api.kubeconfig())
-    return lambda name: OwnLease(Api(config), PLACE, name, 15, clock, mute)
+    return lambda name: OwnLease(connect(config), PLACE, name, 15, clock, mute)
 
 
 def test_the_first_that_looks_leads_until_it_renews_no_more(
@@ -104,8 +105,8 @@ def test_the_extender_of_the_kube_scheduler_that_holds_their_lease_leads(
 ) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text(api.kubeconfig())
-    place = Place("bursar-system", "bursar-scheduler")
-    mine, similar = (SchedulersLease(Api(config), place, host) for host in ("host-1", "host"))
+    place = LeaseName("bursar-system", "bursar-scheduler")
+    mine, similar = (SchedulersLease(connect(config), place, host) for host in ("host-1", "host"))
     assert mine.look() is False
 
     spec = {"holderIdentity": "host-1_5f0c", "leaseDurationSeconds": 15}
@@ -161,7 +162,7 @@ def test_only_the_leader_is_ready_and_binds_and_another_follows_it_once_it_ends(
 
 def test_a_bind_makes_one_that_has_become_leader_look_at_once(api: ApiServer, start: Start) -> None:
     own_pod(api, "host-1")
-    place = Place("bursar-system", "bursar-scheduler")
+    place = LeaseName("bursar-system", "bursar-scheduler")
     world = start(
         "--leader-election=scheduler",
         "--identity=host-1",

@@ -96,8 +96,8 @@ def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path
         (["--most-preemptions", "-1"], '"-1" is not a whole number from 0 to 1000'),
         (["--most-offered", "1001"], '"1001" is not a whole number from 0 to 1000'),
         (["--hold-cards", "45m"], "are more than 1h together"),
-        (["--kubeconfig", "/nonexistent"], "cannot read /nonexistent"),
-        ([], "cannot read the pod's own service account"),
+        (["--kubeconfig", "/nonexistent"], "--kubeconfig /nonexistent: there is no such file"),
+        ([], "none is given, and the pod's own service account cannot be used"),
     ],
 )
 def test_a_bad_setting_is_one_sentence_and_exit_code_two(arguments: list[str], sentence: str) -> None:
@@ -115,9 +115,9 @@ def test_a_kubeconfig_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
         done = run("--listen=127.0.0.1:0", f"--kubeconfig={path}")
         assert done.returncode == 2
         assert re.fullmatch(
-            f"bursar-extender: cannot read {path}: (it is no kubeconfig|Invalid kube-config[^;]*); "
+            f"bursar-extender: --kubeconfig {path}: (it is no kubeconfig|Invalid kube-config[^;]*); "
             "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it,"
-            " such as /etc/kubernetes/admin.conf\n",
+            " such as /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account\n",
             done.stderr,
         ), (content, done.stderr)
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
@@ -362,15 +361,16 @@ def test_a_watch_that_expired_is_begun_anew_and_what_went_meanwhile_is_reckoned_
     assert allocation.state == "orphaned"
 
 
-def test_a_thread_that_dies_takes_the_process_with_it(api: ApiServer, tmp_path: Path) -> None:
+def test_a_thread_that_dies_takes_the_process_with_it() -> None:
     class Broken(Api):
+        def __init__(self) -> None:
+            """Calls nothing."""
+
         def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
             raise RuntimeError("a fault of our own")
 
-    config = tmp_path / "kubeconfig"
-    config.write_text(api.kubeconfig())
     died: list[int] = []
-    extender = Extender(settings.read([], {}), Broken(config), lambda event, **fields: None, died.append)
+    extender = Extender(settings.read([], {}), Broken(), lambda event, **fields: None, died.append)
     extender.start()
 
     eventually(lambda: died == [1, 1, 1])  # pods, nodes and PodDisruptionBudgets

@@ -20,7 +20,7 @@ from timekeeper.core.kube.reflector import (
     WatchFailed,
     WatchProgress,
 )
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
 
@@ -125,7 +125,7 @@ def heard(
         with serving(script) as url:
             config = tmp_path / "kubeconfig"
             config.write_text(api.kubeconfig().replace(api.url, url))
-            stream = events(Api(config), kind, waits.append)
+            stream = events(connect(config), kind, waits.append)
             found = [next(stream) for _ in range(count)]
         return names(found), waits, found
 
@@ -214,4 +214,4 @@ def test_a_server_that_expires_everything_at_once_is_not_asked_in_a_tight_loop(h
 def test_a_failure_says_what_was_wrong(heard: Heard) -> None:
     _, _, found = heard(Scripted(500), 2)
 
-    assert found[1] == WatchFailed("status 500")
+    assert found[1] == WatchFailed("500 status 500")

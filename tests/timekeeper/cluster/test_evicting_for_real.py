@@ -14,8 +14,8 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
 from tests.timekeeper.fake_api_server import wait_for
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
-from timekeeper.api_server import connect
 from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.connect import connect
 from timekeeper.settler.evictions.evictor import Evictor, view_of
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 
@@ -55,7 +55,7 @@ class Users:
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
         self.evictor = Evictor(
-            town.store, settler.term, connect(str(file)), view_of(settler), town.clock, town.clock
+            town.store, settler.term, connect(file), view_of(settler), town.clock, town.clock
         )
 
     def run(self, name: str) -> Json:

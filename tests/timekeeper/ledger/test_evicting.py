@@ -28,7 +28,9 @@ from tests.timekeeper.worlds import (
 )
 from timekeeper.accounts.card_use.evictions import RESULTS, Result
 from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.api_server import ApiServer, connect
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.kubeconfig import of_configuration
 from timekeeper.settler.evictions.evictor import (
     LOOK_S,
     SOON_S,
@@ -61,14 +63,14 @@ class Overused:
 
     def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
         self.town, self.api, self.url = town, api, url
-        self._server = connect(str(kubeconfig(folder, url)))
+        self._server = connect(kubeconfig(folder, url))
         self._sequence = 0
         self.ahead_ms = 0
         for name in ("n1", "n2"):
             town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
 
-    def new_evictor(self, server: ApiServer | None = None) -> Evictor:
+    def new_evictor(self, server: Api | None = None) -> Evictor:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
         town = self.town
@@ -565,7 +567,7 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
             raise ConfigException("Token file exists but empty.")
 
     configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
-    overused.evictor = overused.new_evictor(ApiServer(configuration))
+    overused.evictor = overused.new_evictor(of_configuration(configuration))
     overused.begin("p", **EVICT)
 
     with counting("unclear") as found:

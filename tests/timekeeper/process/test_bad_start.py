@@ -246,7 +246,8 @@ def test_no_kubeconfig_and_no_cluster(process: Process) -> None:
     said = refusal(process, "--kubeconfig=")
 
     assert said.startswith(
-        "--kubeconfig: none is given, in-cluster configuration: Service host/port is not set; "
+        "--kubeconfig: none is given, and the pod's own service account cannot be used:"
+        " KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set; "
     )
 
 

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
-from timekeeper.api_server import connect
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, observe
-from timekeeper.settler.election import Election
+from timekeeper.runtime.connect import connect
+from timekeeper.settler.election import SettlerElection
 from timekeeper.store.engine.engine import UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
 from timekeeper.store.queries import ledger as reading
@@ -67,10 +67,10 @@ def api() -> FakeApiServer:
 def election_of(api: FakeApiServer, tmp_path: Path) -> Iterator[object]:
     clock = Turned()
     with serving(api) as url:
-        server = connect(str(kubeconfig(tmp_path, url)))
+        server = connect(kubeconfig(tmp_path, url))
 
-        def make(me: str) -> tuple[Election, Turned]:
-            return Election(server, "bursar-system", me, 15_000, clock), clock
+        def make(me: str) -> tuple[SettlerElection, Turned]:
+            return SettlerElection(server, "bursar-system", me, 15_000, clock), clock
 
         yield make
 
@@ -80,13 +80,13 @@ def test_one_of_two_holds_the_lease_until_it_is_silent_for_its_duration(
 ) -> None:
     (first, clock), (second, _) = election_of("one"), election_of("two")  # type: ignore[operator]
 
-    assert (first.looks(), second.looks()) == (True, False)
+    assert (first.look(), second.look()) == (True, False)
     clock.at_s = 10
-    assert (first.looks(), second.looks()) == (True, False)
+    assert (first.look(), second.look()) == (True, False)
     clock.at_s = 24.9
-    assert second.looks() is False
+    assert second.look() is False
     clock.at_s = 25
-    assert (second.looks(), first.looks()) == (True, False)
+    assert (second.look(), first.look()) == (True, False)
     assert api.holders == ["one", "two"]
     assert api.lease is not None
     assert api.lease["spec"]["leaseTransitions"] == 1
@@ -94,22 +94,22 @@ def test_one_of_two_holds_the_lease_until_it_is_silent_for_its_duration(
 
 def test_a_lease_given_back_is_taken_at_the_next_look(election_of: object) -> None:
     (first, _), (second, _) = election_of("one"), election_of("two")  # type: ignore[operator]
-    first.looks()
+    first.look()
     second.give_back()
-    assert second.looks() is False
+    assert second.look() is False
 
     first.give_back()
 
-    assert second.looks() is True
+    assert second.look() is True
 
 
 def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path) -> None:
-    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
-    election = Election(away, "bursar-system", "me", 2_000, Turned())
+    away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    election = SettlerElection(away, "bursar-system", "me", 2_000, Turned())
     stop = Event()
     stop.set()
 
-    assert election.looks() is None
+    assert election.look() is None
     assert election.wait(stop) is False
     election.give_back()
     assert election.lost is False
@@ -117,9 +117,9 @@ def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path
 
 def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path) -> None:
     with serving(api) as url:
-        server = connect(str(kubeconfig(tmp_path, url)))
-        mine = Election(server, "bursar-system", "one", 250, Turned())
-        assert mine.looks()
+        server = connect(kubeconfig(tmp_path, url))
+        mine = SettlerElection(server, "bursar-system", "one", 250, Turned())
+        assert mine.look()
         stop = Event()
         mine.keep(stop)
         assert api.lease is not None

@@ -11,8 +11,9 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
 from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
-from timekeeper.api_server import ApiServer, RefusedError, connect
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import Answered, Api, accepted
+from timekeeper.runtime.connect import connect
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.budget_events import Announcer
 from timekeeper.settler.cluster.cluster_state import (
@@ -40,9 +41,9 @@ def api() -> FakeApiServer:
 
 
 @pytest.fixture
-def server(api: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
+def server(api: FakeApiServer, tmp_path: Path) -> Iterator[Api]:
     with serving(api) as url:
-        yield connect(str(kubeconfig(tmp_path, url)))
+        yield connect(kubeconfig(tmp_path, url))
 
 
 def source(name: str, watch_s: int = 1) -> WatchSource:
@@ -50,7 +51,7 @@ def source(name: str, watch_s: int = 1) -> WatchSource:
     return WatchSource(found.name, found.path, watch_s, found.read)
 
 
-def test_a_source_is_listed_then_followed(api: FakeApiServer, server: ApiServer) -> None:
+def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> None:
     api.put("nodes", node("n1"))
     clock, failures = Clock(), []
     events = follow_source(
@@ -74,7 +75,7 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: ApiServer)
     assert failures == []
 
 
-def test_a_list_is_true_from_when_it_was_asked_for(server: ApiServer) -> None:
+def test_a_list_is_true_from_when_it_was_asked_for(server: Api) -> None:
     """Answering may take seconds, in which something may happen that is not in it."""
     moments = iter((100, 200))
     events = follow_source(source("pods"), server, lambda: next(moments), lambda _: None, lambda *_: None)
@@ -82,14 +83,14 @@ def test_a_list_is_true_from_when_it_was_asked_for(server: ApiServer) -> None:
     assert next(events).at_ms == 100
 
 
-def test_the_end_of_a_watch_says_that_all_was_heard(server: ApiServer) -> None:
+def test_the_end_of_a_watch_says_that_all_was_heard(server: Api) -> None:
     events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
 
     assert next(events).change == ListReplaced(())
     assert next(events).change == StreamAlive()
 
 
-def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: ApiServer) -> None:
+def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: Api) -> None:
     events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
     next(events)
     plain = gpu_pod()
@@ -100,7 +101,7 @@ def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: 
 
 
 def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> None:
-    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     waits: list[int] = []
     failures: list[tuple[str, str]] = []
 
@@ -117,12 +118,10 @@ def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> N
 
     assert waits == [200, 400, 800]
     assert {name for name, _ in failures} == {"pods"}
-    assert "GET /api/v1/pods" in failures[0][1]
+    assert "the API server cannot be reached" in failures[0][1]
 
 
-def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
-    api: FakeApiServer, server: ApiServer
-) -> None:
+def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(api: FakeApiServer, server: Api) -> None:
     heard: Queue[WatchUpdate] = Queue()
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(), stop, lambda *_: None)
@@ -136,7 +135,7 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(
 
 
 def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> None:
-    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     failures: list[tuple[str, str]] = []
     stop = Event()
     thread = start_watching(source("pods"), away, Queue(), Clock(), stop, lambda *each: failures.append(each))
@@ -149,40 +148,42 @@ def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> 
 
 
 def test_a_list_is_read_page_by_page() -> None:
-    class Paged(ApiServer):
+    class Paged(Api):
         def __init__(self) -> None:
-            self.asked: list[dict[str, str]] = []
+            self.asked: list[str] = []
 
-        def get(self, path: str, **parameters: str) -> Json:
-            self.asked.append(parameters)
-            if "continue" in parameters:
-                return {"metadata": {"resourceVersion": "9"}, "items": [lease(T0, "b")]}
-            return {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [lease(T0, "a")]}
+        def call(self, method: str, path: str, *_: object, **__: object) -> Answered:
+            self.asked.append(path)
+            if "continue" in path:
+                return Answered(200, {"metadata": {"resourceVersion": "9"}, "items": [lease(T0, "b")]})
+            more = {"resourceVersion": "9", "continue": "more"}
+            return Answered(200, {"metadata": more, "items": [lease(T0, "a")]})
 
     paged = Paged()
 
     assert list(paged.pages("/api/v1/pods")) == [([lease(T0, "a")], "9"), ([lease(T0, "b")], "9")]
-    assert paged.asked == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
+    assert paged.asked == ["/api/v1/pods?limit=500", "/api/v1/pods?limit=500&continue=more"]
 
 
-def test_what_the_api_server_refuses_is_told_with_its_status(server: ApiServer) -> None:
-    with pytest.raises(RefusedError, match="404 not found") as refusal:
-        server.get("/api/v1/unknown")
+def test_what_the_api_server_refuses_is_told_with_its_status(server: Api) -> None:
+    reply = server.call("GET", "/api/v1/unknown", timeout_s=5)
 
-    assert refusal.value.status == 404
-    assert isinstance(refusal.value, UnreachableError)
+    assert isinstance(reply, Answered)
+    assert reply.status == 404
+    with pytest.raises(UnreachableError, match="404 not found"):
+        accepted(reply)
 
 
-def test_a_410_means_to_list_anew(api: FakeApiServer, server: ApiServer) -> None:
+def test_a_410_means_to_list_anew(api: FakeApiServer, server: Api) -> None:
     api.expired = True
 
     with pytest.raises(ExpiredError):
         list(server.watch("/api/v1/pods", "1", 1))
 
 
-def test_our_own_token_is_sent(api: FakeApiServer, server: ApiServer) -> None:
+def test_our_own_token_is_sent(api: FakeApiServer, server: Api) -> None:
     assert server.token == "own"
-    server.get("/api/v1/pods")
+    server.call("GET", "/api/v1/pods", timeout_s=5)
 
     assert api.bearers == {"Bearer own"}
 
@@ -193,17 +194,17 @@ def test_a_kubeconfig_that_says_nothing_is_a_sentence(tmp_path: Path, text: str)
     path.write_text(text)
 
     with pytest.raises(ValueError, match=f"kubeconfig {path}: "):
-        connect(str(path))
+        connect(path)
 
 
 def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="in-cluster configuration: "):
-        connect("")
+    with pytest.raises(ValueError, match="--kubeconfig: none is given, and the pod's own "):
+        connect(None)
     with pytest.raises(ValueError, match="kubeconfig"):
-        connect(str(tmp_path / "missing"))
+        connect(tmp_path / "missing")
 
 
-def test_an_announcement_becomes_an_event(api: FakeApiServer, server: ApiServer) -> None:
+def test_an_announcement_becomes_an_event(api: FakeApiServer, server: Api) -> None:
     announcer = Announcer(server, "bursar-system", Clock())
     notice = BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
 
@@ -216,7 +217,7 @@ def test_an_announcement_becomes_an_event(api: FakeApiServer, server: ApiServer)
 def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    away = connect(str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     announcer = Announcer(away, "bursar-system", Clock())
     announcer.tell(BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken"))
     said: list[str] = []

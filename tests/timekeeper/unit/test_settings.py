@@ -20,7 +20,7 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
         database="sqlite:////var/lib/bursar/bursar.db",
         workers=2,
         threads=16,
-        kubeconfig="",
+        kubeconfig=None,
         namespace="bursar-system",
         audience="bursar",
         issuer="",
@@ -39,7 +39,7 @@ def test_every_flag_has_its_variable_and_beats_it() -> None:
     settings = read(["--workers=3"], environment)
 
     assert (settings.host, settings.port) == ("::1", 1)
-    assert (settings.workers, settings.heartbeat_interval_ms, settings.kubeconfig) == (3, 60_000, "/k")
+    assert (settings.workers, settings.heartbeat_interval_ms, settings.kubeconfig) == (3, 60_000, Path("/k"))
 
 
 @pytest.mark.parametrize("command", ["serve", "settle", "workers", "migrate"])

@@ -7,7 +7,6 @@ from queue import Queue
 from threading import Event, Thread
 
 from timekeeper.accounts.pods import read_pod
-from timekeeper.api_server import ApiServer
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
@@ -15,6 +14,7 @@ from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFa
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
+from timekeeper.runtime.api_server import Api
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     Item,
@@ -64,7 +64,7 @@ _CLASSES = "/apis/scheduling.k8s.io/v1"
 
 def start_watching(
     source: WatchSource,
-    api: ApiServer,
+    api: Api,
     heard: "Queue[WatchUpdate]",
     clock: Clock,
     stop: Event,
@@ -87,7 +87,7 @@ def start_watching(
 
 def follow_source(
     source: WatchSource,
-    api: ApiServer,
+    api: Api,
     clock: Clock,
     wait_ms: Callable[[int], None],
     failed: Callable[[str, str], None],

@@ -14,9 +14,8 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionCandidate, EvictionHistory, Result, decide
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.api_server import ApiServer, RefusedError
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.notices import Telling, evicted, protected
@@ -58,7 +57,7 @@ class Evictor:
         self,
         store: Store,
         term: Epoch,
-        api: ApiServer,
+        api: Api,
         view: SettlerView,
         clock: Callable[[], int],
         steady: Callable[[], int] = monotonic_ms,
@@ -129,17 +128,11 @@ class Evictor:
     def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it evicted the pod."""
         path = f"/api/v1/namespaces/{over.namespace}/pods/{over.name}/eviction"
-        try:
-            self._api.post(path, eviction(over.namespace, over.name, over.uid))
-        except RefusedError as error:
-            return _refusal(error), str(error)
-        except ExpiredError:
-            return "refused", f"POST {path}: 410"
-        except UnreachableError as error:
-            return "unclear", str(error)
-        except Exception as error:  # for example while reading our token: the request may have been sent
-            return "unclear", repr(error)
-        return "evicted", ""
+        body = eviction(over.namespace, over.name, over.uid)
+        reply = self._api.call("POST", path, body, timeout_s=ANSWER_S)
+        if not isinstance(reply, Answered):
+            return "unclear", reply.message
+        return ("evicted", "") if reply.status < 300 else (_refusal(reply), f"{reply.status} {reply.message}")
 
 
 def may_be_evicted(pod: LedgerPod, node: str) -> bool:
@@ -171,13 +164,12 @@ def _pause_after_s(result: Result | None) -> float:
     return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
 
-def _refusal(error: RefusedError) -> Result:
-    words = str(error)
-    if is_gone(error.status, words):
+def _refusal(answer: Answered) -> Result:
+    if is_gone(answer.status, answer.message):
         return "gone"
-    if is_protected(error.status, words, error.body):
+    if is_protected(answer.status, answer.message, answer.body):
         return "protected"
-    return "refused" if error.status < 500 else "unclear"
+    return "refused" if answer.status < 500 else "unclear"
 
 
 def _cards(over: OverusingPod) -> str:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.accounts.card_use.evictions import EvictionCandidate
-from timekeeper.api_server import ApiServer
 from timekeeper.core import names
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
 from timekeeper.runtime.log import log
 
 EVICTED = "GPUMemoryEviction"
@@ -37,7 +37,7 @@ class PodNotice:
 class Telling:
     """Posts Events as ``instance``. Events that cannot be posted are in the log."""
 
-    def __init__(self, api: ApiServer, instance: str) -> None:
+    def __init__(self, api: Api, instance: str) -> None:
         self._api = api
         self._instance = instance
 
@@ -45,7 +45,7 @@ class Telling:
         """Post it once, without a retry."""
         path = f"/apis/events.k8s.io/v1/namespaces/{notice.namespace}/events"
         try:
-            self._api.post(path, pod_event(notice, self._instance))
+            accepted(self._api.call("POST", path, pod_event(notice, self._instance), timeout_s=ANSWER_S))
         except (UnreachableError, ExpiredError) as error:
             log("event-not-posted", level="warning", namespace=notice.namespace, pod=notice.name, error=error)
 

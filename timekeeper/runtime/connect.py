@@ -1,0 +1,63 @@
+"""The way to the API server: a kubeconfig, or in a pod its own service account.
+
+A pod's service account is read here, without the `kubernetes` package and its memory. That package is loaded
+for a kubeconfig alone.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import urllib3
+
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.flags import UnusableError
+
+CONNECTIONS = 32
+KUBECONFIG = (
+    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
+    " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
+)
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def connect(
+    kubeconfig: Path | None, connections: int = CONNECTIONS, environment: Mapping[str, str] = os.environ
+) -> Api:
+    """The API server of a kubeconfig; None: of the pod's service account. Raises UnusableError."""
+    if kubeconfig is None:
+        return of_service_account(connections, environment)
+    from timekeeper.runtime import kubeconfig as kubeconfigs
+
+    return kubeconfigs.connect(kubeconfig, connections)
+
+
+def of_service_account(
+    connections: int = CONNECTIONS,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path = SERVICE_ACCOUNT,
+) -> Api:
+    """The API server of the cluster that this pod runs in. The token is read at each call, for the kubelet
+    renews it. Raises UnusableError."""
+
+    def identity() -> dict[str, str]:
+        return {"authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
+
+    host, port = (
+        environment.get("KUBERNETES_SERVICE_HOST", ""),
+        environment.get("KUBERNETES_SERVICE_PORT", ""),
+    )
+    pool = urllib3.PoolManager(
+        maxsize=connections, cert_reqs="CERT_REQUIRED", ca_certs=str(folder / "ca.crt"), retries=False
+    )
+    try:
+        if not host or not port:
+            raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        identity()
+        urllib3.util.create_urllib3_context().load_verify_locations(folder / "ca.crt")
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        raise UnusableError(
+            f"--kubeconfig: none is given, and the pod's own service account cannot be used: {error};"
+            f" {KUBECONFIG}"
+        ) from error
+    return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}", pool, identity)
