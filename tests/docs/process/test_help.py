@@ -1,0 +1,48 @@
+"""The pages name the make targets and the flags that there are, as `make help` and `--help` print them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_every_make_target_that_is_named_exists_and_help_lists_them_all() -> None:
+    help_text = subprocess.run(
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    listed = set(re.findall(r"^  make (\w+)", help_text, re.MULTILINE))
+    named = {
+        target
+        for page in PAGES
+        for target in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+
+    assert {"demo", "up", "test", "check", "bench", "soak"} <= listed
+    assert named <= listed
+
+
+def flags(role: str) -> set[str]:
+    text = subprocess.run(
+        [sys.executable, "-m", *role.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text.stdout)) - {"--help", "--version"}
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        *("webhook", "webhook certificates", "webhook review", "webhook audit"),
+        *("timekeeper", "scheduler_ext", "sidecar"),
+    ],
+)
+def test_every_flag_is_documented(role: str) -> None:
+    documented = (ROOT / "docs" / "settings.md").read_text()
+    known = flags(role)
+
+    assert known, "the help names no flag at all"
+    assert [flag for flag in sorted(known) if f"`{flag}" not in documented] == []
