@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS, UNSPOKEN
+from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
 from timekeeper.core.quantity import integral
@@ -109,7 +109,9 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
 
 
 def _gpu_amounts(amounts: Json) -> dict[str, int]:
-    found = {name: integral(amount) or 0 for name, amount in amounts.items() if UNSPOKEN.match(name)}
+    found = {
+        name: integral(amount) or 0 for name, amount in amounts.items() if GPU_RESOURCE_PATTERN.match(name)
+    }
     return {name: amount for name, amount in found.items() if amount > 0}
 
 

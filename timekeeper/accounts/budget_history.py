@@ -85,21 +85,22 @@ class _DatedValues:
 class History:
     """All entries that ever took effect."""
 
-    unread: tuple[EntryError, ...]  # errors of stored texts that no longer parse: they count as never written
+    # errors of stored texts that no longer parse: they count as never written
+    unreadable_entries: tuple[EntryError, ...]
     groups: frozenset[str]  # groups that have an entry now, or that an entry names
     has_groups: bool  # whether there ever were any
     _dated: dict[str, _DatedValues]
-    _stretches: dict[str, tuple[_PeriodRule, ...]] = field(default_factory=dict, compare=False)
+    _period_rules: dict[str, tuple[_PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
-    _lately: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
+    _recent: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
 
     def text(self, key: str) -> str | None:
         """The newest text of a key; None if it has none now."""
         dated = self._dated.get(key)
         return dated.texts[-1] if dated else None
 
-    def living(self) -> frozenset[str]:
+    def current_keys(self) -> frozenset[str]:
         """The keys that have a text now."""
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
@@ -149,25 +150,27 @@ class History:
         graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
         return next(graces, settings.overuse_grace_ms)
 
-    def tenures(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
+    def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""
         start = interval.start_ms
         while start < interval.end_ms:
-            terms = self._terms(namespace, start)
-            later = (at for at in self._moments(namespace, start) if self._terms(namespace, at) != terms)
+            billing = self._billing_of(namespace, start)
+            later = (
+                at for at in self._moments(namespace, start) if self._billing_of(namespace, at) != billing
+            )
             end = min(interval.end_ms, next(later, interval.end_ms))
-            yield BillingInterval(Interval(start, end), *terms)
+            yield BillingInterval(Interval(start, end), *billing)
             start = end
 
     def memberships(self, namespace: str) -> tuple[tuple[Interval, str], ...]:
         """When the namespace was in which group, in order; the last one continues."""
         if namespace not in self._memberships:
             moments = [*self._moments(namespace), FOREVER_MS]
-            tenures = ((Interval(*each), self.group(namespace, each[0])) for each in pairwise(moments))
+            spans = ((Interval(*each), self.group(namespace, each[0])) for each in pairwise(moments))
             runs = [
                 (group, [interval for interval, _ in run])
-                for group, run in groupby(tenures, key=lambda each: each[1])
+                for group, run in groupby(spans, key=lambda each: each[1])
             ]
             self._memberships[namespace] = tuple(
                 (Interval(run[0].start_ms, run[-1].end_ms), group) for group, run in runs if group
@@ -186,12 +189,12 @@ class History:
         refills nothing. For the same reason a changed time zone applies from the end of the running period. A
         subject that never had a budget has one account for all time.
         """
-        lately = self._lately.get(subject, ())
-        for account in lately:
+        recent = self._recent.get(subject, ())
+        for account in recent:
             if account.span.start_ms <= at_ms < account.span.end_ms:
                 return account
         account = self._account(subject, at_ms)
-        self._lately[subject] = (account, *lately[:1])
+        self._recent[subject] = (account, *recent[:1])
         return account
 
     def preceding(self, subject: str, account: Account) -> Account | None:
@@ -218,14 +221,14 @@ class History:
         return tuple(each for each in found if isinstance(each, Budget))
 
     def _account(self, subject: str, at_ms: int) -> Account:
-        stretches = self._stretches_of(subject)
-        index = bisect_right(stretches, at_ms, key=lambda each: each.start_ms)
+        rules = self._period_rules_of(subject)
+        index = bisect_right(rules, at_ms, key=lambda each: each.start_ms)
         if not index:
             return Account("once", "UTC", Interval(0, FOREVER_MS))
-        until = stretches[index].start_ms if index < len(stretches) else FOREVER_MS
-        return _account(stretches[index - 1], until, at_ms)
+        until = rules[index].start_ms if index < len(rules) else FOREVER_MS
+        return _account(rules[index - 1], until, at_ms)
 
-    def _terms(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
+    def _billing_of(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
         return self.group(namespace, at_ms), *self.price(namespace, at_ms)
 
     def _moments(self, subject: str, after_ms: int = -1) -> list[int]:
@@ -234,10 +237,10 @@ class History:
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
 
-    def _stretches_of(self, subject: str) -> tuple[_PeriodRule, ...]:
-        if subject not in self._stretches:
-            self._stretches[subject] = _stretches(self._changes(subject))
-        return self._stretches[subject]
+    def _period_rules_of(self, subject: str) -> tuple[_PeriodRule, ...]:
+        if subject not in self._period_rules:
+            self._period_rules[subject] = _period_rules(self._changes(subject))
+        return self._period_rules[subject]
 
     def _changes(self, subject: str) -> Iterator[_PeriodRule]:
         """Kind and zone at each moment when either may have changed, while there was a limit."""
@@ -267,11 +270,11 @@ def _settled_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
 def history_of(entries: Iterable[BudgetEntry]) -> History:
     """The history of entries in the order of their moments."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
-    unread = []
+    unreadable_entries = []
     for entry in entries:
         value = None if entry.text is None else _settled_value(entry.key, entry.text)
         if isinstance(value, EntryError):
-            unread.append(value)
+            unreadable_entries.append(value)
         else:
             rows.setdefault(entry.key, []).append((entry, value))
     dated = {
@@ -284,7 +287,7 @@ def history_of(entries: Iterable[BudgetEntry]) -> History:
     }
     groups = {_group(key, value) for key, each in dated.items() for value in each.values}
     now = {_group(key, each.values[-1]) for key, each in dated.items()}
-    return History(tuple(unread), frozenset(now - {""}), bool(groups - {""}), dated)
+    return History(tuple(unreadable_entries), frozenset(now - {""}), bool(groups - {""}), dated)
 
 
 def _group(key: str, value: Budget | BudgetSettings | None) -> str:
@@ -294,20 +297,20 @@ def _group(key: str, value: Budget | BudgetSettings | None) -> str:
     return key.removeprefix(GROUP) if is_group(key) else value.group
 
 
-def _stretches(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
+def _period_rules(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
     """Adjacent rules of the same kind and zone are one; the first applies from the beginning of time."""
-    stretches: list[_PeriodRule] = []
+    rules: list[_PeriodRule] = []
     for change in changes:
-        while len(stretches) > 1 and stretches[-1].start_ms > change.start_ms:
-            stretches.pop()  # this change of zone was replaced before it took effect
-        last = stretches[-1] if stretches else None
+        while len(rules) > 1 and rules[-1].start_ms > change.start_ms:
+            rules.pop()  # this change of zone was replaced before it took effect
+        last = rules[-1] if rules else None
         if last is None:
-            stretches.append(replace(change, start_ms=0))
+            rules.append(replace(change, start_ms=0))
         elif last.kind != change.kind:
-            stretches.append(change)
+            rules.append(change)
         elif last.zone != change.zone:
-            stretches.append(_in_another_zone(last, change))
-    return tuple(stretches)
+            rules.append(_in_another_zone(last, change))
+    return tuple(rules)
 
 
 def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
@@ -321,11 +324,11 @@ def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
     return _PeriodRule(start, change.kind, change.zone, first.end_ms)
 
 
-def _account(stretch: _PeriodRule, until_ms: int, at_ms: int) -> Account:
+def _account(rule: _PeriodRule, until_ms: int, at_ms: int) -> Account:
     """The account within a rule that applies until ``until_ms``."""
-    if at_ms < stretch.first_end_ms:
-        span = Interval(stretch.start_ms, min(stretch.first_end_ms, until_ms))
+    if at_ms < rule.first_end_ms:
+        span = Interval(rule.start_ms, min(rule.first_end_ms, until_ms))
     else:
-        within = Interval(stretch.start_ms, until_ms)
-        span = period_at(stretch.kind, stretch.zone, at_ms).within(within)
-    return Account(stretch.kind, stretch.zone, span)
+        within = Interval(rule.start_ms, until_ms)
+        span = period_at(rule.kind, rule.zone, at_ms).within(within)
+    return Account(rule.kind, rule.zone, span)

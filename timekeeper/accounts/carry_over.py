@@ -40,21 +40,21 @@ class DueGrants:
     again_ms: int | None = None
 
 
-def usual(history: History, subject: str, now_ms: int) -> tuple[Account, ...]:
+def regular_accounts(history: History, subject: str, now_ms: int) -> tuple[Account, ...]:
     """The accounts that every tick reads: the present one, and its predecessor if that carries over."""
     present = history.account(subject, now_ms)
-    before = giver(history, subject, present)
+    before = carry_source(history, subject, present)
     return (before, present) if before else (present,)
 
 
-def reached(
+def accounts_read(
     history: History, subject: str, granted_in: GrantedIn, changed_since_ms: int | None, now_ms: int
 ) -> Iterator[Account]:
     """The accounts before the present one whose grants `chain` reads if no period was missed, latest
     first."""
     account = history.account(subject, now_ms)
     is_new = granted_in(account) == NO_GRANTS
-    while (before := giver(history, subject, account)) is not None:
+    while (before := carry_source(history, subject, account)) is not None:
         yield before
         if not is_new and (changed_since_ms is None or changed_since_ms >= before.span.start_ms):
             return
@@ -77,7 +77,7 @@ def chain(
     A subject's first account is the first one with a grant: nothing is carried over from earlier times.
     """
     found = [history.account(subject, now_ms)]
-    while (before := giver(history, subject, found[0])) is not None:
+    while (before := carry_source(history, subject, found[0])) is not None:
         is_new, is_missed = granted_in(found[0]) == NO_GRANTS, granted_in(before) == NO_GRANTS
         if is_missed and last_granted(before.span.start_ms) is None:
             break
@@ -119,7 +119,7 @@ def due(
     return DueGrants(tuple(grants), granted, again_ms)
 
 
-def giver(history: History, subject: str, account: Account) -> Account | None:
+def carry_source(history: History, subject: str, account: Account) -> Account | None:
     """The preceding account, if it carries anything over into this one."""
     before = history.preceding(subject, account)
     return before if before and carry_part(history, subject, before) else None

@@ -95,7 +95,7 @@ def open_session(
     given = _placement(pod, on_node)
     if isinstance(given, str):
         rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
-        requested = asked(pod.request)
+        requested = requested_amount(pod.request)
     else:
         uses = placing.amounts_by_card(pod.request, given)
         rate = placing.rate(uses, on_node, settings.weights, settings.charge_by)
@@ -138,7 +138,7 @@ def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetS
     return max((*init, sum(together)))
 
 
-def asked(request: GPURequest) -> placing.CardAmount:
+def requested_amount(request: GPURequest) -> placing.CardAmount:
     """What the request takes of its cards together at one time, as far as it names amounts."""
     uses = [
         (each.init, placing.CardAmount(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)

@@ -23,8 +23,8 @@ class StandingsDocument:
 
     revision: str  # its strong ETag
     body: bytes
-    gist: str  # hash of everything that changes what a reader does; a document with the same gist is kept
-    words: str = ""  # hash of the part of that which is not numbers
+    content_digest: str  # of everything that changes what a reader does; while equal, the document is kept
+    text_digest: str = ""  # of the part of that which is not numbers
     at_ms: int = 0  # when it was made
 
 
@@ -34,7 +34,7 @@ class _EncodedEntry:
 
     statement: Statement
     body: bytes
-    words: bytes
+    text_digest: bytes
     numbers: bytes
 
 
@@ -71,15 +71,15 @@ def publish(
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
     written per second. ``entries``: the cache of the last call, if kept.
     """
-    told = entries or EntryCache()
-    first, *others = told.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
+    cache = entries or EntryCache()
+    first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
     shown = _bytes(_settings(settings, classes))
     era = str(now_ms // _RENEWED_EACH_MS).encode()
-    words = _digest([shown, era, *(each.words for each in (first, *others))])
-    gist = _digest([words.encode(), *(each.numbers for each in (first, *others))])
-    if last is not None and last.gist == gist:
+    text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
+    content_digest = _digest([text_digest.encode(), *(each.numbers for each in (first, *others))])
+    if last is not None and last.content_digest == content_digest:
         return last
-    if last is not None and last.words == words:
+    if last is not None and last.text_digest == text_digest:
         pause_ms = len(last.body) // _MOST_BYTES_A_SECOND * 1000
         if last.at_ms <= now_ms < last.at_ms + pause_ms:
             return last
@@ -90,16 +90,18 @@ def publish(
     )
     tail = b'","settings":%b,"version":1}' % shown
     revision = _digest([head, tail])[:32]
-    return StandingsDocument(revision, b"".join((head, revision.encode(), tail)), gist, words, now_ms)
+    return StandingsDocument(
+        revision, b"".join((head, revision.encode(), tail)), content_digest, text_digest, now_ms
+    )
 
 
 def _encoded(name: str, statement: Statement, settings: BudgetSettings) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
-    words = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
+    text_digest = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
     numbers = [entry["ratio"], _grains(statement.deciding.balance)]
-    return _EncodedEntry(statement, body, _bytes([name, words]), _bytes(numbers))
+    return _EncodedEntry(statement, body, _bytes([name, text_digest]), _bytes(numbers))
 
 
 def _digest(parts: Iterable[bytes]) -> str:

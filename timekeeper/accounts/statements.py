@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from timekeeper.accounts import carry_over as carrying
+from timekeeper.accounts import carry_over
 from timekeeper.accounts.balance import BalanceFigures, Rates, Statement, statement, untouched
 from timekeeper.accounts.budget_history import GROUP, Account, History, is_group
 from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
@@ -83,7 +83,7 @@ def working_set(history: History, names: Iterable[str], spenders: Iterable[str],
     found = [
         (subject, account.span)
         for subject in (*names, *_group_subjects(history, names, members, now_ms))
-        for account in carrying.usual(history, subject, now_ms)
+        for account in carry_over.regular_accounts(history, subject, now_ms)
     ]
     return WorkingSet(
         frozenset((subject, span.start_ms, span.end_ms) for subject, span in found),
@@ -104,18 +104,18 @@ def statements(
     teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     group_subjects = _group_subjects(history, names, teller.members, now_ms)
     chains = teller.chains((*group_subjects, *names))
-    told = {subject: teller.told(subject, chains[subject], None) for subject in group_subjects}
-    groups = {subject.removeprefix(GROUP): each.statement for subject, each in told.items()}
+    make = {subject: teller.make(subject, chains[subject], None) for subject in group_subjects}
+    groups = {subject.removeprefix(GROUP): each.statement for subject, each in make.items()}
     for name in names:
-        each = teller.told(name, chains[name], groups.get(history.group(name, now_ms)))
+        each = teller.make(name, chains[name], groups.get(history.group(name, now_ms)))
         if each.is_listed:
-            told[name] = each
+            make[name] = each
     return Statements(
-        {subject: each.statement for subject, each in told.items() if not is_group(subject)},
+        {subject: each.statement for subject, each in make.items() if not is_group(subject)},
         untouched(history, now_ms, groups),
-        {subject: each.statement for subject, each in told.items() if is_group(subject)},
-        tuple(grant for each in told.values() for grant in each.due.grants),
-        {subject: at for subject, each in told.items() if (at := each.due.again_ms) is not None},
+        {subject: each.statement for subject, each in make.items() if is_group(subject)},
+        tuple(grant for each in make.values() for grant in each.due.grants),
+        {subject: at for subject, each in make.items() if (at := each.due.again_ms) is not None},
     )
 
 
@@ -130,9 +130,9 @@ def stated(
     for subject in subjects:
         group = "" if is_group(subject) else history.group(subject, now_ms)
         if group and group not in groups:
-            groups[group] = teller.told_alone(GROUP + group, None).statement
-        told = teller.told_alone(subject, groups.get(group))
-        found[subject] = (told.statement, told.due.granted)
+            groups[group] = teller.make_one(GROUP + group, None).statement
+        make = teller.make_one(subject, groups.get(group))
+        found[subject] = (make.statement, make.due.granted)
     return found
 
 
@@ -150,7 +150,7 @@ Members = Mapping[str, list[tuple[str, Interval]]]  # group -> its members, and 
 @dataclass(frozen=True, slots=True)
 class _SubjectStatement:
     statement: Statement
-    due: carrying.DueGrants
+    due: carry_over.DueGrants
     is_listed: bool
 
 
@@ -170,7 +170,7 @@ class _StatementMaker:
         self.sums.expect_granted(
             (subject, account.span.start_ms, account.span.end_ms)
             for subject, changed_since_ms in changed_since.items()
-            for account in carrying.reached(
+            for account in carry_over.accounts_read(
                 history, subject, partial(self._granted, subject), changed_since_ms, now_ms
             )
         )
@@ -191,11 +191,11 @@ class _StatementMaker:
         )
         return chains
 
-    def told_alone(self, subject: str, group: Statement | None) -> _SubjectStatement:
-        """Like `told`, for a subject whose chain is not known yet."""
-        return self.told(subject, self.chains((subject,))[subject], group)
+    def make_one(self, subject: str, group: Statement | None) -> _SubjectStatement:
+        """Like `make`, for a subject whose chain is not known yet."""
+        return self.make(subject, self.chains((subject,))[subject], group)
 
-    def told(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _SubjectStatement:
+    def make(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _SubjectStatement:
         """The statement of a namespace or group, with the grants that are due to it now."""
         history, now_ms = self.history, self.now_ms
 
@@ -205,7 +205,7 @@ class _StatementMaker:
         def spent_in(account: Account) -> int:
             return sum(self._spent(subject, account.span))
 
-        due = carrying.due(history, subject, accounts, granted_in, spent_in, now_ms)
+        due = carry_over.due(history, subject, accounts, granted_in, spent_in, now_ms)
         posted, pending = self._spent(subject, accounts[-1].span)
         figures = BalanceFigures(
             due.granted.amount, posted, pending, self._rates(subject), due.granted.carried
@@ -223,12 +223,12 @@ class _StatementMaker:
     def _before_the_missed(self, subject: str) -> Account | None:
         """If periods were missed: the account before the last one with a grant."""
         present = self.history.account(subject, self.now_ms)
-        missed = carrying.giver(self.history, subject, present)
+        missed = carry_over.carry_source(self.history, subject, present)
         if missed is None or any(self._granted(subject, each) != NO_GRANTS for each in (present, missed)):
             return None
         latest = self.sums.last_granted(subject, missed.span.start_ms)
         account = self.history.account(subject, latest.start_ms) if latest else None
-        return carrying.giver(self.history, subject, account) if account else None
+        return carry_over.carry_source(self.history, subject, account) if account else None
 
     def _chain(self, subject: str, changed_since_ms: int | None) -> tuple[Account, ...]:
         def granted_in(account: Account) -> GrantSums:
@@ -237,7 +237,9 @@ class _StatementMaker:
         def last_granted(before_ms: int) -> Interval | None:
             return self.sums.last_granted(subject, before_ms)
 
-        return carrying.chain(self.history, subject, granted_in, last_granted, changed_since_ms, self.now_ms)
+        return carry_over.chain(
+            self.history, subject, granted_in, last_granted, changed_since_ms, self.now_ms
+        )
 
     def _granted(self, subject: str, account: Account) -> GrantSums:
         return self.sums.granted((subject, account.span.start_ms, account.span.end_ms))

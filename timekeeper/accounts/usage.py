@@ -119,7 +119,7 @@ def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
 def price_intervals(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[PriceInterval]:
     """Group and price of each namespace throughout the span, cut where either changed."""
     for namespace in namespaces:
-        for each in history.tenures(namespace, span):
+        for each in history.billing_intervals(namespace, span):
             during = each.interval
             yield PriceInterval(
                 namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency

@@ -44,7 +44,7 @@ def read_entries(
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
     changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
-    ended = [BudgetEntry(key, None, at_ms) for key in sorted(history.living() - texts.keys())]
+    ended = [BudgetEntry(key, None, at_ms) for key in sorted(history.current_keys() - texts.keys())]
     errors = _errors(reading)
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     notices = [

@@ -64,7 +64,7 @@ class Settler:
         with store.writing() as connection:
             self.term = fencing.begin(connection, holder, clock())
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
-        for error in self.ledger.history.unread:
+        for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
     def apply(self, update: WatchUpdate) -> None:

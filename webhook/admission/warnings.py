@@ -6,10 +6,10 @@ The API server drops a warning with a line break, and cuts all warnings once the
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.budgets.policy import BUILT_ON_EXHAUSTED
+from timekeeper.core.budgets.policy import IMPLEMENTED_ON_EXHAUSTED
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import BUILT_POLICIES, containers
+from timekeeper.core.request.request import IMPLEMENTED_POLICIES, containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern
@@ -99,7 +99,7 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) ->
         )
     elif standing.word == "OVER_BUDGET":
         yield f"{used} its GPU budget.{_gets(ours)}"
-    if standing.word == "OVER_BUDGET" and standing.on_exhausted not in BUILT_ON_EXHAUSTED:
+    if standing.word == "OVER_BUDGET" and standing.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED:
         yield (
             f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; "
             "treated as deprioritize."
@@ -122,7 +122,7 @@ def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: Admi
     spec, ours = pod["spec"], policy.class_of(standing.word)
     if ours.absent:
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
-    if request.policy and request.policy not in BUILT_POLICIES:
+    if request.policy and request.policy not in IMPLEMENTED_POLICIES:
         yield f"{names.POLICY}: {request.policy} is not implemented; treated as binpack."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.core import names
-from timekeeper.core.dialects import UNSPOKEN
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import canonical, containers, parse
 from timekeeper.core.violation import Violation
@@ -101,7 +101,7 @@ def sorted_out(
 def asks_for_gpus(pod: Json) -> bool:
     """True where a container asks for a GPU in any dialect, also in one that is not spoken here."""
     return any(
-        UNSPOKEN.match(str(name))
+        GPU_RESOURCE_PATTERN.match(str(name))
         for container in containers(pod)
         for amounts in ("limits", "requests")
         for name in mapping(mapping(container.raw.get("resources")).get(amounts))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, UNSPOKEN
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -95,7 +95,7 @@ def asks(container: Json) -> bool:
     """Whether the container names a GPU resource, in any dialect, valid or not."""
     resources = mapping(container.get("resources"))
     named = (*mapping(resources.get("limits")), *mapping(resources.get("requests")))
-    return any(map(UNSPOKEN.match, named))
+    return any(map(GPU_RESOURCE_PATTERN.match, named))
 
 
 def _containers(pod: Json) -> Iterator[tuple[str, Json]]:

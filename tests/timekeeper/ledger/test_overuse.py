@@ -30,7 +30,7 @@ from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.accounts.card_use.overuse import (
     FRESH_MS,
     ObservedExcess,
-    OveruseEpisode,
+    OverusePeriod,
     OverusingPod,
     follow,
 )
@@ -59,7 +59,7 @@ def look(**memory_mib: int | None) -> UsageSample:
 ELSEWHERE = UsageSample(0, (), ())  # the pod is not in it
 
 
-def followed(*looks: tuple[int, UsageSample], **shares_mib: int) -> OveruseEpisode | None:
+def followed(*looks: tuple[int, UsageSample], **shares_mib: int) -> OverusePeriod | None:
     """The pod's episode after looks at so many ms after T0."""
     held = placed(**(shares_mib or {"A": 10}))
     return follow({}, [(T0 + at_ms, each) for at_ms, each in looks], held).get("p")
@@ -73,13 +73,13 @@ def seen(uuid: str, memory_mib: int, at_ms: int, share_mib: int = 10) -> Observe
 
 
 def test_an_episode_begins_with_the_first_look_that_sees_the_pod_over_its_share() -> None:
-    assert followed((0, look(A=10)), (STEP, look(A=11)), (2 * STEP, look(A=12))) == OveruseEpisode(
+    assert followed((0, look(A=10)), (STEP, look(A=11)), (2 * STEP, look(A=12))) == OverusePeriod(
         T0 + STEP, (seen("A", 12, 2 * STEP),)
     )
 
 
 def test_one_look_within_the_share_ends_it_also_between_two_that_are_over() -> None:
-    assert followed((0, look(A=11)), (STEP, look(A=10)), (2 * STEP, look(A=11))) == OveruseEpisode(
+    assert followed((0, look(A=11)), (STEP, look(A=10)), (2 * STEP, look(A=11))) == OverusePeriod(
         T0 + 2 * STEP, (seen("A", 11, 2 * STEP),)
     )
     assert followed((0, look(A=11)), (STEP, look(A=10))) is None
@@ -87,8 +87,8 @@ def test_one_look_within_the_share_ends_it_also_between_two_that_are_over() -> N
 
 @pytest.mark.parametrize("nothing", [look(A=None), look(), ELSEWHERE], ids=["null", "no card", "no pod"])
 def test_a_look_that_tells_nothing_neither_ends_an_episode_nor_goes_on_with_it(nothing: UsageSample) -> None:
-    assert followed((0, look(A=11)), (STEP, nothing)) == OveruseEpisode(T0, (seen("A", 11, 0),))
-    assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == OveruseEpisode(
+    assert followed((0, look(A=11)), (STEP, nothing)) == OverusePeriod(T0, (seen("A", 11, 0),))
+    assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == OverusePeriod(
         T0, (seen("A", 12, 2 * STEP),)
     )
 
@@ -100,9 +100,9 @@ def test_what_no_look_has_seen_for_long_is_forgotten(nothing: UsageSample) -> No
 
 
 def test_a_node_that_was_silent_for_long_begins_anew() -> None:
-    assert followed((0, look(A=11)), (FRESH_MS, look(A=11))) == OveruseEpisode(T0, (seen("A", 11, FRESH_MS),))
+    assert followed((0, look(A=11)), (FRESH_MS, look(A=11))) == OverusePeriod(T0, (seen("A", 11, FRESH_MS),))
     later = FRESH_MS + 1
-    assert followed((0, look(A=11)), (later, look(A=11))) == OveruseEpisode(
+    assert followed((0, look(A=11)), (later, look(A=11))) == OverusePeriod(
         T0 + later, (seen("A", 11, later),)
     )
 
@@ -110,10 +110,10 @@ def test_a_node_that_was_silent_for_long_begins_anew() -> None:
 def test_a_pod_that_is_over_on_one_card_after_the_other_was_over_all_the_time() -> None:
     shares = {"A": 10, "B": 10}
 
-    assert followed((0, look(A=11, B=1)), (STEP, look(A=1, B=11)), **shares) == OveruseEpisode(
+    assert followed((0, look(A=11, B=1)), (STEP, look(A=1, B=11)), **shares) == OverusePeriod(
         T0, (seen("B", 11, STEP),)
     )
-    assert followed((0, look(A=11, B=12)), (STEP, look(A=None, B=1)), **shares) == OveruseEpisode(
+    assert followed((0, look(A=11, B=12)), (STEP, look(A=None, B=1)), **shares) == OverusePeriod(
         T0, (seen("A", 11, 0),)
     )
 
@@ -200,11 +200,11 @@ def suspect(
     since_ms: int = T0 - 10 * MINUTE,
     seen_ms: int = T0,
     grace_ms: int | None = 10 * MINUTE,
-    may_leave: bool = True,
+    evictable: bool = True,
     node: str = "n1",
 ) -> EvictionCandidate:
-    episode = OveruseEpisode(since_ms, (ObservedExcess(MemoryExcess("A", 11, 10), seen_ms),))
-    return EvictionCandidate(OverusingPod(uid, "team-a", uid, node, episode), grace_ms, may_leave)
+    episode = OverusePeriod(since_ms, (ObservedExcess(MemoryExcess("A", 11, 10), seen_ms),))
+    return EvictionCandidate(OverusingPod(uid, "team-a", uid, node, episode), grace_ms, evictable)
 
 
 def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int) -> EvictionDecision:
@@ -223,7 +223,7 @@ def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms
         (suspect(since_ms=T0 - HOUR_MS, seen_ms=T0 - FRESH_MS), False),
         (suspect(since_ms=T0, seen_ms=T0 + HOUR_MS), False),
         (suspect(grace_ms=None), False),
-        (suspect(may_leave=False), False),
+        (suspect(evictable=False), False),
     ],
     ids=[
         "over for its whole grace",
@@ -238,9 +238,9 @@ def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms
     ],
 )
 def test_a_pod_leaves_when_looks_saw_it_over_its_share_through_all_its_grace(
-    one: EvictionCandidate, leaves: bool
+    one: EvictionCandidate, chosen: bool
 ) -> None:
-    assert decided([one], NOTHING, T0) == EvictionDecision(one if leaves else None, 0)
+    assert decided([one], NOTHING, T0) == EvictionDecision(one if chosen else None, 0)
 
 
 def test_whoever_has_been_over_for_longest_goes_first() -> None:
@@ -256,7 +256,7 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     assert decided([suspect()], begun, T0) == EvictionDecision(None, 1)
     assert decided([suspect()], past, T0) == EvictionDecision(None, 1)
     assert (
-        decided([suspect()], NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS), T0).leaves == suspect()
+        decided([suspect()], NOTHING.after("other", "n1", "evicted", T0 - SPACE_MS), T0).chosen == suspect()
     )
 
 
@@ -264,17 +264,17 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     ("result", "leaves"),
     [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
 )
-def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, leaves: bool) -> None:
+def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, chosen: bool) -> None:
     verdict = decided([suspect()], NOTHING.after("other", "n1", result, T0), T0)
 
-    assert verdict == (EvictionDecision(suspect(), 0) if leaves else EvictionDecision(None, 1))
+    assert verdict == (EvictionDecision(suspect(), 0) if chosen else EvictionDecision(None, 1))
 
 
 def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
     past, later_ms = NOTHING.after("p", "n1", "evicted", T0), T0 + LONGEST_PAUSE_MS
 
     assert decided([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == EvictionDecision(None, 0)
-    assert decided([suspect(seen_ms=later_ms)], past, later_ms).leaves is not None
+    assert decided([suspect(seen_ms=later_ms)], past, later_ms).chosen is not None
 
 
 def test_no_more_than_so_many_leave_in_an_hour() -> None:
@@ -283,7 +283,7 @@ def test_no_more_than_so_many_leave_in_an_hour() -> None:
         past = past.after(f"p{number}", f"n{number % 3}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
 
     assert decided([suspect(node="n4")], past, T0) == EvictionDecision(None, 1)
-    assert decided([suspect(seen_ms=T0 + 1, node="n4")], past, T0 + 1).leaves is not None
+    assert decided([suspect(seen_ms=T0 + 1, node="n4")], past, T0 + 1).chosen is not None
 
 
 def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
@@ -294,7 +294,7 @@ def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
 
     assert decided([one], past, T0) == EvictionDecision(None, 1)
     assert decided([one, other], past, T0) == EvictionDecision(other, 1)
-    assert decided([replace(one, over=suspect("a", seen_ms=T0 + 1).over)], past, T0 + 1).leaves is not None
+    assert decided([replace(one, over=suspect("a", seen_ms=T0 + 1).over)], past, T0 + 1).chosen is not None
 
 
 def test_a_clock_that_jumps_makes_no_time_pass_between_evictions() -> None:
@@ -302,26 +302,26 @@ def test_a_clock_that_jumps_makes_no_time_pass_between_evictions() -> None:
     due = suspect(since_ms=later_ms - HOUR_MS, seen_ms=later_ms)
 
     assert decide([due], past, later_ms, T0 + SPACE_MS - 1) == EvictionDecision(None, 1)
-    assert decide([due], past, later_ms, T0 + SPACE_MS).leaves == due
+    assert decide([due], past, later_ms, T0 + SPACE_MS).chosen == due
 
 
 def test_one_pod_is_tried_more_and_more_seldom() -> None:
     past, at_ms, pauses = NOTHING, T0, []
     for _ in range(8):
         past, began_ms = past.after("p", "n1", "protected", at_ms), at_ms
-        while past.rests("p", at_ms):
+        while past.is_paused("p", at_ms):
             at_ms += SECOND
         pauses.append(at_ms - began_ms)
 
     assert pauses[:3] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS]
     assert set(pauses[5:]) == {LONGEST_PAUSE_MS}
-    assert decided([suspect("other")], past, T0).leaves == suspect("other")
+    assert decided([suspect("other")], past, T0).chosen == suspect("other")
 
 
 def test_what_is_long_past_is_forgotten() -> None:
     past = NOTHING.after("p", "n1", "evicted", T0).after("q", "n1", "gone", T0 + HOUR_MS)
 
-    assert (past.evicted, list(past.tried)) == ((), ["q"])
+    assert (past.evicted, list(past.attempts)) == ((), ["q"])
 
 
 def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
@@ -332,8 +332,8 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
     while now_ms < T0 + 3 * HOUR_MS:
         now_ms += chance.choice((1, 500, SECOND, 5 * SECOND))
         verdict = decided(everybody(there[:50], now_ms), past, now_ms)
-        if verdict.leaves:
-            over = verdict.leaves.over
+        if verdict.chosen:
+            over = verdict.chosen.over
             there.remove(over.uid)
             past = past.after(over.uid, over.node, "evicted", now_ms)
             left.append(now_ms)
@@ -354,7 +354,7 @@ SUSPECTS = st.lists(
         since_ms=st.integers(T0 - 12 * MINUTE, T0),
         seen_ms=st.integers(T0 - 3 * MINUTE, T0 + 3 * MINUTE),
         grace_ms=st.sampled_from([None, 0, MINUTE, 10 * MINUTE]),
-        may_leave=st.booleans(),
+        evictable=st.booleans(),
     ),
     unique_by=lambda each: each.over.uid,
 )
@@ -374,11 +374,11 @@ def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
 
     verdict = decided(suspects, past, T0)
 
-    resting = {uid for uid, _, _ in attempts if rests(uid, attempts)}
+    resting = {uid for uid, _, _ in attempts if is_paused(uid, attempts)}
     due = {
         (each.over.episode.since_ms, each.over.uid)
         for each in suspects
-        if each.may_leave
+        if each.evictable
         and each.grace_ms is not None
         and each.over.uid not in resting
         and each.over.episode.since_ms + each.grace_ms <= each.over.episode.seen_ms
@@ -388,11 +388,11 @@ def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
     if lately or not due:
         assert verdict == EvictionDecision(None, len(due))
     else:
-        assert verdict.leaves is not None
-        assert (verdict.leaves.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
+        assert verdict.chosen is not None
+        assert (verdict.chosen.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
 
 
-def rests(uid: str, attempts: list[tuple[str, Result, int]]) -> bool:
+def is_paused(uid: str, attempts: list[tuple[str, Result, int]]) -> bool:
     """After the first attempt for 30 s, and each time for twice as long; for 10 minutes after an eviction."""
     mine = sorted(
         ((at_ms, result) for each, result, at_ms in attempts if each == uid), key=lambda each: each[0]
@@ -431,6 +431,6 @@ def test_the_namespaces_own_word_counts_before_the_defaults_and_the_clusters(
     texts = {key: f"gpuHours: 1\n{text}" if key != "_settings" else text for key, text in entries.items()}
     history = history_of([BudgetEntry(key, text, T0) for key, text in texts.items()])
 
-    assert history.unread == ()
+    assert history.unreadable_entries == ()
     assert history.overuse_grace_ms("team-a", T0) == grace_ms
     assert history.overuse_grace_ms("team-a", T0 - 1) is None

@@ -59,7 +59,7 @@ def test_kept_entries_make_the_document_that_new_ones_make() -> None:
         last = published(known, dict(told), now_ms, last, entries)
 
         anew = published(known, dict(told), now_ms)
-        assert (last.gist, last.words) == (anew.gist, anew.words)
+        assert (last.content_digest, last.text_digest) == (anew.content_digest, anew.text_digest)
         assert json.loads(last.body)["namespaces"] == json.loads(anew.body)["namespaces"]
 
 

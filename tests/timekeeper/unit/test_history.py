@@ -35,7 +35,7 @@ def test_each_moment_has_the_entry_of_that_moment() -> None:
     assert of.budget("team-a", 100).budget.period == "month"
     assert of.budget("team-a", 299).budget.period == "week"
     assert of.budget("team-a", 300).budget == UNLIMITED
-    assert of.living() == frozenset()
+    assert of.current_keys() == frozenset()
 
 
 def test_a_namespace_without_an_entry_has_the_default() -> None:
@@ -55,14 +55,14 @@ def test_settings_have_defaults_until_they_are_written() -> None:
 def test_an_entry_of_before_an_upgrade_counts_whatever_rules_of_admission_it_names() -> None:
     of = history(("team-a", MONTH + "\nrules: {gone-since: warn, share-range: warn, host-pid: warn}", 100))
 
-    assert of.unread == ()
+    assert of.unreadable_entries == ()
     assert of.budget("team-a", 100).budget == Budget(36_000_000_000, rules=(("host-pid", "warn"),))
 
 
 def test_an_entry_that_no_longer_parses_counts_as_never_written() -> None:
     of = history(("team-a", MONTH, 100), ("team-a", "gpuHours: many", 200))
 
-    assert [error.key for error in of.unread] == ["team-a"]
+    assert [error.key for error in of.unreadable_entries] == ["team-a"]
     assert of.budget("team-a", 300).budget.period == "month"
 
 
@@ -210,13 +210,13 @@ def test_a_report_is_cut_where_group_or_price_changed_and_nowhere_else() -> None
         ("_defaults", "gpuHours: 2\nprice: 9", 500),
     )
 
-    assert list(of.tenures("team-a", Interval(50, 900))) == [
+    assert list(of.billing_intervals("team-a", Interval(50, 900))) == [
         BillingInterval(Interval(50, 100), "", "", "USD"),
         BillingInterval(Interval(100, 200), "", "1", "USD"),
         BillingInterval(Interval(200, 400), "lab", "1", "USD"),
         BillingInterval(Interval(400, 900), "", "2", "USD"),
     ]
-    assert list(of.tenures("team-a", Interval(200, 200))) == []
+    assert list(of.billing_intervals("team-a", Interval(200, 200))) == []
 
 
 def test_from_the_default_to_an_own_entry_of_the_same_kind_the_account_goes_on() -> None:

@@ -41,36 +41,37 @@ class MemoryExcess:
     share_mib: int
 
 
-def moment_ms(look: UsageSample, received_ms: int) -> int:
+def moment_ms(sample: UsageSample, received_ms: int) -> int:
     """When a sample was taken, by the receiver's clock; never before 1970."""
-    return max(0, received_ms - look.age_ms)
+    return max(0, received_ms - sample.age_ms)
 
 
-def in_order(looks: Iterable[UsageSample], received_ms: int) -> tuple[tuple[int, UsageSample], ...]:
+def in_order(samples: Iterable[UsageSample], received_ms: int) -> tuple[tuple[int, UsageSample], ...]:
     """Samples with their moments, in order of time."""
-    return tuple(sorted(((moment_ms(look, received_ms), look) for look in looks), key=lambda each: each[0]))
+    dated = ((moment_ms(sample, received_ms), sample) for sample in samples)
+    return tuple(sorted(dated, key=lambda each: each[0]))
 
 
 def used(
-    looks: Iterable[tuple[int, UsageSample]],
-    held: Mapping[str, MeasuredSession],
+    samples: Iterable[tuple[int, UsageSample]],
+    sessions: Mapping[str, MeasuredSession],
     before_ms: int,
     most_ms: int,
 ) -> Iterator[tuple[str, int, UsageTotals]]:
-    """The use that the samples prove, as (session UID, UTC hour, use). ``looks`` in order of time;
+    """The use that the samples prove, as (session UID, UTC hour, use). ``samples`` in order of time;
     ``before_ms``: the node's latest earlier sample (0: none). Samples that are not later than that add
     nothing."""
-    for at_ms, look in looks:
+    for at_ms, sample in samples:
         if at_ms <= before_ms:
             continue
         since_ms, before_ms = before_ms, at_ms
-        for uid, figures in look.pods:
-            mine = held.get(uid)
-            if mine is None or not since_ms:
+        for uid, figures in sample.pods:
+            session = sessions.get(uid)
+            if session is None or not since_ms:
                 continue
-            until_ms = at_ms if mine.ended_ms is None else min(at_ms, mine.ended_ms)
-            from_ms = max(since_ms, mine.since_ms, at_ms - most_ms)
-            cards = cards_of(mine.devices, mine.requested_milli)
+            until_ms = at_ms if session.ended_ms is None else min(at_ms, session.ended_ms)
+            from_ms = max(since_ms, session.since_ms, at_ms - most_ms)
+            cards = cards_of(session.devices, session.requested_milli)
             hours = by_hour(((until_ms, figures),), from_ms, most_ms, cards)
             yield from ((uid, hour_ms, each) for hour_ms, each in hours.items())
 

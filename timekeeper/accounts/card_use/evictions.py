@@ -31,7 +31,7 @@ class EvictionCandidate:
 
     over: OverusingPod
     grace_ms: int | None  # how long it may be over; None: without limit
-    may_leave: bool  # the pod with this UID is on this node, and has neither ended nor is about to
+    evictable: bool  # the pod with this UID is on this node, and has neither ended nor is about to
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +50,41 @@ class EvictionHistory:
 
     began_ms: int
     evicted: tuple[tuple[int, str], ...] = ()  # (when, node) of the evictions of the last hour
-    tried: Mapping[str, EvictionAttempts] = field(default_factory=dict)  # UID -> attempts
+    attempts: Mapping[str, EvictionAttempts] = field(default_factory=dict)  # UID -> attempts
 
     def after(self, uid: str, node: str, result: Result, at_ms: int) -> "EvictionHistory":
         """With one more attempt. An unclear result counts as an eviction. Entries that no rule needs any more
         are dropped."""
-        tried = {uid: each for uid, each in self.tried.items() if at_ms - each.at_ms < HOUR_MS}
-        count = tried[uid].count + 1 if uid in tried else 1
-        lately = self._lately(at_ms)
+        attempts = {uid: each for uid, each in self.attempts.items() if at_ms - each.at_ms < HOUR_MS}
+        count = attempts[uid].count + 1 if uid in attempts else 1
+        lately = self._last_hour(at_ms)
         return EvictionHistory(
             self.began_ms,
             (*lately, (at_ms, node)) if result in ("evicted", "unclear") else lately,
-            tried | {uid: EvictionAttempts(count, at_ms, result)},
+            attempts | {uid: EvictionAttempts(count, at_ms, result)},
         )
 
-    def is_full(self, at_ms: int) -> bool:
+    def is_limited(self, at_ms: int) -> bool:
         """Whether no pod may be evicted yet."""
         last_ms = self.evicted[-1][0] if self.evicted else self.began_ms
-        return at_ms - last_ms < SPACE_MS or len(self._lately(at_ms)) >= MOST_IN_AN_HOUR
+        return at_ms - last_ms < SPACE_MS or len(self._last_hour(at_ms)) >= MOST_IN_AN_HOUR
 
     def full_nodes(self, at_ms: int) -> frozenset[str]:
         """Nodes from which no pod may be evicted yet."""
-        lately = Counter(node for _, node in self._lately(at_ms))
+        lately = Counter(node for _, node in self._last_hour(at_ms))
         return frozenset(node for node, count in lately.items() if count >= MOST_OF_A_NODE)
 
-    def rests(self, uid: str, at_ms: int) -> bool:
+    def is_paused(self, uid: str, at_ms: int) -> bool:
         """Whether the last attempt at this pod was too recent for another."""
-        tried = self.tried.get(uid)
-        if tried is None:
+        attempts = self.attempts.get(uid)
+        if attempts is None:
             return False
-        pause_ms = min(FIRST_PAUSE_MS << min(tried.count - 1, 10), LONGEST_PAUSE_MS)
-        if tried.result == "evicted":  # accepted, but the watch may report the deletion late
+        pause_ms = min(FIRST_PAUSE_MS << min(attempts.count - 1, 10), LONGEST_PAUSE_MS)
+        if attempts.result == "evicted":  # accepted, but the watch may report the deletion late
             pause_ms = LONGEST_PAUSE_MS
-        return at_ms - tried.at_ms < pause_ms
+        return at_ms - attempts.at_ms < pause_ms
 
-    def _lately(self, at_ms: int) -> tuple[tuple[int, str], ...]:
+    def _last_hour(self, at_ms: int) -> tuple[tuple[int, str], ...]:
         return tuple(each for each in self.evicted if at_ms - each[0] < HOUR_MS)
 
 
@@ -92,29 +92,29 @@ class EvictionHistory:
 class EvictionDecision:
     """The pod to evict now, if any, and the number of due pods that the limits hold back."""
 
-    leaves: EvictionCandidate | None
+    chosen: EvictionCandidate | None
     held_back: int
 
 
 def decide(
-    suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int, at_ms: int
+    candidates: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int, at_ms: int
 ) -> EvictionDecision:
     """Of the due pods the one that has been over its share longest. ``now_ms``: the clock that dates samples;
     ``at_ms``: the monotonic clock of ``past``."""
-    due = [each for each in suspects if is_due(each, now_ms) and not past.rests(each.over.uid, at_ms)]
-    full = past.full_nodes(at_ms)
-    free = [each for each in due if each.over.node not in full]
-    if not free or past.is_full(at_ms):
+    due = [each for each in candidates if is_due(each, now_ms) and not past.is_paused(each.over.uid, at_ms)]
+    limited = past.full_nodes(at_ms)
+    free = [each for each in due if each.over.node not in limited]
+    if not free or past.is_limited(at_ms):
         return EvictionDecision(None, len(due))
     first = min(free, key=lambda each: (each.over.episode.since_ms, each.over.uid))
     return EvictionDecision(first, len(due) - 1)
 
 
-def is_due(suspect: EvictionCandidate, now_ms: int) -> bool:
+def is_due(candidate: EvictionCandidate, now_ms: int) -> bool:
     """Whether samples saw the pod over its share from the beginning to the end of its grace period, the last
     of them recently. Time without samples is no evidence."""
-    episode, grace_ms = suspect.over.episode, suspect.grace_ms
-    if grace_ms is None or not suspect.may_leave:
+    episode, grace_ms = candidate.over.episode, candidate.grace_ms
+    if grace_ms is None or not candidate.evictable:
         return False
     is_fresh = abs(now_ms - episode.seen_ms) < FRESH_MS  # abs: the clock may have been set back
     return is_fresh and episode.seen_ms - episode.since_ms >= grace_ms

@@ -22,7 +22,7 @@ class ObservedExcess:
 
 
 @dataclass(frozen=True, slots=True)
-class OveruseEpisode:
+class OverusePeriod:
     """A pod over its memory share. ``since_ms``: the first sample that showed it. No later sample showed the
     pod within its share on all its cards, and there was no long gap."""
 
@@ -43,24 +43,24 @@ class OverusingPod:
     namespace: str
     name: str
     node: str
-    episode: OveruseEpisode
+    episode: OverusePeriod
 
 
 def follow(
-    before: Mapping[str, OveruseEpisode],
-    looks: Iterable[tuple[int, UsageSample]],
-    held: Mapping[str, MeasuredSession],
+    before: Mapping[str, OverusePeriod],
+    samples: Iterable[tuple[int, UsageSample]],
+    sessions: Mapping[str, MeasuredSession],
     lapse_ms: int = FRESH_MS,
-) -> dict[str, OveruseEpisode]:
-    """The episodes by UID after these samples of a node. ``looks``: with their moments, in order of time, all
-    later than those of ``before``. Pods that ``held`` lacks have no share. ``lapse_ms``: how long an
+) -> dict[str, OverusePeriod]:
+    """The episodes by UID after these samples of a node. ``samples``: with their moments, in order of time,
+    all later than those of ``before``. Pods that ``sessions`` lacks have no share. ``lapse_ms``: how long an
     observation holds without another."""
     episodes = dict(before)
-    for at_ms, look in looks:
-        figures = dict(look.pods)
+    for at_ms, sample in samples:
+        figures = dict(sample.pods)
         for uid in episodes.keys() | figures.keys():
-            mine = _share(uid, at_ms, figures, held)
-            after = _after(episodes.get(uid), at_ms, mine, lapse_ms) if mine is not None else None
+            shown = _share(uid, at_ms, figures, sessions)
+            after = _after(episodes.get(uid), at_ms, shown, lapse_ms) if shown is not None else None
             if after is not None:
                 episodes[uid] = after
             else:
@@ -77,28 +77,31 @@ class _PodSample:
 
 
 def _share(
-    uid: str, at_ms: int, figures: Mapping[str, tuple[CardSample, ...]], held: Mapping[str, MeasuredSession]
+    uid: str,
+    at_ms: int,
+    figures: Mapping[str, tuple[CardSample, ...]],
+    sessions: Mapping[str, MeasuredSession],
 ) -> _PodSample | None:
     """None for a pod in the sample that holds nothing on the node. A sample from before the pod had its cards
     shows nothing of it."""
     if uid not in figures:
         return _PodSample(frozenset(), ())
-    if uid not in held:
+    if uid not in sessions:
         return None
-    if at_ms < held[uid].since_ms:
+    if at_ms < sessions[uid].since_ms:
         return _PodSample(frozenset(), ())
     cards = frozenset(each.uuid for each in figures[uid] if each.memory_mib is not None)
-    return _PodSample(cards, excesses(held[uid].devices, figures[uid]))
+    return _PodSample(cards, excesses(sessions[uid].devices, figures[uid]))
 
 
 def _after(
-    before: OveruseEpisode | None, at_ms: int, told: _PodSample, lapse_ms: int
-) -> OveruseEpisode | None:
+    before: OverusePeriod | None, at_ms: int, shown: _PodSample, lapse_ms: int
+) -> OverusePeriod | None:
     known = before.cards if before else ()
     fresh = [each for each in known if at_ms - each.seen_ms <= lapse_ms]
-    kept = [each for each in fresh if each.excess.uuid not in told.cards]
-    cards = (*kept, *(ObservedExcess(each, at_ms) for each in told.over))
+    kept = [each for each in fresh if each.excess.uuid not in shown.cards]
+    cards = (*kept, *(ObservedExcess(each, at_ms) for each in shown.over))
     if not cards:
         return None
     since_ms = before.since_ms if before and fresh else at_ms
-    return OveruseEpisode(since_ms, tuple(sorted(cards, key=lambda each: each.excess.uuid)))
+    return OverusePeriod(since_ms, tuple(sorted(cards, key=lambda each: each.excess.uuid)))

@@ -94,7 +94,7 @@ class LedgerReader:
         last page."""
         with self.store.reading() as connection:
             history = self.history(connection)
-            names = {key for key in history.living() if not key.startswith("_")}
+            names = {key for key in history.current_keys() if not key.startswith("_")}
             if history.text(DEFAULTS) is not None:
                 names |= ledger.namespaces(connection)
             left = sorted(name for name in names if name > after)

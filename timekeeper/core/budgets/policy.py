@@ -7,7 +7,7 @@ GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
-BUILT_ON_EXHAUSTED = (
+IMPLEMENTED_ON_EXHAUSTED = (
     "reclaim",
     "deprioritize",
     "deny",
@@ -80,7 +80,7 @@ def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[s
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
     asked = {
         "onExhausted": (
-            budget.on_exhausted not in BUILT_ON_EXHAUSTED and budget.amount is not None,
+            budget.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED and budget.amount is not None,
             f"{budget.on_exhausted} is not implemented; treated as deprioritize",
         ),
         "maxGPUs": (budget.max_gpus is not None, "not implemented; it has no effect"),

@@ -79,7 +79,7 @@ def read(
     for name in sorted(config_maps, key=lambda name: (name != BUDGETS, name)):
         for key, text in config_maps[name].items():
             if key in seen:
-                errors.append(_twice(key, seen[key], name))
+                errors.append(_duplicate_key(key, seen[key], name))
                 continue
             seen[key] = name
             texts[key] = text
@@ -128,7 +128,7 @@ def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> 
             yield EntryError(key, line, "group", problem, "a group with an entry")
 
 
-def _twice(key: str, first: str, later: str) -> EntryError:
+def _duplicate_key(key: str, first: str, later: str) -> EntryError:
     problem = f"also defined in ConfigMap {first}; the entry in {later} is ignored"
     return EntryError(key, 1, "", problem, "a key in one ConfigMap", later)
 
@@ -267,7 +267,7 @@ def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
         }
         values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
     if "exempt" in fields:
-        values["exempt"] = _scalars(fields["exempt"], "exempt", scalars.who)
+        values["exempt"] = _scalars(fields["exempt"], "exempt", scalars.user_or_group)
     return values
 
 

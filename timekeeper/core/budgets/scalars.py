@@ -102,7 +102,7 @@ def name(text: str) -> str:
     return text
 
 
-def who(text: str) -> str:
+def user_or_group(text: str) -> str:
     """A user's or group's name."""
     if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
         raise BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")

@@ -21,6 +21,6 @@ GPU_RESOURCE = (
     r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
-UNSPOKEN = re.compile(GPU_RESOURCE)
+GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
 
 __all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "UNSPOKEN", "ContainerLimits", "Dialect"]

@@ -12,7 +12,7 @@ TOPOLOGIES = ("pair", "numa", "node")
 MOST_NAMES = 64  # each is compared with every card of every node
 LONGEST_NAME = 128
 _MOST_CHARACTERS = MOST_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
-_MOST_TOLD = 20  # containers in one message
+_MOST_LISTED = 20  # containers in one message
 
 _LISTS = {
     names.MODELS: "H100,A100",
@@ -38,7 +38,7 @@ def constraint_violations(
 def listed(annotations: Json, name: str) -> tuple[str, ...]:
     """The names in an annotation that lists names with commas, without repetitions; empty if it is absent or
     empty."""
-    return tuple(dict.fromkeys(_written(annotations, name)))
+    return tuple(dict.fromkeys(_names_in(annotations, name)))
 
 
 def excess(annotations: Json, name: str) -> str:
@@ -46,14 +46,14 @@ def excess(annotations: Json, name: str) -> str:
     value = annotations.get(name)
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
         return f"it has {len(value)} characters"
-    written = _written(annotations, name)
-    if len(written) > MOST_NAMES:
-        return f"it lists {len(written)} names"
-    longest = max(map(len, written), default=0)
+    listed_names = _names_in(annotations, name)
+    if len(listed_names) > MOST_NAMES:
+        return f"it lists {len(listed_names)} names"
+    longest = max(map(len, listed_names), default=0)
     return f"it lists a name of {longest} characters" if longest > LONGEST_NAME else ""
 
 
-def _written(annotations: Json, name: str) -> list[str]:
+def _names_in(annotations: Json, name: str) -> list[str]:
     value = annotations.get(name)
     return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else []
 
@@ -88,7 +88,7 @@ def _empty_lists(annotations: Json) -> list[Violation]:
         if name != names.SAME_GPU
         and name in annotations
         and not excess(annotations, name)
-        and not _written(annotations, name)
+        and not _names_in(annotations, name)
     ]
 
 
@@ -113,10 +113,10 @@ def _same_gpu_violations(
 ) -> list[Violation]:
     if names.SAME_GPU not in annotations or excess(annotations, names.SAME_GPU):
         return []
-    named = _written(annotations, names.SAME_GPU)
-    stranger = next((each for each in named if each not in asking), None)
-    if stranger is not None:
-        return [_same_gpu("same-gpu-container", stranger, "no container of this name requests a GPU", asking)]
+    named = _names_in(annotations, names.SAME_GPU)
+    unknown = next((each for each in named if each not in asking), None)
+    if unknown is not None:
+        return [_same_gpu("same-gpu-container", unknown, "no container of this name requests a GPU", asking)]
     if len(named) < 2 or len(set(named)) < len(named):
         given = annotations[names.SAME_GPU]
         return [_same_gpu("same-gpu-container", given, "must name at least two different containers", asking)]
@@ -125,15 +125,15 @@ def _same_gpu_violations(
 
 
 def _same_gpu(rule: str, got: object, problem: str, asking: Collection[str]) -> Violation:
-    told = first_of(sorted(asking), _MOST_TOLD)
+    known_names = first_of(sorted(asking), _MOST_LISTED)
     return Violation(
         rule=rule,
         path=f"metadata.annotations[{names.SAME_GPU}]",
         got=shown(got),
         problem=problem,
-        allowed=f"containers that together fit on one card, out of {told}"
+        allowed=f"containers that together fit on one card, out of {known_names}"
         if rule == "same-gpu-conflict"
-        else told or "names of containers with a GPU limit",
+        else known_names or "names of containers with a GPU limit",
         example="remove the annotation",
     )
 

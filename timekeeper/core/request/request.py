@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, UNSPOKEN, ContainerLimits, Dialect
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, ContainerLimits, Dialect
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.request.constraints import constraint_violations, listed
@@ -15,8 +15,8 @@ from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
-_MOST_TOLD = 20  # containers in one message
-BUILT_POLICIES = ("binpack", "spread")  # the others are treated as binpack, with a warning
+_MOST_LISTED = 20  # containers in one message
+IMPLEMENTED_POLICIES = ("binpack", "spread")  # the others are treated as binpack, with a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ def parse(pod: Json) -> ParsedRequest:
     found = containers(pod)
     read = [_read_container(container) for container in found]
     asks = tuple(ask for _, ask, _ in read if ask is not None)
-    spoken = {dialect.name for dialects, _, _ in read for dialect in dialects}
+    dialect_names = {dialect.name for dialects, _, _ in read for dialect in dialects}
     annotations = annotations_of(pod)
     violations = [violation for _, _, broken in read for violation in broken]
-    if len(spoken) > 1:
+    if len(dialect_names) > 1:
         violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
     if not asks and not violations:
         return ParsedRequest(None, ())
@@ -72,7 +72,7 @@ def parse(pod: Json) -> ParsedRequest:
         violations += constraint_violations(annotations, asks, asking)
     if violations:
         return ParsedRequest(None, tuple(violations))
-    (dialect,) = spoken
+    (dialect,) = dialect_names
     return ParsedRequest(_request(dialect, asks, annotations if constrained else {}), ())
 
 
@@ -99,12 +99,12 @@ _SHORT = 512  # longer resource lists are not cached, to limit the cache's memor
 
 
 @lru_cache(maxsize=1024)
-def _words(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]:
+def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]:
     """The dialects of these resources, and whether there is a GPU resource of none of them. Cached: nearly
     all containers have the same few resources."""
-    spoken = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
-    known = {name for dialect in spoken for name in dialect.resources}
-    return spoken, any(UNSPOKEN.match(name) for name in resources if name not in known)
+    dialects = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
+    known = {name for dialect in dialects for name in dialect.resources}
+    return dialects, any(GPU_RESOURCE_PATTERN.match(name) for name in resources if name not in known)
 
 
 def _read_container(
@@ -114,23 +114,23 @@ def _read_container(
     limits, requests = mapping(given.get("limits")), mapping(given.get("requests"))
     amounts = {**requests, **limits}
     resources = tuple(amounts)
-    words = _words if sum(map(len, resources)) <= _SHORT else _words.__wrapped__
-    spoken, strange = words(resources)
-    if not spoken and not strange:
+    cached = sum(map(len, resources)) <= _SHORT
+    dialects, unsupported = (_dialects_of if cached else _dialects_of.__wrapped__)(resources)
+    if not dialects and not unsupported:
         return (), None, ()  # most containers of most pods
-    violations = _unspoken(container, amounts) if strange else []
-    for dialect in spoken:
+    violations = _unsupported(container, amounts) if unsupported else []
+    for dialect in dialects:
         violations += _differing(container, dialect, limits, requests)
-    if len(spoken) != 1 or violations:
-        return spoken, None, tuple(violations)
-    dialect = spoken[0]
+    if len(dialects) != 1 or violations:
+        return dialects, None, tuple(violations)
+    dialect = dialects[0]
     answer = dialect.read(ContainerLimits(f"{container.path}.resources.limits", container.name, limits))
     if isinstance(answer, Ask):
-        return spoken, ContainerAsk(container.name, container.init, answer), ()
-    return spoken, None, answer
+        return dialects, ContainerAsk(container.name, container.init, answer), ()
+    return dialects, None, answer
 
 
-def _unspoken(container: Container, amounts: Json) -> list[Violation]:
+def _unsupported(container: Container, amounts: Json) -> list[Violation]:
     return [
         Violation(
             rule="dialect-not-spoken",
@@ -142,7 +142,7 @@ def _unspoken(container: Container, amounts: Json) -> list[Violation]:
             example='bursar.dev/gpu-percent: "50"',
         )
         for name in amounts
-        if UNSPOKEN.match(name) and not any(name in dialect.resources for dialect in DIALECTS)
+        if GPU_RESOURCE_PATTERN.match(name) and not any(name in dialect.resources for dialect in DIALECTS)
     ]
 
 
@@ -170,13 +170,13 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
     ]
 
 
-def _one_dialect(spoken: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
-    named = [f"{each.name} in container {container.name}" for container, them in spoken for each in them]
+def _one_dialect(dialects: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
+    named = [f"{each.name} in container {container.name}" for container, them in dialects for each in them]
     return [
         Violation(
             rule="several-dialects",
             path="spec.containers",
-            got=first_of(named, _MOST_TOLD),
+            got=first_of(named, _MOST_LISTED),
             problem="all containers of a pod must use the same GPU dialect",
             allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
             example='bursar.dev/gpu-percent: "50" in each container',

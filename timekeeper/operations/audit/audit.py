@@ -35,7 +35,7 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
     """
     now_ms = max(now_ms, audit_rows.newest_tick_ms(connection))  # the audit's clock may be behind
     spans = Spans(audit_rows.every_entry(connection))
-    for error in spans.history.unread:
+    for error in spans.history.unreadable_entries:
         tell(Finding(f"entry {error.key}", "text", error.sentence(), "one that can be read"))
     heard = audit_rows.nodes(connection)
     charges = Charges(tell, spans, heard, now_ms)

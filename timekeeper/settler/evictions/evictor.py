@@ -89,22 +89,22 @@ class Evictor:
         candidates = (self._candidate(each, history, in_force_ms) for each in over)
         decision = decide(candidates, self._history, now_ms, self._steady())
         metrics.OVERUSE_HELD_BACK.set(decision.held_back)
-        if decision.leaves is None:
+        if decision.chosen is None:
             return None
-        return self._evict(decision.leaves, now_ms)
+        return self._evict(decision.chosen, now_ms)
 
     def _candidate(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
         pod = self._view.pod(over.uid)
-        may_leave = pod is not None and may_be_evicted(pod, over.node)
-        return EvictionCandidate(over, grace_ms, may_leave)
+        evictable = pod is not None and may_be_evicted(pod, over.node)
+        return EvictionCandidate(over, grace_ms, evictable)
 
     def _evict(self, candidate: EvictionCandidate, now_ms: int) -> Result:
         over = candidate.over
-        before = self._history.tried.get(over.uid)
+        before = self._history.attempts.get(over.uid)
         result, error_text = self._post_eviction(over)
         self._history = self._history.after(over.uid, over.node, result, self._steady())
-        attempt = self._history.tried[over.uid].count
+        attempt = self._history.attempts[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         log(
             "overuse-eviction",

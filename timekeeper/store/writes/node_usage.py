@@ -19,7 +19,7 @@ from timekeeper.accounts.card_use.figures import CardSample, UsageTotals
 from timekeeper.accounts.card_use.overuse import (
     FRESH_MS,
     ObservedExcess,
-    OveruseEpisode,
+    OverusePeriod,
     OverusingPod,
     follow,
 )
@@ -101,7 +101,7 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingP
     """The pods over their memory share by the last reports, by UID, of one namespace or (empty) of all."""
     columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
     rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
-    by_uid: dict[str, list[tuple[str, OveruseEpisode]]] = {}
+    by_uid: dict[str, list[tuple[str, OverusePeriod]]] = {}
     for row in connection.execute(rows):
         for uid, episode in _episodes(row).items():
             by_uid.setdefault(uid, []).append((row.name, episode))
@@ -163,7 +163,7 @@ def _write(
     report: NodeReport,
     row: Any,
     new: tuple[tuple[int, UsageSample], ...],
-    episodes: Mapping[str, OveruseEpisode],
+    episodes: Mapping[str, OverusePeriod],
 ) -> None:
     runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
     runs[report.boot] = report.sequence
@@ -190,7 +190,7 @@ def _uses(cards: Iterable[CardSample]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _written(episode: OveruseEpisode) -> dict[str, Any]:
+def _written(episode: OverusePeriod) -> dict[str, Any]:
     cards = [
         {
             "uuid": each.excess.uuid,
@@ -203,11 +203,11 @@ def _written(episode: OveruseEpisode) -> dict[str, Any]:
     return {"since": episode.since_ms, "cards": cards}
 
 
-def _episodes(row: Any) -> dict[str, OveruseEpisode]:
+def _episodes(row: Any) -> dict[str, OverusePeriod]:
     """The node's episodes of overuse by pod UID. The previous release writes no ``seen``; then its last look
     saw them."""
     return {
-        uid: OveruseEpisode(
+        uid: OverusePeriod(
             entry["since"],
             tuple(
                 ObservedExcess(
