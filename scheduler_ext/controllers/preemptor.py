@@ -29,9 +29,9 @@ from scheduler_ext.preemption.plan import (
     may_be_forced,
     may_begin,
     pdb_grace_ms,
-    plan_on,
-    remaining,
-    reserving,
+    plan,
+    remaining_victims,
+    reservation_for,
 )
 from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.preemption_queue import PreemptionQueue
@@ -137,18 +137,18 @@ class Preemptor:
         if allocation is not None and allocation.state != "reserved":
             return None  # a bind is under way
         for_this = replace(context, cooldown=_without(self.cooldown, pod))
-        asked = preemption.asked(now_s)
-        left = remaining(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
+        asked = preemption.recent_victims(now_s)
+        left = remaining_victims(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
         if isinstance(left, str):
-            if preemption.no_way(now_s) >= GIVES_UP_S:
+            if preemption.blocked_s(now_s) >= GIVES_UP_S:
                 self._let_go(pod, preemption, "NoWay", left)
             return None
-        preemption.way()
+        preemption.unblocked()
         if left.victims:
             self._ask(pod, reservation, preemption, left.victims, context)
         elif (
             not left.awaits
-            and not preemption.waits_for(snapshot)
+            and not preemption.waits_for_victims(snapshot)
             and preemption.may_wake(now_s, WAKES_AGAIN_S)
         ):
             self._wiring.freed([reservation.node])
@@ -166,7 +166,7 @@ class Preemptor:
         leaves in vain."""
         pdbs, standings = context.pdbs, context.standings
         ordered = sorted(victims, key=lambda each: (not pdbs.over(each), each.uid))
-        if not preemption.may_ask(self._wiring.seconds()):
+        if not preemption.may_act(self._wiring.seconds()):
             return
         kept = [v for v in ordered if pdbs.over(v) and not may_be_forced(pod, v, standings, self._limits)]
         probed = kept if len(ordered) > 1 else []
@@ -204,7 +204,7 @@ class Preemptor:
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
-        preemption.ask(victim, self._wiring.seconds())
+        preemption.record_eviction(victim, self._wiring.seconds())
         self.cooldown = self.cooldown.after(victim, pod, context.now_ms)
         kind = kind_of(pod, [victim], context.standings)
         self.counts.left(kind, how)
@@ -217,7 +217,7 @@ class Preemptor:
         return True
 
     def _put_off(self, preemption: ActivePreemption, victim: Pod, said: str) -> None:
-        preemption.put_off(self._wiring.seconds() + RETRY_S)
+        preemption.defer(self._wiring.seconds() + RETRY_S)
         self._wiring.log(
             "stays",
             level="warning",
@@ -228,9 +228,9 @@ class Preemptor:
         )
 
     def _let_go(self, pod: Pod, preemption: ActivePreemption, reason: str, why: str) -> None:
-        if not preemption.may_ask(self._wiring.seconds()):
+        if not preemption.may_act(self._wiring.seconds()):
             return
-        preemption.put_off(self._wiring.seconds() + RETRY_S)
+        preemption.defer(self._wiring.seconds() + RETRY_S)
         reply = let_go(self._api, pod, reason, why, self._wiring.now_ms())
         said = reply.status if isinstance(reply, Answered) else reply.message
         self._wiring.log("let-go", pod=pod.full_name, uid=pod.uid, node=preemption.node, why=why, answer=said)
@@ -269,7 +269,7 @@ class Preemptor:
         """Who is to leave for it; None too where that is only told, for budgets that are only watched."""
         standings = context.standings
         claimed = self._queue.claimed(snapshot, waiting_pod.pod)
-        choice = plan_on(
+        choice = plan(
             waiting_pod, self._nodes(waiting_pod, snapshot, standings), context, self._limits, claimed
         )
         if choice is not None and has_room(waiting_pod, self._queue.may_have_room(snapshot, waiting_pod)):
@@ -281,7 +281,7 @@ class Preemptor:
         supposed = replace(context, standings=as_if_enforced(standings))
         if choice is None and may_begin(waiting_pod.pod, self._limits, supposed.standings):
             nodes = self._nodes(waiting_pod, snapshot, supposed.standings)
-            choice = plan_on(waiting_pod, nodes, supposed, self._limits, claimed)
+            choice = plan(waiting_pod, nodes, supposed, self._limits, claimed)
         if choice is None or not choice.victims:
             return None
         if self._queue.may_report(waiting_pod.pod.uid, self._wiring.seconds()):
@@ -311,7 +311,7 @@ class Preemptor:
                 self._wiring.breathe(BREATH_S)
 
     def _hold(self, pod: Pod, choice: Choice, context: PreemptionContext) -> None:
-        reservation = reserving(pod, choice, context, self._limits)
+        reservation = reservation_for(pod, choice, context, self._limits)
         reply = hold_cards(self._api, pod, reservation)
         said = reply.status if isinstance(reply, Answered) else reply.message
         self._wiring.log(

@@ -1,4 +1,5 @@
-"""What the preemptor remembers of what it has begun: whom it has asked, when to ask again, how it ended."""
+"""The preemptor's record of preemptions under way: which pods were evicted, when to act again, how each
+ended."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Kind, Reservation
 from scheduler_ext.snapshot.snapshot import Snapshot
 
-SEEN_LEAVING_WITHIN_S = 10.0  # whoever was asked and does not go by then is asked again
+EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted again
 
 Result = Literal["bound", "elsewhere", "gone", "withdrawn", "observed"]
 RESULTS: tuple[Result, ...] = ("bound", "elsewhere", "gone", "withdrawn", "observed")
@@ -18,8 +19,8 @@ KINDS: tuple[Kind, ...] = ("fragmentation", "reclaim")
 
 
 class PreemptionCounts:
-    """How often what happened: ``results`` by kind and how a preemption ended, ``victims`` by kind and how
-    they were made to leave, ``protected``: how often a PodDisruptionBudget refused."""
+    """Counters for metrics: ``results`` by kind and result, ``victims`` by kind and how they left,
+    ``protected``: refusals by a PodDisruptionBudget."""
 
     def __init__(self) -> None:
         self.results: Counter[tuple[str, str]] = Counter({(k, r): 0 for k in KINDS for r in RESULTS})
@@ -27,11 +28,10 @@ class PreemptionCounts:
         self.protected = 0
 
     def ended(self, kind: Kind, result: Result) -> None:
-        """A preemption ended so."""
         self.results[kind, result] += 1
 
     def left(self, kind: Kind, how: str) -> None:
-        """A pod was asked to leave, and will."""
+        """A victim was evicted or deleted."""
         self.victims[kind, how] += 1
 
 
@@ -43,44 +43,44 @@ class ActivePreemption:
     node: str
     kind: Kind
     since_ms: int
-    _asked: dict[str, float] = field(default_factory=dict)
-    _ask_at: float = 0.0
-    _no_way_since: float | None = None
+    _evicted_at: dict[str, float] = field(default_factory=dict)
+    _deferred_until: float = 0.0
+    _blocked_since: float | None = None
     _woken_at: float | None = None
 
-    def ask(self, victim: Pod, now_s: float) -> None:
-        """The victim has been asked to leave."""
-        self._asked[victim.uid] = now_s
+    def record_eviction(self, victim: Pod, now_s: float) -> None:
+        self._evicted_at[victim.uid] = now_s
 
-    def asked(self, now_s: float) -> list[str]:
-        """The UIDs of those who have been asked, and may still be on their way."""
-        return [uid for uid, at in self._asked.items() if now_s - at < SEEN_LEAVING_WITHIN_S]
+    def recent_victims(self, now_s: float) -> list[str]:
+        """UIDs of the pods evicted so recently that the watch may not show it yet."""
+        return [uid for uid, at in self._evicted_at.items() if now_s - at < EVICTION_SEEN_WITHIN_S]
 
-    def waits_for(self, snapshot: Snapshot) -> bool:
-        """True while any of those who have been asked holds its cards."""
-        pods = (snapshot.pods.get(uid) for uid in self._asked)
+    def waits_for_victims(self, snapshot: Snapshot) -> bool:
+        """True while any evicted pod holds its cards."""
+        pods = (snapshot.pods.get(uid) for uid in self._evicted_at)
         return any(pod is not None and pod.holding for pod in pods)
 
-    def put_off(self, until_s: float) -> None:
-        """Nothing is asked of the API server before."""
-        self._ask_at = until_s
+    def defer(self, until_s: float) -> None:
+        """No call to the API server before ``until_s``."""
+        self._deferred_until = until_s
 
-    def may_ask(self, now_s: float) -> bool:
-        """True when something may be asked of the API server again."""
-        return now_s >= self._ask_at
+    def may_act(self, now_s: float) -> bool:
+        """True once calls to the API server are allowed again."""
+        return now_s >= self._deferred_until
 
-    def no_way(self, now_s: float) -> float:
-        """There is no way now; for how long there has been none, in seconds."""
-        if self._no_way_since is None:
-            self._no_way_since = now_s
-        return now_s - self._no_way_since
+    def blocked_s(self, now_s: float) -> float:
+        """Records that no choice of victims helps now; returns for how long that has been so, in seconds."""
+        if self._blocked_since is None:
+            self._blocked_since = now_s
+        return now_s - self._blocked_since
 
-    def way(self) -> None:
-        """There is a way."""
-        self._no_way_since = None
+    def unblocked(self) -> None:
+        """Records that a choice of victims helps."""
+        self._blocked_since = None
 
     def may_wake(self, now_s: float, every_s: float) -> bool:
-        """True the second time that the cards are found free and the pod not bound, and then so often."""
+        """True if the pod is not bound although its cards are free: at the second look, then at most every
+        ``every_s``."""
         if self._woken_at is None:
             self._woken_at = now_s
             return False
@@ -91,24 +91,24 @@ class ActivePreemption:
 
 
 class ActivePreemptions:
-    """Those under way, by the UID of the pod that cards are held for."""
+    """The preemptions under way, by the UID of the pod that cards are held for."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, ActivePreemption] = {}
 
     def of(self, pod: Pod, reservation: Reservation) -> ActivePreemption | None:
-        """The course of this very reservation."""
+        """The preemption for exactly this reservation."""
         preemption = self._by_uid.get(pod.uid)
         return preemption if preemption is not None and preemption.since_ms == reservation.since_ms else None
 
     def begin(self, pod: Pod, reservation: Reservation) -> ActivePreemption:
-        """A reservation that the watch shows for the first time."""
+        """The watch shows a reservation for the first time."""
         preemption = ActivePreemption(pod, reservation.node, reservation.kind, reservation.since_ms)
         self._by_uid[pod.uid] = preemption
         return preemption
 
     def ended(self, snapshot: Snapshot) -> Iterator[tuple[ActivePreemption, Result]]:
-        """Those that the snapshot shows ended, and how; each is told once."""
+        """The preemptions that ended by this snapshot, with the result; each is returned once."""
         for uid, preemption in list(self._by_uid.items()):
             result = _result(snapshot.pods.get(uid), preemption)
             if result is not None:

@@ -1,11 +1,11 @@
-"""How many pods must leave at the least, card by card: a bound that costs little, so that few sets of victims
-need be laid out.
+"""The least number of pods that must leave, computed card by card: a cheap bound, so that few sets of victims
+need a full search.
 
-For each ask alone it is known how much each card lacks, and so how many of the pods on it must go at the
-least, were it always those that hold the most. An ask for n cards takes the n that need the fewest; so do all
-asks of more than half a card together, for no two of them share one. A pod on several cards may count for
-each of them. The bound is never above the truth; it may be below, for it looks at compute and memory apart,
-and not at how the asks stand in each other's way otherwise.
+For each ask alone it is known how much each card lacks, and so how many of its pods must leave at least, if
+these are always the largest. An ask for n cards takes the n cards that need the fewest; so do all asks above
+half a card together, for no two of them share a card. A pod on several cards may count for each. The bound is
+never above the truth. It may be below, for it treats compute and memory apart and otherwise ignores that asks
+compete.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
-NEVER = 1_000_000  # more pods than any node has: no set of those at hand will do
+NEVER = 1_000_000  # more pods than any node has: no set of victims suffices
 
 Holdings = Sequence[
     tuple[tuple[tuple[str, CardAmount], ...], int]
@@ -25,8 +25,8 @@ Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card
 
 
 class LowerBound:
-    """Of a request on a node. ``held``: the classes of pods that may leave, in the order in which they are
-    gone through."""
+    """For one request on one node. ``held``: the classes of pods that may leave, in the order of the
+    search."""
 
     def __init__(self, request: GPURequest, node: NodeInfo, held: Holdings) -> None:
         cards = [
@@ -55,7 +55,7 @@ class LowerBound:
         self.none: Freed = ((0, 0),) * len(cards)
 
     def freed(self, before: Freed, place: int, count: int) -> Freed:
-        """What is given back once so many more pods of the class at this place have left."""
+        """What is given back by card after ``count`` more pods of the class at ``place`` have left."""
         after = list(before)
         for card, use in self._held[place][0]:
             share, memory = after[card]
@@ -63,10 +63,10 @@ class LowerBound:
         return tuple(after)
 
     def at_least(self, freed: Freed, place: int) -> int:
-        """How many pods of the classes from this place on must leave beside those that have; `NEVER` where
-        all of them are not enough."""
+        """How many pods of the classes from ``place`` on must leave in addition; `NEVER` if all of them are
+        not enough."""
         if self._by_plugin:
-            return 0  # which of its cards a pod leaves is known to the node's plugin alone
+            return 0  # only the device plugin knows which cards a pod gives back
         wanted = 0
         for devices, lacks in self._lacks:
             counts = sorted(self._count(card, place, lack, freed[card]) for card, lack in enumerate(lacks))
@@ -87,8 +87,8 @@ class LowerBound:
         return self._counts[key]
 
     def _greatest(self, card: int, place: int) -> tuple[list[int], list[int]]:
-        """The sums of the greatest one, two, ... holdings on the card of the classes from this place on; of
-        card -1: on all cards together."""
+        """Sums of the largest one, two, ... holdings on the card, for the classes from ``place`` on; card -1:
+        on all cards together."""
         key = card, place
         if key not in self._most:
             shares: list[int] = []
@@ -106,7 +106,7 @@ def _sums(amounts: Iterable[int]) -> list[int]:
 
 
 def _first(sums: list[int], wanted: int) -> int:
-    """How many of them make up what is wanted."""
+    """How many of them add up to ``wanted``."""
     if wanted <= 0:
         return 0
     place = bisect_left(sums, wanted)
@@ -114,8 +114,8 @@ def _first(sums: list[int], wanted: int) -> int:
 
 
 def _lack(ask: Ask, card: Card, used: CardAmount) -> tuple[int, int]:
-    """What must be given back of the card so that the ask fits on it; compute and memory, 0 or less where it
-    is there. A whole card must be given back whole."""
+    """What must be given back of the card so that the ask fits: compute and memory, 0 or less where enough is
+    free. A whole-card request needs the whole card back."""
     wanted = need(ask, card)
     memory = card.memory_mib if ask.whole else wanted.memory_mib
     if memory > card.memory_mib:
@@ -124,7 +124,7 @@ def _lack(ask: Ask, card: Card, used: CardAmount) -> tuple[int, int]:
 
 
 def _least_lack(asks: Sequence[Ask], card: Card, used: CardAmount) -> tuple[int, int]:
-    """What must be given back of the card whichever of the asks it is that comes onto it."""
+    """What must be given back of the card whichever of the asks gets it."""
     lacks = [_lack(ask, card, used) for ask in asks]
     return min(share for share, _ in lacks), min(memory for _, memory in lacks)
 

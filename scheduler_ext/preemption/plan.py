@@ -1,10 +1,10 @@
-"""What the preemptor does next, decided from values: who is to have others leave for it, and what a pod for
-which cards are held still needs.
+"""The preemptor's next step, decided from values: which waiting pod gets victims, and which victims a
+reservation still needs.
 
-It acts where kube-scheduler cannot. That sees the sums of a node and no cards: where the sums leave room it
-finds nobody to preempt, and never asks our preempt verb; and a pod whose class says more than its namespace's
-standing is of equal rank to it. Where sums are short and those who would leave are of lower priority, it is
-left to kube-scheduler.
+It acts where kube-scheduler cannot. kube-scheduler sees the sums of a node and no cards: where the sums
+suffice it finds no victim and never calls the preempt verb. And it sees no standings: two pods of equal
+priority are equal to it. Where the sums are short and the victims have lower priority, kube-scheduler
+preempts by itself.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,21 +27,16 @@ from timekeeper.core.values import GPURequest
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLimits:
-    """``patience_ms``: how long cards are held beyond the longest grace period of those who leave;
-    ``pdb_grace_ms``: how long a debtor's PodDisruptionBudget is honoured; ``most``: pods for which cards are
-    held at a time; ``scheduler``: the schedulerName of the pods for which it acts; ``needs_standings``: there
-    is a timekeeper, and nobody is to leave before it has been heard."""
-
-    patience_ms: int
-    pdb_grace_ms: int
-    most: int
-    scheduler: str
-    needs_standings: bool
+    patience_ms: int  # how long cards are held beyond the victims' longest grace period
+    pdb_grace_ms: int  # how long a debtor's PodDisruptionBudget is honoured
+    most: int  # most pods for which cards are held at a time
+    scheduler: str  # schedulerName of the pods that it acts for
+    needs_standings: bool  # a timekeeper is configured: no eviction before its first answer
 
 
 def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings) -> bool:
-    """True for a pod that kube-scheduler has tried in vain and does not make room for by itself, and for
-    which others may be asked to leave."""
+    """True for a pod that kube-scheduler has tried without success and makes no room for, and that may
+    preempt."""
     if pod.scheduler != limits.scheduler or pod.request is None or not pod.unschedulable or pod.nominated:
         return False
     waits = not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.reserved)
@@ -49,15 +44,15 @@ def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings)
 
 
 class PreemptibleNodes:
-    """For each node what makes it worth a look: the least priority on its cards, and whose pods are there.
-    Kept beside the snapshot's nodes, so that only those that changed are looked at anew."""
+    """Per node, what decides whether it is worth a search: the least priority on its cards, and the
+    namespaces of its pods. Only changed nodes are computed again."""
 
     def __init__(self) -> None:
         self._nodes: Map[NodeInfo] = Map()
         self._preemptible: dict[str, tuple[int, frozenset[str]]] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
-        """They are now those of this snapshot."""
+        """Updates to this snapshot."""
         for name in snapshot.nodes.changed_since(self._nodes):
             node = snapshot.nodes.get(name)
             pods = [snapshot.pods.get(uid) for uid in node.allocations] if node is not None else []
@@ -69,7 +64,7 @@ class PreemptibleNodes:
         self._nodes = snapshot.nodes
 
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
-        """The nodes that have anybody of lower rank, by name."""
+        """Names of the nodes that have a pod of lower rank, sorted."""
         debtors = {
             namespace
             for namespace, standing in standings.listed.items()
@@ -85,19 +80,19 @@ class PreemptibleNodes:
         )
 
 
-def plan_on(
+def plan(
     waiting_pod: WaitingPod,
     nodes: Iterable[NodeInfo],
     context: PreemptionContext,
     limits: PreemptionLimits,
     claimed: Collection[str] = (),
 ) -> Choice | None:
-    """Who is to leave so that the waiting pod has cards on one of these nodes; None where nobody should:
-    there is room, or it is kube-scheduler's to make, or there is no way.
+    """The victims that give the waiting pod its cards on one of these nodes. None if there is room already,
+    if kube-scheduler preempts by itself, or if no set of victims helps.
 
-    Where there will be room once those have gone who leave anyway, nobody else is to: that choice has no
-    victims, and its cards are to be held for this pod, so that the next one looks further. ``claimed``: the
-    nodes where kube-scheduler makes room for others, who are to have what frees there.
+    Where terminating pods will free enough, the choice has no victims: its cards are to be held for this pod,
+    so that the next one looks further. ``claimed``: nodes where kube-scheduler makes room for other pods,
+    which get what is freed there.
     """
     choices = []
     for node in nodes:
@@ -116,7 +111,7 @@ def plan_on(
 
 
 def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
-    """True where one of these nodes has the cards that the pod waits for."""
+    """True if one of these nodes has the cards that the pod waits for."""
     pod = waiting_pod.pod
     return pod.request is not None and any(
         node.node_object is not None
@@ -127,13 +122,15 @@ def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
 
 
 def kind_of(pod: Pod, victims: Iterable[Pod], standings: NamespaceStandings) -> Kind:
-    """Whether anybody leaves for his standing alone."""
+    """``reclaim`` if a victim is chosen by its namespace's standing alone."""
     by_standing = any(v.priority >= pod.priority and is_reclaim(pod, v, standings) for v in victims)
     return "reclaim" if by_standing else "fragmentation"
 
 
-def reserving(pod: Pod, choice: Choice, context: PreemptionContext, limits: PreemptionLimits) -> Reservation:
-    """The reservation that is written before anybody is asked to leave."""
+def reservation_for(
+    pod: Pod, choice: Choice, context: PreemptionContext, limits: PreemptionLimits
+) -> Reservation:
+    """The reservation that is written before any victim is evicted."""
     forced = [each for each in choice.victims if may_be_forced(pod, each, context.standings, limits)]
     covered = any(context.pdbs.over(each) for each in forced)
     honoured_ms = pdb_grace_ms(limits, context.standings) if covered else 0
@@ -148,12 +145,12 @@ def reserving(pod: Pod, choice: Choice, context: PreemptionContext, limits: Pree
     )
 
 
-NOT_THERE = "the node's cards are no longer those that were held"
-OUTRANKED = "nobody may be asked to leave for the pod any more"
-NO_WAY = "those who are left on the cards may not be asked to leave any more"
+NOT_THERE = "the held cards are no longer on the node"
+OUTRANKED = "the pod may no longer preempt others"
+NO_WAY = "the pods left on the cards may no longer be evicted for it"
 
 
-def remaining(
+def remaining_victims(
     pod: Pod,
     reservation: Reservation,
     snapshot: Snapshot,
@@ -161,10 +158,10 @@ def remaining(
     policy: Callable[[Pod], Policy],
     asked: Iterable[str],
 ) -> Choice | str:
-    """Who is still to be asked to leave the cards that are held for the pod; why there is no use in waiting,
-    where there is none. ``asked``: the UIDs of those who have been, whether their objects say so yet or not.
+    """The victims still to be evicted from the reserved cards; a sentence if waiting is of no use. ``asked``:
+    UIDs of pods evicted already, whether their objects show it or not.
 
-    It depends on the objects alone: whoever takes over goes on with the same.
+    The result depends on the objects alone, so a new leader continues with the same victims.
     """
     allocation, node = snapshot.allocation(pod.uid), snapshot.node(reservation.node)
     if allocation is None or not allocation.uses or node.closed or pod.request is None:
@@ -174,25 +171,27 @@ def remaining(
     there = [snapshot.pods.get(uid) for uid in asked]
     given = [each for each in there if each is not None and each.node == node.name and not each.deleting]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
-    patient = replace(context, late_ms=MOST_MS)  # the reservation's own end is what bounds the waiting
+    patient = replace(context, late_ms=MOST_MS)  # the reservation's own end limits the waiting
     choice = choose(on_them, node, patient, policy(pod), given)
     return choice if choice is not None else NO_WAY
 
 
 def pdb_grace_ms(limits: PreemptionLimits, standings: NamespaceStandings) -> int:
-    """How long a debtor's PodDisruptionBudget is honoured: as the timekeeper says, else as our flag does."""
+    """How long a debtor's PodDisruptionBudget is honoured: as the timekeeper publishes, else as the flag
+    says."""
     return limits.pdb_grace_ms if standings.pdb_grace_ms is None else standings.pdb_grace_ms
 
 
 def may_be_forced(pod: Pod, victim: Pod, standings: NamespaceStandings, limits: PreemptionLimits) -> bool:
-    """True where the victim is to leave against its PodDisruptionBudget in the end: a debtor's own, if it is
-    honoured for no longer than cards can be held. For priority alone a budget is never broken by us."""
+    """True if the victim may in the end be deleted against its PodDisruptionBudget: it is a debtor, and its
+    budget is honoured for less time than cards can be held. A preemption by priority alone never violates
+    a PodDisruptionBudget."""
     lasts_ms = pdb_grace_ms(limits, standings) + victim.grace_ms + limits.patience_ms
     return lasts_ms <= MOST_MS and is_debtor(victim, standings) and is_reclaim(pod, victim, standings)
 
 
 def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPURequest:
-    """The request for these very cards; where the node's plugin picks the cards, for any of the node."""
+    """The request, limited to the reserved cards; where the device plugin picks the cards, unchanged."""
     if node.node_object is None or node.node_object.plugin_chooses:
         return request
     slices = [each for _, placed in reservation.placement.containers for each in placed]
@@ -200,8 +199,8 @@ def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPUReq
 
 
 def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
-    """kube-scheduler has offered the node, or has refused it for want of room and for nothing else that we
-    know of."""
+    """True if kube-scheduler offered the node, or refused it for lack of resources and no other reason known
+    here."""
     pod = waiting_pod.pod
     if node.node_object is None or node.closed:
         return False
@@ -219,8 +218,8 @@ def _in_tree_short(pod: Pod, node: NodeInfo) -> bool:
 def _is_ours(
     pod: Pod, node: NodeInfo, choice: Choice, context: PreemptionContext, limits: PreemptionLimits
 ) -> bool:
-    """Not kube-scheduler's to do, and sure to succeed: kube-scheduler's own sums are satisfied then, and no
-    PodDisruptionBudget that is not to be broken stands in the way."""
+    """True if kube-scheduler would not do it and it is certain to succeed: kube-scheduler's own sums suffice
+    then, and no PodDisruptionBudget forbids it."""
     lower = bool(choice.victims) and all(victim.priority < pod.priority for victim in choice.victims)
     if lower and _in_tree_short(pod, node):
         return False

@@ -1,15 +1,15 @@
-"""Rank: who may ask whom to leave. The one definition of it.
+"""Rank: which pods may be evicted for which. The only definition of it.
 
 1. A **debtor** is a pod of a namespace that is over budget now and whose budget says ``reclaim``. It ranks
    below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
-   namespace that is back in budget has no debtors, whatever class its pods were given while it had none.
-2. Otherwise the priority in the pod's spec decides alone: it is what kube-scheduler goes by. So it does
-   wherever a namespace is UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else:
-   there the class that the webhook stamped is all that is done.
+   namespace that is back in budget has no debtors, whatever class its pods were given before.
+2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
+   that are UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else: there the class
+   that the webhook stamped is the whole effect.
 
-Strictly lower rank is needed; equals never leave for each other. A pod of a namespace over budget never has
-anybody leave for it, nor has one whose priority class says so. Therefore no chain of pods that drive each
-other out comes back to its beginning: along it the priority rises, until a debtor ends it.
+Only strictly lower rank is evicted; equals never are. No pod is evicted for a pod of a namespace over budget,
+nor for one whose priority class forbids preemption. So no chain of evictions returns to its start: priority
+rises along it until a debtor ends it.
 """
 
 from scheduler_ext.model.pod import Pod
@@ -25,22 +25,22 @@ def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:
-    """In which order pods are asked to leave, least first: debtors before the others, then by priority."""
+    """Sort key of victims, least first: debtors before others, then by priority."""
     return 0 if is_debtor(pod, standings) else 1, pod.priority
 
 
 def may_preempt(pod: Pod, standings: NamespaceStandings) -> bool:
-    """True where others of lower rank may be asked to leave for the pod."""
+    """True if pods of lower rank may be evicted for this pod."""
     return pod.preempts and not standings.of(pod.namespace).over
 
 
 def outranks(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
-    """True where the other is of strictly lower rank, and so may be asked to leave for the waiting pod."""
+    """True if the other pod is of strictly lower rank and may be evicted for the waiting one."""
     if not may_preempt(waiting, standings):
         return False
     return waiting.priority > other.priority or is_reclaim(waiting, other, standings)
 
 
 def is_reclaim(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
-    """True where it is the standing that puts the other below the waiting pod."""
+    """True if the other pod ranks lower because of the standings."""
     return is_debtor(other, standings) and standings.of(waiting.namespace).word == "IN_BUDGET"

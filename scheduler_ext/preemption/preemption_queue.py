@@ -1,4 +1,4 @@
-"""Whose turn it is to have others leave for it, and when each is looked at again."""
+"""Which waiting pod may preempt next, and when each is tried again."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 
-SETTLES_S = 1.0  # so long a pod waits at the least: what kube-scheduler does by itself shows by then
-TRIED_WITHIN_S = 3.0  # so soon after a node has changed kube-scheduler has tried the pods that wait
-SEEN_WITHIN_S = 5.0  # a reservation that the watch has not shown by then was not made
-LOOKS_AGAIN_S = 2.0  # at a waiting pod for which there was no way
-AGAIN_AFTER = 10  # times as long as the last look took: most of the time is the verbs'
-RESTS_S = 60.0  # a pod for which cards were held in vain
+SETTLES_S = 1.0  # a pod waits at least this long: by then it shows what kube-scheduler does by itself
+TRIED_WITHIN_S = 3.0  # within this time after a node changed kube-scheduler has tried the waiting pods
+SEEN_WITHIN_S = 5.0  # a reservation that the watch does not show by then was not written
+LOOKS_AGAIN_S = 2.0  # after a search without result
+AGAIN_AFTER = 10  # times the duration of the last search: most of the time belongs to the verbs
+RESTS_S = 60.0  # after cards were held for a pod without success
 REPORTS_AGAIN_S = 300.0
-MOST_TRIED = 8  # in a step
+MOST_TRIED = 8  # searches in one step
 
 
 class PreemptionQueue:
-    """The pods that wait, kept beside the snapshot's pods. Times are of a monotonic clock, in seconds."""
+    """The waiting pods, kept beside the snapshot's pods. Times are of a monotonic clock, in seconds."""
 
     def __init__(self, limits: PreemptionLimits) -> None:
         self._limits = limits
@@ -32,19 +32,19 @@ class PreemptionQueue:
         self._nodes: Map[NodeInfo] = Map()
         self._changed_at: dict[str, float] = {}
         self._unbound: set[str] = set()
-        self._tried: set[str] = set()  # of them those for which there was no room
-        self._held: set[str] = set()  # and those for which cards are held
+        self._tried: set[str] = set()  # of them those that kube-scheduler could not place
+        self._held: set[str] = set()  # of them those for which cards are held
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
         self._none_until: dict[object, float] = {}
-        self._looked_at: dict[object, float] = {}  # in vain, by shape
+        self._looked_at: dict[object, float] = {}  # last search without result, by shape
         self._report_at: dict[str, float] = {}
         self._looks = 0
         self._awaited, self._awaited_until = "", 0.0
         self._preemptible = PreemptibleNodes()
 
     def follow(self, snapshot: Snapshot, now_s: float) -> None:
-        """They are now those of this snapshot."""
+        """Updates to this snapshot."""
         self._changed_at = {name: at for name, at in self._changed_at.items() if now_s - at < TRIED_WITHIN_S}
         self._changed_at |= dict.fromkeys(snapshot.nodes.changed_since(self._nodes), now_s)
         self._nodes = snapshot.nodes
@@ -65,7 +65,7 @@ class PreemptionQueue:
         self._preemptible.follow(snapshot)
 
     def held(self, snapshot: Snapshot) -> list[tuple[Pod, Reservation]]:
-        """The pods whose objects say that cards are held for them, the oldest reservation first."""
+        """The pods for which cards are held, the oldest reservation first."""
         found = [
             (pod, pod.reserved)
             for uid in self._held
@@ -74,11 +74,10 @@ class PreemptionQueue:
         return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
 
     def next(self, snapshot: Snapshot, context: PreemptionContext, now_s: float) -> Iterator[Pod]:
-        """Those for whom others may be asked to leave, in turn: by priority, then those first that have not
-        been looked at in vain for the longest, then by age; each second one is the one of all that has waited
-        the longest for a look, so that nobody waits for ever behind those for whom there is no way. Where
-        there is none for one, there is none for those that ask for the same with the same rank: they are
-        looked at later."""
+        """The pods that may preempt, in order: by priority, then the longest since a search without result,
+        then age. Every second one is the one of all whose last search is longest ago, so that no pod
+        starves behind pods that cannot be helped. A search without result holds for every pod with the
+        same request and rank: they are tried later."""
         self._none_until = {shape: at for shape, at in self._none_until.items() if at > now_s}
         tried = 0
         for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, context))):
@@ -112,12 +111,12 @@ class PreemptionQueue:
             pod
             for pod in pods
             if any(may_begin(pod, self._limits, each) for each in standings)
-            and not context.cooldown.has_had_its_turn(pod, context.now_ms)
+            and not context.cooldown.has_preempted_lately(pod, context.now_ms)
         ]
         return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 
     def _with_a_share(self, snapshot: Snapshot, waiting: list[Pod]) -> list[Pod]:
-        """Without those of a namespace for which as much is held already as one may have while another
+        """Without pods of namespaces that already have their share of reservations while another namespace
         waits."""
         if len({pod.namespace for pod in waiting}) < 2:
             return waiting
@@ -132,41 +131,41 @@ class PreemptionQueue:
         return {each.nominated for each in theirs if each.nominated}
 
     def worth(self, snapshot: Snapshot, pod: Pod, standings: NamespaceStandings) -> Iterator[NodeInfo]:
-        """The nodes where somebody might leave for the pod."""
+        """The nodes that have a possible victim for the pod."""
         names = self._preemptible.worth(pod, standings)
         return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
 
     def may_have_room(self, snapshot: Snapshot, waiting_pod: WaitingPod) -> Iterator[NodeInfo]:
-        """The nodes where kube-scheduler would try the pod, or will soon: those it has offered, or all where
-        that is not known, and those that have changed since it may have."""
+        """The nodes where kube-scheduler tries the pod now or soon: those that it offered (all if unknown),
+        and those that changed since."""
         everywhere = (name for name, _ in snapshot.nodes.items())
         names = everywhere if waiting_pod.offered is None else waiting_pod.offered | self._changed_at.keys()
         return (node for name in names if (node := snapshot.nodes.get(name)) is not None)
 
     def found_none(self, pod: Pod, now_s: float, took_s: float) -> None:
-        """There is no way for this pod now; to find that took so long."""
+        """No set of victims helps this pod now; the search took ``took_s``."""
         shape = _shape(pod)
         self._none_until[shape] = now_s + max(LOOKS_AGAIN_S, AGAIN_AFTER * took_s)
         self._looked_at[shape] = now_s
         self._looks += 1
 
     def rests(self, uid: str, now_s: float) -> None:
-        """Cards were held for this pod in vain."""
+        """Cards were held for this pod without success."""
         self._look_at[uid] = now_s + RESTS_S
 
     def may_report(self, uid: str, now_s: float) -> bool:
-        """True where it has not been told lately what would be done for the pod; it is told now."""
+        """True if what would be done for the pod was not reported recently; it counts as reported now."""
         if self._report_at.get(uid, 0.0) > now_s:
             return False
         self._report_at[uid] = now_s + REPORTS_AGAIN_S
         return True
 
     def await_held(self, uid: str, now_s: float) -> None:
-        """Cards are, or may be, held for this pod now; nobody else begins until the watch shows it."""
+        """Cards are, or may be, held for this pod: no other preemption begins until the watch shows it."""
         self._awaited, self._awaited_until = uid, now_s + SEEN_WITHIN_S
 
     def awaits(self, snapshot: Snapshot, now_s: float) -> bool:
-        """True until it does, or it is too late for that."""
+        """True until the watch shows it, or until it is too late for that."""
         pod = snapshot.pods.get(self._awaited)
         waits = pod is not None and pod.reserved is None and not pod.node and now_s < self._awaited_until
         self._awaited = self._awaited if waits else ""

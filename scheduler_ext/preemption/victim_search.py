@@ -1,18 +1,18 @@
-"""The exact search: the fewest pods of a node whose leaving makes a request fit, and of those sets the least.
+"""The exact search: the smallest set of pods on a node whose eviction makes a request fit, and of those sets
+the least.
 
-Sets of one pod are tried before sets of two, and so on, so the first size at which any set does is the least;
-of that size the least set that does is taken. Three things keep that short, none of which loses a set that
-could win:
+Sets of one pod are tried before sets of two, and so on: the first size that works is the smallest, and of
+that size the least set is taken. Three rules keep the search short without losing a set that could win:
 
-- A set is tried only if, card by card, as many pods as are still to be chosen could free what the request
-  needs (`shortage`).
-- Pods that hold the same, are of the same rank and under the same PodDisruptionBudgets differ by age alone:
-  of such a class the youngest go first.
-- Of two classes that hold the same, the one of lower rank goes first.
+- A set is tried only if, card by card, the pods still to be chosen could free what the request needs
+  (`lower_bound`).
+- Pods with the same holdings, rank and PodDisruptionBudgets differ by age alone: of such a class the youngest
+  leave first.
+- Of two classes with the same holdings, the one of lower rank leaves first.
 
-The search goes so many steps and looks for so many placements. Where these do not suffice, the sets found so
-far of the size at hand are tried. Where none of them does, all leave in thought, and one after another is let
-back in whom the request can do with: nobody leaves in vain then either, but there may be a smaller set.
+Steps and placements are limited. At the limit, the sets of the present size found so far are tried. If none
+works, every candidate starts as a victim, and each is reprieved, highest rank first, whose return still
+leaves a fit: no eviction is useless then either, but a smaller set may exist.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,11 +29,8 @@ from timekeeper.core.values import Placement
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How many steps the search goes, and how often it looks for a placement before it is content with less
-    than the least."""
-
-    steps: int = 4_000
-    looks: int = 200
+    steps: int = 4_000  # of the walk
+    looks: int = 200  # attempts to find a placement
 
 
 LIMITS = SearchLimits()
@@ -41,24 +38,23 @@ LIMITS = SearchLimits()
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that may be asked to leave, and what it holds: of cards by UUID, or as whole cards that only the
-    node's plugin could name. ``covering``: the PodDisruptionBudgets over it."""
+    """A pod that may be evicted, and what it holds."""
 
     pod: Pod
-    uses: tuple[tuple[str, CardAmount], ...]
-    unnamed: int
+    uses: tuple[tuple[str, CardAmount], ...]  # what it takes of each card, by UUID
+    unnamed: int  # whole cards that only the device plugin could name
     rank: Rank
-    covering: tuple[PDB, ...]
+    covering: tuple[PDB, ...]  # the PodDisruptionBudgets that cover it
     age_ms: int
 
 
 Victims = tuple[Candidate, ...]
-Least = Callable[[Victims], Any]  # what sets of one size are sorted by
+Least = Callable[[Victims], Any]  # sort key of sets of one size
 Look = Callable[[Collection[str]], Placement | None]  # the placement once those UIDs have left
 
 
 class _SpentError(Exception):
-    """The search has had its steps or its looks."""
+    """The search has reached a limit."""
 
 
 def fewest(
@@ -68,8 +64,7 @@ def fewest(
     least: Least,
     bound: SearchLimits = LIMITS,
 ) -> tuple[Victims, Placement] | None:
-    """The victims and the placement that their leaving makes possible; None where not even all of them
-    would do."""
+    """The victims, and the placement after their eviction; None if even all candidates are not enough."""
     search = _VictimSearch(bound_of, candidates, look, least, bound)
     if search.lower_bound >= NEVER or search.placement(candidates) is None:
         return None
@@ -102,11 +97,11 @@ class _VictimSearch:
         self._sets: list[Victims] = []
 
     def placement(self, victims: Sequence[Candidate]) -> Placement | None:
-        """What the request would have once they have left."""
+        """The request's placement once these have left."""
         return self._look({each.pod.uid for each in victims})
 
     def of_size(self, size: int) -> tuple[Victims, Placement] | None:
-        """The least set of that size that does. Raises _SpentError where it is not known whether one does."""
+        """The least set of that size that works. Raises _SpentError if a limit leaves that open."""
         self._sets = []
         whole = True
         try:
@@ -125,7 +120,8 @@ class _VictimSearch:
         return None
 
     def reprieve(self) -> tuple[Victims, Placement] | None:
-        """All leave but those whom the request can do with, the highest rank first."""
+        """Starts with every candidate as a victim, then reprieves each, highest rank first, whose return
+        still leaves a fit."""
         staying = sorted(self._all, key=lambda each: (each.rank, each.age_ms, each.pod.uid), reverse=True)
         leaving = list(self._all)
         for each in staying:
@@ -136,7 +132,7 @@ class _VictimSearch:
         return None if placement is None else (tuple(leaving), placement)
 
     def _gather(self, at: int, left: int, freed: Freed) -> None:
-        """Collect the sets that take ``left`` more from the classes from this one on."""
+        """Collects the sets that take ``left`` more pods from the classes from ``at`` on."""
         if self._steps == 0:
             raise _SpentError
         self._steps -= 1
@@ -164,7 +160,7 @@ class _VictimSearch:
 
 
 def _classes(candidates: Sequence[Candidate]) -> list[Victims]:
-    """Those who differ by age alone, youngest first; the classes by rank, lowest first."""
+    """Candidates that differ by age alone, youngest first; the classes by rank, lowest first."""
     found: dict[object, list[Candidate]] = {}
     for each in sorted(candidates, key=lambda each: (each.rank, each.age_ms, each.pod.uid)):
         found.setdefault((each.uses, each.unnamed, each.rank, each.covering), []).append(each)
@@ -172,7 +168,7 @@ def _classes(candidates: Sequence[Candidate]) -> list[Victims]:
 
 
 def _dominating(classes: Sequence[Victims], at: int) -> list[int]:
-    """The classes before this one that hold the same and are of lower rank."""
+    """The classes before this one with the same holdings and lower rank."""
     me = classes[at][0]
     return [
         before

@@ -1,10 +1,10 @@
-"""Which pods of a node must leave so that a waiting pod has its cards there: one pure choice, for
-kube-scheduler's preempt verb and for our own preemptor.
+"""Which pods of a node must leave so that a waiting pod gets its cards there: one pure choice, for
+kube-scheduler's preempt verb and for the preemptor.
 
-Nobody is chosen unless `fit` finds a placement once all of them have left, and nobody whose staying would
-leave a placement too. Of all such sets the one is taken that is least by, in this order: how many leave; how
-many of them are no debtors (`precedence`); their priorities, highest first; how many leave against a
-PodDisruptionBudget; their ages, for the youngest has the least work to lose.
+A set of victims is chosen only if `fit` finds a placement once all have left, and only if no victim could
+stay. Of all such sets the least is taken by, in this order: number of victims; number of victims that are not
+debtors (`precedence`); their priorities, highest first; violated PodDisruptionBudgets; their ages, since the
+youngest lose the least work.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,46 +25,40 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, without_pods
 from timekeeper.core.values import GPURequest, Placement
 
-LATE_MS = 15_000  # a kubelet is done that much after the grace period, or something is wrong
+LATE_MS = 15_000  # a kubelet needs at most this much longer than the grace period, unless it is broken
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionContext:
-    """All that a choice depends on beside the pod and the node. ``pods``: every GPU pod by UID, as in the
-    snapshot that the node is of. ``late_ms``: how far beyond its deletionTimestamp a pod that leaves is
-    reckoned with."""
+    """What a choice depends on beside the pod and the node."""
 
-    pods: Map[Pod]
+    pods: Map[Pod]  # every GPU pod by UID, of the node's snapshot
     standings: NamespaceStandings
     now_ms: int
     pdbs: PDBs = NONE
     cooldown: Cooldown = NOTHING_DONE
-    late_ms: int = LATE_MS
+    late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What would make room on a node: ``victims`` leave, and the waiting pod then has ``placement``.
-
-    No victims: there is room, or will be once those have gone who leave anyway. Where they are needed,
-    ``leaving`` are the pods among them, and ``ending`` the seats of those whose objects are gone already.
-    ``violations``: how many of the victims leave against a PodDisruptionBudget.
-    """
+    """What makes room on a node: ``victims`` leave, and the waiting pod then has ``placement``. Without
+    victims there is room now, or once terminating pods are gone."""
 
     node: str
     victims: tuple[Pod, ...]
     placement: Placement
-    violations: int
-    leaving: tuple[Pod, ...] = ()
-    ending: tuple[Allocation, ...] = ()
+    violations: int  # victims that leave against a PodDisruptionBudget
+    leaving: tuple[Pod, ...] = ()  # terminating pods whose cards are needed
+    ending: tuple[Allocation, ...] = ()  # allocations of orphaned pods whose cards are needed
 
     @property
     def awaits(self) -> bool:
-        """True where the cards are free only once others have gone who leave anyway."""
+        """True if the cards are free only once terminating pods are gone."""
         return bool(self.leaving or self.ending)
 
     def grace_ms(self, now_ms: int) -> int:
-        """How long all those who leave may take, by their grace periods."""
+        """How long all pods that leave may take, by their grace periods."""
         graces = [pod.grace_ms for pod in (*self.victims, *self.leaving)]
         ends = [pod.leaves_ms for pod in self.leaving] + [allocation.until_ms for allocation in self.ending]
         return max([*graces, *(at - now_ms for at in ends)], default=0)
@@ -77,10 +71,10 @@ def choose(
     policy: Policy = BINPACK,
     given: Sequence[Pod] = (),
 ) -> Choice | None:
-    """The victims on this node, None where even the leaving of all that may be asked would not help.
+    """The victims on this node; None if evicting every candidate would not help.
 
-    ``given``: pods whose leaving kube-scheduler has settled already; they are not among the victims. Exact
-    within the bound of `fewest`.
+    ``given``: pods that kube-scheduler evicts already; they are not among the victims. Exact within the
+    limits of `fewest`.
     """
     if waiting.request is None or node.closed or not may_preempt(waiting, context.standings):
         return None
@@ -89,14 +83,14 @@ def choose(
     placement = fit(waiting.request, rest, policy)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
-    leaving = tuple(pod for pod in _seated(rest, context) if _leaves(pod, context))
+    leaving = tuple(pod for pod in _bound_pods(rest, context) if _leaves(pod, context))
     ending = tuple(allocation for allocation in rest.allocations.values() if allocation.state == "orphaned")
     if leaving or ending:
         rest = without_pods(rest, {pod.uid for pod in leaving} | {allocation.uid for allocation in ending})
         placement = fit(waiting.request, rest, policy)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
-        if not placement.shortage or context.cooldown.has_had_its_turn(waiting, context.now_ms):
+        if not placement.shortage or context.cooldown.has_preempted_lately(waiting, context.now_ms):
             return None
         found = _found(waiting, waiting.request, rest, context, policy, given)
         if found is None:
@@ -107,14 +101,14 @@ def choose(
 
 
 def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None:
-    """Of the choices on different nodes the one that costs least, in the order in which kube-scheduler
-    compares nodes, by rank for priority: the fewest against a PodDisruptionBudget, for those take the
-    longest; the lowest of the highest ranks; the least sum of priorities, where a debtor's counts nothing;
-    the fewest; the highest one's latest start. Of equals the first by name."""
+    """The cheapest choice among nodes, compared like kube-scheduler does, with rank in place of priority:
+    fewest violated PodDisruptionBudgets, for these take longest; lowest highest rank; least sum of
+    priorities, in which debtors count nothing; fewest victims; latest start of the highest-ranked victim;
+    name."""
     return min(choices, key=lambda choice: _price(choice, context), default=None)
 
 
-# What kube-scheduler adds to each priority, so that of two sums that of fewer victims is the less.
+# What kube-scheduler adds to each priority, so that fewer victims have the smaller sum.
 _EVERY = 2**31
 
 
@@ -158,7 +152,7 @@ def _found(
     return tuple(each.pod for each in victims), placement
 
 
-def _seated(node: NodeInfo, context: PreemptionContext) -> list[Pod]:
+def _bound_pods(node: NodeInfo, context: PreemptionContext) -> list[Pod]:
     """The pods that are bound to the node and hold cards of it."""
     bound = (
         context.pods.get(uid) for uid, allocation in node.allocations.items() if allocation.state == "bound"
@@ -167,19 +161,19 @@ def _seated(node: NodeInfo, context: PreemptionContext) -> list[Pod]:
 
 
 def _leaves(pod: Pod, context: PreemptionContext) -> bool:
-    """It is going, and soon: one that ought to have gone long since may stay for good, and one whose grace
-    period is longer than we wait for anybody is not waited for either."""
+    """True if it terminates, and soon. A pod past its deletion time may stay for good, and a grace period
+    longer than the longest allowed is not waited for."""
     if not pod.deleting:
         return context.cooldown.is_leaving(pod, context.now_ms)
     return -context.late_ms < pod.leaves_ms - context.now_ms <= MOST_GRACE_MS
 
 
 def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list[Candidate]:
-    """Those who may be asked, and hold something of the node."""
+    """The pods on the node that may be evicted and hold some of its cards."""
     if context.cooldown.rests(node.name, context.now_ms):
         return []
     found = []
-    for pod in _seated(node, context):
+    for pod in _bound_pods(node, context):
         allocation = node.allocations[pod.uid]
         spared = context.cooldown.spares(waiting, pod, context.standings, context.now_ms)
         if pod.deleting or not (allocation.uses or allocation.unnamed):
