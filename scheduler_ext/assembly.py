@@ -126,13 +126,13 @@ class Extender:
         """Begin to watch; the books are complete some time later."""
         most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
         pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace)
-        pods = replace(pods, seen=self._noticing(pods.seen))
+        pods = replace(pods, seen=self._observed(pods.seen))
         for name, work in {
             "pods": lambda: self._follow(pods),
             "nodes": lambda: self._follow(nodes),
             "leadership": lambda: self.leadership.run(self._stop),
             "waker": lambda: self.requeuer.run(self._stop),
-            "settler": self._settle_doubts,
+            "settler": self._settle_uncertain,
             "ticker": self._tick,
             "learner": self._learn,
             "events": lambda: self.events.run(self._stop),
@@ -141,7 +141,7 @@ class Extender:
             "disruption": lambda: self._follow(pdb_cache.kind(self.pdbs)),
             "preemptor": lambda: self.preemptor.run(self._stop),
         }.items():
-            threading.Thread(target=self._must_not_end, args=(name, work), name=name, daemon=True).start()
+            threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True).start()
 
     def standings(self) -> NamespaceStandings:
         """What the timekeeper last said; of everybody UNKNOWN where it is not asked."""
@@ -230,7 +230,7 @@ class Extender:
             self.cache.expire()
             self._closures.look(self.cache.snapshot.nodes)
 
-    def _noticing(self, seen: Callable[[V], None]) -> Callable[[V], None]:
+    def _observed(self, seen: Callable[[V], None]) -> Callable[[V], None]:
         """The same, and the waker hears of the pods that wait."""
 
         def noticed(value: V) -> None:
@@ -262,7 +262,7 @@ class Extender:
                     pods=self._policies.typical_pods.pods,
                 )
 
-    def _settle_doubts(self) -> None:
+    def _settle_uncertain(self) -> None:
         while not self._stop.wait(TICK_S):
             for uid in self.cache.uncertain():
                 self.binder.settle(uid)
@@ -272,7 +272,7 @@ class Extender:
         said = f"The binding to node {node} did not happen; the cards assumed for it there are free again."
         self.events.post(namespace, name, allocation.uid, "BindTakenBack", said, "Warning")
 
-    def _must_not_end(self, name: str, work: Callable[[], None]) -> None:
+    def _guarded(self, name: str, work: Callable[[], None]) -> None:
         """A thread that dies would leave books that follow nothing, and look well: the process ends with it,
         and starts anew from the objects."""
         try:

@@ -1,6 +1,6 @@
 """The extender's settings: flags, with ``BURSAR_*`` environment variables as their defaults.
 
-The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
+It is the only reader of the environment: flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _LEASE_MS = duration_ms("2s", "1h", "15s", unit="1s")
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Files for mutual TLS: what we serve with, and the CA of whoever may call."""
+    """Files for mutual TLS: the server's certificate and key, and the CA of permitted clients."""
 
     certificate: Path
     key: Path
@@ -41,9 +41,9 @@ class TLS:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """How this replica knows whether it leads: ``form`` is ``none`` (there is one replica), ``scheduler``
-    (the kube-scheduler beside us does, by its Lease) or ``lease`` (by one of our own). ``lease`` and ``pod``:
-    namespace and name; ``identity``: this replica's name."""
+    """How this replica knows whether it leads: ``form`` is ``none`` (a single replica), ``scheduler`` (the
+    kube-scheduler beside it leads, by its Lease) or ``lease`` (a Lease of its own). ``lease`` and ``pod``:
+    namespace and name. ``identity``: this replica's name."""
 
     form: str = "none"
     lease: tuple[str, str] = ("", "")
@@ -54,8 +54,8 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class Timekeeper:
-    """Where the standings are asked, by which CA bundle and with which token (both reread), and how old an
-    answer may become before what it says is UNKNOWN."""
+    """The timekeeper's address, CA bundle and token (both reread), and the age after which standings are
+    UNKNOWN."""
 
     url: str
     ca: Path
@@ -65,8 +65,8 @@ class Timekeeper:
 
 @dataclass(frozen=True, slots=True)
 class Preempting:
-    """For how many pods at a time others are asked to leave (0: never), how long cards are held for them
-    beyond the longest grace period of those, and how long a debtor's PodDisruptionBudget is honoured."""
+    """The number of simultaneous preemptions (0: none), how long cards stay reserved beyond the victims'
+    longest grace period, and how long a debtor's PodDisruptionBudget is honoured."""
 
     most: int = 8
     patience_ms: int = 180_000
@@ -75,9 +75,9 @@ class Preempting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the extender runs with. ``kubeconfig`` None: the pod's own service account. ``tls`` None: plain
-    HTTP, on loopback alone. ``timekeeper`` None: the standings are not asked, and UNKNOWN. ``most_offered``:
-    as many nodes as filter tells of those that fit; 0: all."""
+    """The extender's settings. ``kubeconfig`` None: the pod's own service account. ``tls`` None: plain HTTP,
+    on loopback only. ``timekeeper`` None: every standing is UNKNOWN. ``most_offered``: maximum number of
+    best-fitting nodes returned by filter; 0: all."""
 
     host: str
     port: int
@@ -96,8 +96,8 @@ class Settings:
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """The settings of ``python -m scheduler_ext``. Exits with 2 and a sentence where one is missing or
-    bad."""
+    """The settings of ``python -m scheduler_ext``. Exits with 2 and a sentence if one is missing or
+    invalid."""
     parser = _parser(environment)
     given = parser.parse_args(arguments)
     host, port = given.listen
@@ -152,11 +152,11 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-extender",
-        description="kube-scheduler's extender: decides which card of which node a GPU pod gets, binds the "
-        "pod with that, and wakes the next one when a card frees. It keeps no state of its own: everything "
-        "is read from the API server's objects.",
+        description="kube-scheduler's extender: chooses the node and the cards of each GPU pod, binds the"
+        " pod to them, and requeues the next pod when a card becomes free. It keeps no state of its own:"
+        " everything is read from the API server's objects.",
         epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /v1/cluster "
-        "(cards and who sits where), /v1/waiting (why a pod waits), /livez, /readyz, /metrics.",
+        "(cards and the pods on them), /v1/waiting (why pods wait), /livez, /readyz, /metrics.",
     )
     _own_flags(parser)
     parser.add_log_format()
@@ -175,32 +175,38 @@ def _own_flags(parser: Parser) -> None:
         "--threads",
         whole_number(1, 1_000),
         "16",
-        "binds answered at a time, each of which waits for the API server",
+        "binds at a time; each waits for the API server",
     )
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add(
-        "--policy", str, "fragmentation", "how nodes and cards are chosen where nothing else says", POLICIES
+        "--policy",
+        str,
+        "fragmentation",
+        "placement policy of pods and namespaces without one of their own",
+        POLICIES,
     )
-    parser.add("--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that are woken")
-    parser.add("--max-grace-period", _DURATION_MS, "10m", "longest that a vanished pod is reckoned with")
+    parser.add(
+        "--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that this extender requeues"
+    )
+    parser.add("--max-grace-period", _DURATION_MS, "10m", "longest time that a vanished pod keeps its cards")
     parser.add(
         "--bind-timeout",
         _DURATION_MS,
         "1500ms",
-        "longest that a bind may take; below kube-scheduler's httpTimeout",
+        "time limit of a bind; below kube-scheduler's httpTimeout",
     )
     parser.add(
         "--most-offered",
         whole_number(0, 1_000),
         "0",
-        "as many nodes as filter tells of those that fit, the best; 0: all of them",
+        "maximum number of best-fitting nodes returned by filter; 0 = all",
     )
 
 
 def _tls_flags(parser: Parser) -> None:
     parser.add("--tls-cert", path_or_none, "", "certificate to serve with, PEM")
     parser.add("--tls-key", path_or_none, "", "its private key, PEM")
-    parser.add("--client-ca", path_or_none, "", "CA of those who may call, PEM")
+    parser.add("--client-ca", path_or_none, "", "CA of permitted clients, PEM")
 
 
 def _election_flags(parser: Parser) -> None:
@@ -208,8 +214,8 @@ def _election_flags(parser: Parser) -> None:
         "--leader-election",
         str,
         "none",
-        "how this replica knows whether it leads: none (it is the only one), scheduler (as the kube-scheduler"
-        " beside it) or lease (by a Lease of its own)",
+        "how this replica knows whether it leads: none (a single replica), scheduler (the kube-scheduler"
+        " beside it leads) or lease (a Lease of its own)",
         ELECTIONS,
     )
     parser.add(
@@ -219,7 +225,7 @@ def _election_flags(parser: Parser) -> None:
         "the Lease that elects, as NAMESPACE/NAME; empty: bursar-system/bursar-scheduler with scheduler,"
         " bursar-system/bursar-extender with lease",
     )
-    parser.add("--lease-duration", _LEASE_MS, "15s", "how long a Lease of ours lasts unrenewed")
+    parser.add("--lease-duration", _LEASE_MS, "15s", "lifetime of the extender's own Lease without renewal")
     parser.add(
         "--identity",
         str,
@@ -240,8 +246,8 @@ def _standings_flags(parser: Parser) -> None:
         "--timekeeper-url",
         optional(https, ""),
         "",
-        "where the standings are asked; empty: nowhere, and priority alone decides who goes first and who may"
-        " be asked to leave",
+        "URL of the timekeeper, for standings; empty: none, and priority alone decides the order of pods and"
+        " their preemption",
     )
     parser.add("--timekeeper-ca", Path, "/etc/bursar/tls/ca.crt", "CA bundle of the timekeeper, PEM; reread")
     parser.add(
@@ -257,19 +263,19 @@ def _preemption_flags(parser: Parser) -> None:
         "--most-preemptions",
         whole_number(0, 1_000),
         "8",
-        "pods at a time for which cards are held while others are asked to leave; 0: nobody is asked",
+        "simultaneous preemptions: pods for which cards are reserved while victims are evicted; 0 = none",
     )
     parser.add(
         "--hold-cards",
         _DURATION_MS,
         "3m",
-        "how long cards are held for such a pod, beyond the longest grace period of those who leave",
+        "how long cards stay reserved for such a pod, beyond the victims' longest grace period",
     )
     parser.add(
         "--pdb-grace",
         _DURATION_MS,
         "10m",
-        "how long a PodDisruptionBudget keeps a pod whose namespace is over its budget; then it is deleted",
+        "how long the PodDisruptionBudget of an over-budget pod is honoured before the pod is deleted",
     )
 
 

@@ -1,4 +1,4 @@
-"""A lock for each name, there only while somebody wants it."""
+"""A lock per name that exists only while it is in use."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ class Locks:
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Within, nobody else holds this name."""
+        """Inside the context no other thread holds this name."""
         with self._guard:
             lock, wanted = self._locks.get(name, (threading.Lock(), 0))
             self._locks[name] = lock, wanted + 1

@@ -12,7 +12,7 @@ from timekeeper.core.values import WHOLE_MILLI, GPURequest, Placement
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a Binding writes on its pod."""
+    """The annotations and labels that a Binding puts on its pod."""
 
     annotations: dict[str, str]
     labels: dict[str, str]
@@ -22,13 +22,13 @@ NOTHING = Written({}, {})
 
 
 def binding_path(namespace: str, name: str) -> str:
-    """Where a pod's Binding is posted."""
+    """The path to post a pod's Binding to."""
     return f"{pod_path(namespace, name)}/binding"
 
 
 def binding(namespace: str, name: str, uid: str, version: str, node: str, written: Written) -> Body:
-    """A Binding. The API server takes it only for this very pod in this very version, and copies annotations
-    and labels onto the pod in the same transaction, over whatever stands there."""
+    """A Binding. The API server accepts it only for this pod in this version, and copies annotations and
+    labels onto the pod in the same transaction, over anything there."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -45,12 +45,13 @@ def binding(namespace: str, name: str, uid: str, version: str, node: str, writte
 
 
 def written_for(pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int) -> Written:
-    """What the Binding writes on the pod: the placement, the cards that each GPU container and the sidecar
-    see, the limits of each GPU container, and what the dialect's node plugin reads.
+    """What the Binding writes on the pod: the placement, the visible cards of each GPU container and of the
+    sidecar, each GPU container's limits, and what the dialect's node plugin reads.
 
-    Where the node's plugin picks the cards, nobody is told to see those of the placement: they may be others.
-    Where it limits what containers use, nobody else does. The limits are written whether the node runs MPS or
-    not: who is bound does not know, and a pod may read them only if the webhook was told to use them.
+    If the node's plugin picks the cards, no container is shown those of the placement, for they may differ.
+    If the plugin limits containers itself, no limits are written. Otherwise limits are always written,
+    whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook was
+    told to use them.
     """
     dialect = BY_NAME[request.dialect]
     annotations = {names.DEVICES: encode_placement(placement)}
@@ -70,12 +71,12 @@ def _visible(placement: Placement) -> dict[str, str]:
 
 
 def _limits(placement: Placement) -> dict[str, str]:
-    """What each GPU container may use of its cards, as clients of NVIDIA's MPS read it: its memory on each of
-    them (``CUDA_MPS_PINNED_DEVICE_MEM_LIMIT``: ``0=8000M,1=8000M``; M is MiB) and its part of their compute
+    """Each GPU container's limits in NVIDIA MPS's form: memory on each card
+    (``CUDA_MPS_PINNED_DEVICE_MEM_LIMIT``: ``0=8000M,1=8000M``; M is MiB) and compute
     (``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``; one figure for all).
 
-    Cards are numbered as CUDA numbers them in the container: alike ones in the order of their indexes. Both
-    are always written, a whole card's too, for nobody tells what CUDA makes of an empty value. Who reserved
+    Cards are numbered as CUDA numbers them in the container: equal ones by index. Both are always written,
+    also for a whole card, because CUDA does not document what an empty value means. A container that reserved
     no compute is not limited in it.
     """
     limits = {}

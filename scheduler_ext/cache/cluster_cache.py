@@ -1,7 +1,7 @@
-"""The running snapshot: one lock, one value, swapped whole.
+"""The present snapshot: one lock, one value, replaced as a whole.
 
 Readers take ``snapshot`` and keep it as long as they like; every change is a function from one snapshot to
-the next. Whoever asked is told which nodes a change made roomier.
+the next. After a change, ``freed`` is called with the nodes that have more room.
 """
 
 import threading
@@ -15,13 +15,13 @@ from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
-SETTLE_AFTER_MS = 10_000  # a binding that nobody has seen by then is asked after
+SETTLE_AFTER_MS = 10_000  # after this time a binding that the watch has not shown is checked
 MOST_GONE = 10_000
 
 
 class ClusterCache:
-    """What is known now. ``now_ms`` is the clock by which vanished pods let go, ``most_grace_ms`` the longest
-    grace period."""
+    """The extender's knowledge of the cluster. ``now_ms``: the clock by which vanished pods release their
+    cards. ``most_grace_ms``: the longest grace period."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class ClusterCache:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot of this moment."""
+        """The present snapshot."""
         return self._snapshot
 
     @property
     def complete(self) -> bool:
-        """True from when both first lists are in: nothing is answered before."""
+        """True once both first lists are in; nothing is answered before."""
         return self._listed == {"pods", "nodes"}
 
     def pods_listed(self, pods: Iterable[Pod | NonGPUPod]) -> None:
-        """These pods exist, and no others."""
+        """Exactly these pods exist."""
         listed = list(pods)
         there = [pod for pod in listed if isinstance(pod, Pod)]
         others = [pod for pod in listed if isinstance(pod, NonGPUPod)]
@@ -58,22 +58,22 @@ class ClusterCache:
         self._listed.add("pods")
 
     def nodes_listed(self, nodes: Iterable[Node]) -> None:
-        """These nodes exist, and no others."""
+        """Exactly these nodes exist."""
         self._change(lambda s: at_moment.nodes_listed(s, nodes))
         self._listed.add("nodes")
 
     def pod_updated(self, pod: Pod | NonGPUPod) -> None:
-        """The pod is now as given."""
+        """The pod's present state."""
         if isinstance(pod, NonGPUPod):
             self._change(lambda s: at_moment.non_gpu_pod_updated(s, pod))
         else:
             self._change(lambda s: at_moment.pod_updated(s, pod, self._now_ms()))
 
     def pod_read(self, pod: Pod) -> None:
-        """A read told that the pod is as given: booked where it tells of a Binding that the watch has not
-        shown yet, and nothing else. A read is older than what the watch shows after it: a pod whose end was
-        shown stays gone, for nothing would end it a second time. And the version of a pod that waits is known
-        from the watch alone (`scheduler_ext.leadership.takeover`)."""
+        """A read showed this pod. It is recorded only if it shows a Binding that the watch has not shown yet.
+        A read is older than what the watch shows after it: a pod whose deletion was shown stays deleted,
+        because nothing would delete it a second time. And a waiting pod's version comes only from the watch
+        (`scheduler_ext.leadership.takeover`)."""
 
         def read(snapshot: Snapshot) -> Snapshot:
             known = snapshot.pods.get(pod.uid)
@@ -84,7 +84,7 @@ class ClusterCache:
         self._change(read)
 
     def pod_deleted(self, pod: Pod | NonGPUPod) -> None:
-        """The pod's object is gone, and was last as given."""
+        """The pod's object is deleted; this was its last state."""
         if isinstance(pod, NonGPUPod):
             self._change(lambda s: at_moment.non_gpu_pod_deleted(s, pod.uid))
             return
@@ -92,16 +92,16 @@ class ClusterCache:
         self._change(lambda s: at_moment.pod_deleted(s, pod, self._now_ms()))
 
     def node_updated(self, node_object: Node) -> None:
-        """The node is now as given."""
+        """The node's present state."""
         self._change(lambda s: at_moment.node_updated(s, node_object))
 
     def node_deleted(self, name: str) -> None:
-        """The node's object is gone."""
+        """The node's object is deleted."""
         self._change(lambda s: at_moment.node_deleted(s, name))
 
     def assume(self, pod: Pod, node: NodeInfo, placement: Placement) -> bool:
-        """Take the cards of a placement that was found on this very node; False where it has changed since,
-        so that the placement must be found anew, and where `is_superseded` holds."""
+        """Take the cards of a placement found on this version of the node. False if the node has changed
+        since (find a placement again), and if `is_superseded`."""
         with self._lock:
             if self._snapshot.nodes.get(node.name) is not node or self._is_superseded(pod.uid):
                 return False
@@ -110,8 +110,8 @@ class ClusterCache:
             return True
 
     def is_superseded(self, uid: str) -> bool:
-        """True where the pod is bound or gone by now: nothing may be assumed for it, for that would displace
-        the cards that it holds, or hold some that nothing would free."""
+        """True if the pod is bound or deleted by now. An assumption would then displace the cards that it
+        holds, or hold cards that nothing releases."""
         with self._lock:
             return self._is_superseded(uid)
 
@@ -125,33 +125,33 @@ class ClusterCache:
         )
 
     def forget(self, uid: str) -> None:
-        """The pod was definitely not bound."""
+        """The pod was certainly not bound."""
         self._change(lambda s: at_moment.forget(s, uid, self._now_ms()))
 
     def mark_uncertain(self, uid: str) -> None:
-        """Nobody knows whether the pod was bound: it is to be asked after now."""
+        """It is unknown whether the pod was bound: check now."""
         self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms()))
 
     def postpone(self, uid: str) -> None:
-        """The pod could not be asked after, or need not be yet."""
+        """The check failed, or is not needed yet."""
         self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms() + SETTLE_AFTER_MS))
 
     def orphan(self, uid: str) -> None:
-        """The pod's object is gone, and nobody knows whether it had been bound."""
+        """The pod's object is gone, and it is unknown whether it had been bound."""
         self._change(lambda s: at_moment.orphan(s, uid, self._now_ms()))
 
     def expire(self) -> None:
-        """Vanished pods whose time has come let go of their cards, and reservations end."""
+        """Vanished pods release their cards when their time is over, and reservations end."""
         if self._snapshot.unsure or len(self._snapshot.ended):
             self._change(lambda s: at_moment.expire(s, self._now_ms(), self._most_grace_ms))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
-        """Wait until it is true of the snapshot, at most so long; whether it is."""
+        """Wait at most this long until the condition holds for the snapshot; returns whether it does."""
         with self._changed:
             return self._changed.wait_for(lambda: true(self._snapshot), timeout_s)
 
     def uncertain(self) -> list[str]:
-        """The UIDs of assumed pods that are to be asked after now."""
+        """The UIDs of assumed pods to check now."""
         snapshot, now_ms = self._snapshot, self._now_ms()
         allocations = [snapshot.allocation(uid) for uid in snapshot.unsure]
         return [s.uid for s in allocations if s is not None and s.state == "assumed" and s.until_ms <= now_ms]
@@ -173,7 +173,7 @@ class ClusterCache:
 
 
 def roomier_nodes(new: Snapshot, old: Snapshot) -> list[str]:
-    """The nodes where a pod may fit in the new snapshot that did not in the old one."""
+    """The nodes where a pod may fit in the new snapshot but not in the old one."""
     return [
         name
         for name in new.nodes.changed_since(old.nodes)

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudgets as they are now: one value, swapped whole, as the books are."""
+"""The present PodDisruptionBudgets: one value, replaced as a whole."""
 
 import threading
 from collections.abc import Iterable
@@ -11,8 +11,7 @@ PATH = "/apis/policy/v1/poddisruptionbudgets"
 
 
 class PDBCache:
-    """Before the first list there are none in it; whoever evicts hears of them from the API server all the
-    same."""
+    """Empty before the first list; the Eviction API enforces budgets all the same."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,5 +1,7 @@
-"""The preemptor's calls to the API server: hold cards for a pod and let them go, ask a pod to leave, and make
-it leave. Each names the very pod by its UID, so none touches another of the same name."""
+"""The preemptor's calls to the API server: reserve cards for a pod, release them, evict a pod, delete a pod.
+
+Each call names the pod by UID, so it never affects another pod of the same name.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -18,14 +20,14 @@ Left = Literal["going", "protected", "unclear"]
 
 
 def hold_cards(api: Api, pod: Pod, reservation: Reservation) -> Reply:
-    """Write on the pod, in the version that was looked at, that these cards are held for it. kube-scheduler
-    then reckons with it on that node."""
+    """Write the reservation on the pod, in the version that the decision was based on. kube-scheduler then
+    counts the pod on that node."""
     status = {"nominatedNodeName": reservation.node, "conditions": [condition_of(reservation)]}
     return _patch(api, pod, status)
 
 
 def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
-    """Write on the pod that nothing is held for it any more."""
+    """Remove the reservation from the pod."""
     status: dict[str, Any] = {"conditions": [withdrawn(reason, message, now_ms)]}
     if pod.reserved is not None and pod.nominated == pod.reserved.node:
         status["nominatedNodeName"] = None
@@ -33,15 +35,15 @@ def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
 
 
 def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
-    """Ask the pod to leave, by its own grace period; with ``dry_run`` only whether its PodDisruptionBudget
-    would let it. What came of it, and the API server's words."""
+    """Evict the pod with its own grace period. With ``dry_run`` only ask whether its PodDisruptionBudget
+    allows it. Returns the outcome and the API server's message."""
     body = eviction(pod.namespace, pod.name, pod.uid, dry_run)
     path = f"{pod_path(pod.namespace, pod.name)}/eviction"
     return _left(api.call("POST", path, body, timeout_s=CALL_S))
 
 
 def delete(api: Api, pod: Pod) -> tuple[Left, str]:
-    """Make the pod leave, by its own grace period, whatever its PodDisruptionBudget says."""
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says."""
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
 

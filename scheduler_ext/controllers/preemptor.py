@@ -1,13 +1,12 @@
-"""The preemptor: makes room on cards for pods that kube-scheduler cannot make room for, one step after the
-other, each of which the objects tell.
+"""The preemptor: makes room on cards where kube-scheduler cannot, in steps that objects record.
 
-1. The cards are held for the waiting pod by a condition on its own status (`reservation`).
-2. Only once the watch shows that, those who must leave are asked to, by the Eviction API.
-3. When the cards are free the pod is woken, and bound by kube-scheduler as any other. What did not come true
-   in time is taken back.
+1. It reserves the cards for the waiting pod by a condition on the pod's status (`reservation`).
+2. Once the watch shows the reservation, it evicts the victims through the Eviction API.
+3. When the cards are free it requeues the pod, and kube-scheduler binds it like any other. A reservation that
+  is not used in time is removed.
 
-So nobody has to leave for a pod that others could take the cards from, and a replica that takes over reads
-what has been begun from the objects and goes on with it: who is still to leave follows from them alone.
+So no pod is evicted for cards that a third pod could take, and a replica that takes over continues from the
+objects alone: they say which victims are left.
 """
 
 import threading
@@ -57,9 +56,9 @@ Tell = Callable[[Pod, str, str], None]  # an Event on a pod: its reason, and wha
 
 @dataclass(frozen=True, slots=True)
 class PreemptorWiring:
-    """What the preemptor sees, and whom it tells. ``waiting_pods``: the pods refused everywhere, with the
-    nodes they were offered; ``freed`` hears of nodes that have room; ``leads``: whether this replica may act;
-    ``seconds``: a monotonic clock; ``breathe`` lets other threads run for so many seconds."""
+    """What the preemptor reads and calls. ``waiting_pods``: pods refused everywhere, with the nodes they were
+    offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.
+    ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run."""
 
     cache: ClusterCache
     waiting_pods: Callable[[], list[WaitingPod]]
@@ -76,9 +75,12 @@ class PreemptorWiring:
 
 
 class Preemptor:
-    """`run` does the work in one thread. What it remembers between steps spares calls, counts what happened,
-    and is the cool-down: whoever takes over does not know for whom others have left in vain, nor whose
-    replacements are to be left alone, and may so ask one pod more to leave."""
+    """`run` does the work in one thread.
+
+    Its memory between steps saves calls, counts outcomes and holds the cool-down. A replica that takes over
+    lacks the cool-down: it does not know which evictions were useless or which replacement pods to spare, so
+    it may evict one pod more.
+    """
 
     def __init__(self, api: Api, wiring: PreemptorWiring, limits: PreemptionLimits) -> None:
         self._api, self._wiring, self._limits = api, wiring, limits
@@ -87,7 +89,7 @@ class Preemptor:
         self.counts = PreemptionCounts()
 
     def run(self, stop: threading.Event) -> None:
-        """Acts until ``stop``, while this replica leads."""
+        """Act until ``stop``, while this replica leads."""
         while not stop.wait(TICK_S):
             if self._wiring.cache.complete and self._wiring.leads():
                 self.step()
@@ -95,7 +97,7 @@ class Preemptor:
                 self._active, self._queue = ActivePreemptions(), PreemptionQueue(self._limits)
 
     def step(self) -> None:
-        """One look at everything: what has been begun goes on, and one more pod may begin."""
+        """One step: continue all active preemptions, and start at most one more."""
         snapshot = self._wiring.cache.snapshot
         self._queue.follow(snapshot, self._wiring.seconds())
         context = PreemptionContext(
@@ -237,7 +239,7 @@ class Preemptor:
         if said == 200:
             self._queue.rests(pod.uid, self._wiring.seconds())
             self._wiring.tell(
-                pod, "CardsLetGo", f"No cards of node {preemption.node} are held for it any more: {why}."
+                pod, "CardsLetGo", f"Released the GPUs reserved on node {preemption.node}: {why}."
             )
 
     # who begins
@@ -266,7 +268,7 @@ class Preemptor:
     def _choice(
         self, waiting_pod: WaitingPod, snapshot: Snapshot, context: PreemptionContext
     ) -> Choice | None:
-        """Who is to leave for it; None too where that is only told, for budgets that are only watched."""
+        """The victims for the pod. Also None if the choice is only reported, for budgets in observe mode."""
         standings = context.standings
         claimed = self._queue.claimed(snapshot, waiting_pod.pod)
         choice = plan(
@@ -329,20 +331,19 @@ class Preemptor:
 
 
 def _without(cooldown: Cooldown, pod: Pod) -> Cooldown:
-    """Who has left for the pod is no reason that others who must leave for it too may stay."""
+    """The cool-down without this pod's own evictions: they must not spare its remaining victims."""
     return Cooldown(tuple(each for each in cooldown.evictions if each.beneficiary != pod.uid))
 
 
 def _held_text(reservation: Reservation) -> str:
     cards = len({each.uuid for _, slices in reservation.placement.containers for each in slices})
-    on = "a card" if cards == 1 else f"{cards} cards"
-    why = ", for their namespace is over its budget" if reservation.kind == "reclaim" else ""
-    return f"Holds {on} of node {reservation.node} for it; pods that are in its way there leave{why}."
+    on, them = ("a GPU", "it") if cards == 1 else (f"{cards} GPUs", "them")
+    whose = "pods of over-budget namespaces" if reservation.kind == "reclaim" else "pods of lower priority"
+    return f"Reserved {on} on node {reservation.node}; evicting {whose} to free {them}."
 
 
 def _left_text(pod: Pod, kind: str) -> str:
-    """What its own namespace may know of the other: kube-scheduler too names no more than the UID."""
-    why = (
-        "this one's namespace is over its budget" if kind == "reclaim" else "that one has the higher priority"
-    )
-    return f"Leaves its cards to pod {pod.uid}: {why}."
+    """The Event on the victim. It names the beneficiary by UID only, as kube-scheduler does: another
+    namespace's name may be confidential."""
+    why = "namespace over GPU budget" if kind == "reclaim" else "lower priority"
+    return f"Evicted: {why}; GPU reassigned to pod {pod.uid}."

@@ -1,14 +1,14 @@
-"""Wakes the waiting pods, one by one, as cards free.
+"""Requeues waiting pods, one by one, as cards become free.
 
-For each node whose cards freed there is a round: the pod whose turn it is is woken, and when it has been
-tried (or has not within two seconds) the next one that still fits. Within a round nobody is woken twice, so a
-pod that something else keeps off the node costs one try for each time that cards really freed.
+Each node with freed cards gets a round: the pod that is first in turn is requeued; once it was tried (or not
+within two seconds) the next one that still fits. Within a round each pod is requeued once, so a pod that
+something else keeps off the node costs one attempt each time cards really become free.
 
-kube-scheduler hears of many a freed card by itself and then tries every waiting pod, by priority: it knows
-nothing of standings. So for a second, at most, a pod is kept off the node as long as another whose turn comes
-before its own fits there and has not been tried. Then it is the turn of those who were kept off. Of very many
-freed nodes, or with very many waiting before a pod, not all are looked at while kube-scheduler waits: beyond
-that nothing is kept back.
+kube-scheduler notices many freed cards by itself and then tries every waiting pod by priority, without
+knowing standings. So for at most a second a pod is held back from the node while another pod, earlier in
+turn, fits there and has not been tried. Afterwards the held-back pods get their turn. With very many freed
+nodes, or very many pods ahead, only some are examined while kube-scheduler waits; beyond that nothing is held
+back.
 """
 
 import threading
@@ -31,26 +31,26 @@ from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
-# kube-scheduler often hears of a freed card when we do, and tries by itself: let it
+# kube-scheduler often notices a freed card at the same time and retries pods by itself
 FIRST_LOOK_S = 0.03
 TRIED_WITHIN_S = 2.0
 PATCH_S = 2.0
 IDLE_S = 0.5
-KEEPS_S = 1.0
+HOLD_BACK_S = 1.0
 # limits of one call of `held_back`
 MOST_NODES = 128
-MOST_AHEAD = 128  # of those whose turn comes before the pod's
-MOST_LOOKS = 192  # whether one of them fits one of the nodes
-TOGETHER = 256  # waiters that are taken from the order at a time
+MOST_AHEAD = 128  # pods that are earlier in turn
+MOST_LOOKS = 192  # fits computed: one pod on one node
+TOGETHER = 256  # waiting pods read from the queue at a time
 
 
 @dataclass(slots=True)
 class _Round:
-    """One node's: when to look at it, until when it keeps others off, who has been woken, who of them has not
-    been tried yet, and who was kept off."""
+    """One node's round: when to look at it, until when it holds other pods back, which pods were requeued,
+    which of them is awaited, and which pods were held back."""
 
     look_at: float
-    keeps_until: float
+    holds_until: float
     woken: set[str] = field(default_factory=set)
     awaited: str = ""
     kept: set[str] = field(default_factory=set)
@@ -58,8 +58,8 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Who may take a node's cards in its round: of those already woken only the one who has not been tried,
-    and nobody who is just being tried for another node. ``woken`` goes on growing, which does no harm."""
+    """The pods that may take a node's cards in its round: of the requeued ones only the awaited one, and none
+    that another node awaits. ``woken`` keeps growing, which is harmless."""
 
     current: _Round
     woken: Collection[str]
@@ -72,8 +72,8 @@ class _Candidates:
 
 
 class Requeuer:
-    """``scheduler``: the schedulerName of the pods that are woken. `freed`, `refused`, `tried` and `kept` may
-    be called from any thread; `run` does the work in one."""
+    """``scheduler``: the schedulerName of the pods to requeue. `freed`, `refused`, `tried` and `held_back`
+    may be called from any thread; `run` does the work in one."""
 
     def __init__(
         self,
@@ -87,21 +87,22 @@ class Requeuer:
         self._standings = standings
         self._lock = threading.Lock()
         self._changed = threading.Event()
-        self._version = 0  # of who waits, and who of them is kept off
+        self._version = 0  # changes when a pod starts waiting or is held back
         self._waiting_queue = WaitingQueue()
         self._rounds: dict[str, _Round] = {}
 
     def freed(self, nodes: Iterable[str]) -> None:
-        """These nodes have become roomier."""
+        """These nodes have more room than before."""
         now = time.monotonic()
         with self._lock:
-            self._rounds |= {name: _Round(now + FIRST_LOOK_S, now + KEEPS_S) for name in nodes}
+            self._rounds |= {name: _Round(now + FIRST_LOOK_S, now + HOLD_BACK_S) for name in nodes}
         self._changed.set()
 
     def refused(self, waiting: WaitingPod, by: Snapshot) -> None:
-        """A pod was refused everywhere, as that snapshot was. What has freed since is looked at once more."""
+        """The pod was refused everywhere, based on that snapshot. Nodes with cards freed since are looked at
+        again."""
         with self._lock:
-            self._enlist(waiting)
+            self._add(waiting)
             self._was_tried(waiting.pod.uid)
         now = self._cache.snapshot
         roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
@@ -109,56 +110,56 @@ class Requeuer:
             self.freed(roomier)
 
     def tried(self, uid: str) -> None:
-        """A bind of the pod has ended. It waits on where that did not bind it."""
+        """A bind of the pod has ended. If it is not bound it keeps waiting."""
         with self._lock:
             self._was_tried(uid)
 
     def held_back(self, waiting: Callable[[], WaitingPod], fits: Sequence[str]) -> set[str]:
-        """Of the nodes that fit the pod those that are kept for another, whose turn comes first. Where that
-        is all of them, the pod waits from this moment on: no round ends between the two."""
+        """The nodes, of those that fit, held back for pods earlier in turn. If that is all of them, the pod
+        waits from this moment on: no round ends in between."""
         if not self._rounds:
             return set()
         mine, standings = waiting(), self._standings()
         with self._lock:
-            rounds = self._that_keep(fits)
+            rounds = self._holding_back(fits)
             own = queue_key(mine.pod, ANYWHERE, standings)
             ahead = self._waiting_queue.some(standings, MOST_AHEAD, before=own) if rounds else []
-        names = self._another_fits(mine, rounds, self._as_now(ahead), standings) if rounds else []
+        names = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else []
         if not names:
             return set()
         with self._lock:
             kept = {name for name in names if self._rounds.get(name) is rounds[name].current}
             for current in [rounds[name].current for name in kept]:
                 current.kept.add(mine.pod.uid)
-                current.look_at = min(current.look_at, current.keeps_until)
+                current.look_at = min(current.look_at, current.holds_until)
             self._version += 1
             if kept and len(kept) == len(fits):
-                self._enlist(mine)
+                self._add(mine)
         return kept
 
     def seen(self, pod: Pod, policy: Callable[[Pod], Policy]) -> None:
-        """The watch tells of a pod. kube-scheduler may have found by itself that it fits nowhere: then nobody
-        asks us, and yet it waits."""
+        """The watch shows a pod. kube-scheduler may have found without the extender that it fits nowhere; it
+        waits all the same."""
         if not pod.unschedulable or pod.node or pod.request is None or pod.uid in self._waiting_queue:
             return
         with self._lock:
-            self._enlist(WaitingPod(pod, policy(pod), None, asked=False))
+            self._add(WaitingPod(pod, policy(pod), None, asked=False))
 
     def seed(self, waiting_pods: Iterable[WaitingPod]) -> None:
-        """At a start: pods that may have been refused before. No round begins by this."""
+        """At start: pods that may have been refused before. This starts no round."""
         with self._lock:
             for each in waiting_pods:
                 if each.pod.uid not in self._waiting_queue:
-                    self._enlist(each)
+                    self._add(each)
 
     def waiting(self) -> list[WaitingPod]:
-        """Those who wait now; pods that are gone, bound or gated are forgotten."""
+        """The waiting pods. Pods that are deleted, bound or gated are dropped."""
         with self._lock:
             everyone = self._waiting_queue.all()
-        return self._as_now(everyone)
+        return self._refreshed(everyone)
 
     def run(self, stop: threading.Event) -> None:
-        """Wakes until ``stop``."""
+        """Requeue pods until ``stop``."""
         while not stop.is_set():
             with self._lock:
                 look_at = min((each.look_at for each in self._rounds.values()), default=None)
@@ -173,7 +174,7 @@ class Requeuer:
                 self._look(name)
 
     def _look(self, name: str) -> None:
-        """Wake the next one for this node; without one the round is over."""
+        """Requeue the next pod for this node; without one the round is over."""
         with self._lock:
             current, version = self._rounds[name], self._version
             current.awaited = ""
@@ -182,30 +183,30 @@ class Requeuer:
         chosen = self._choose(name, candidates, kept)
         with self._lock:
             if self._rounds[name] is not current:
-                return  # it has become roomier once more
+                return  # more cards were freed meanwhile
             if chosen is None:
                 if self._version == version:
                     del self._rounds[name]
-                return  # or somebody has come meanwhile: look again
+                return  # or a pod was added meanwhile: look again
             current.woken.add(chosen.pod.uid)
             current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
         self._wake(chosen.pod, name)
 
     def _choose(self, name: str, candidates: _Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
         node, standings = self._cache.snapshot.node(name), self._standings()
-        if time.monotonic() >= candidates.current.keeps_until:
-            may = [each for each in self._as_now(kept) if self._is_candidate(each, candidates)]
+        if time.monotonic() >= candidates.current.holds_until:
+            may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates)]
             chosen = next_to_wake(node, may, standings)
             if chosen is not None:
                 return chosen
         in_turn = chain(self._held_for(node), self._in_turn(standings))
         return first_that_fits(node, (each for each in in_turn if self._is_candidate(each, candidates)))
 
-    def _that_keep(self, fits: Iterable[str]) -> dict[str, _Candidates]:
+    def _holding_back(self, fits: Iterable[str]) -> dict[str, _Candidates]:
         """Of these nodes the first few that are still kept for somebody."""
         now = time.monotonic()
         there = ((name, self._rounds[name]) for name in fits if name in self._rounds)
-        keep = dict(islice((each for each in there if now < each[1].keeps_until), MOST_NODES))
+        keep = dict(islice((each for each in there if now < each[1].holds_until), MOST_NODES))
         awaited = self._awaited() if keep else Counter()
         return {name: self._candidates(current, awaited) for name, current in keep.items()}
 
@@ -216,8 +217,7 @@ class Requeuer:
         ahead: list[WaitingPod],
         standings: NamespaceStandings,
     ) -> list[str]:
-        """The nodes where somebody fits whose turn there comes before this pod's. Without the lock: to find
-        that out takes a while."""
+        """The nodes where a pod earlier in turn fits. Computed without the lock, because it takes a while."""
         snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
 
         def before(name: str, candidates: _Candidates) -> Iterator[WaitingPod]:
@@ -245,16 +245,16 @@ class Requeuer:
         return each.pod.scheduler == self._scheduler and candidates.may(each.pod.uid)
 
     def _held_for(self, node: NodeInfo) -> list[WaitingPod]:
-        """Those who wait and have cards of the node held for them."""
+        """Waiting pods for which cards of the node are reserved."""
         there = [
             self._waiting_queue.get(uid)
             for uid, allocation in node.allocations.items()
             if allocation.state == "reserved"
         ]
-        return self._as_now(each for each in there if each is not None)
+        return self._refreshed(each for each in there if each is not None)
 
     def _in_turn(self, standings: NamespaceStandings) -> Iterator[WaitingPod]:
-        """Everybody who waits, some at a time, so that the lock is held for moments."""
+        """All waiting pods in order, a few at a time, so that the lock is held only briefly."""
         after = None
         while True:
             with self._lock:
@@ -262,10 +262,10 @@ class Requeuer:
             if not some:
                 return
             after = queue_key(some[-1].pod, ANYWHERE, standings)
-            yield from self._as_now(some)
+            yield from self._refreshed(some)
 
-    def _as_now(self, waiting_pods: Iterable[WaitingPod]) -> list[WaitingPod]:
-        """Those of them who still wait, as the snapshot has them; the others are forgotten."""
+    def _refreshed(self, waiting_pods: Iterable[WaitingPod]) -> list[WaitingPod]:
+        """The pods among these that still wait, as the snapshot has them; the others are dropped."""
         snapshot, there, changed, over = self._cache.snapshot, [], [], []
         for each in waiting_pods:
             pod = snapshot.pods.get(each.pod.uid)
@@ -284,7 +284,7 @@ class Requeuer:
                         self._waiting_queue.put(each)
         return there
 
-    def _enlist(self, waiting: WaitingPod) -> None:
+    def _add(self, waiting: WaitingPod) -> None:
         if self._waiting_queue.get(waiting.pod.uid) != waiting:
             self._waiting_queue.put(waiting)
             self._version += 1

@@ -1,8 +1,8 @@
-"""Makes void whatever Binding an earlier leader may have sent: a touch of the pod's status moves its version.
+"""Voids every Binding that an earlier leader may have sent: a touch of the pod's status changes its version.
 
-Every GPU pod that could still be bound is touched, for nobody knows which of them the earlier leader was
-about to bind, nor where to. The touches are few at a time, whatever the number of pods: with 10,000 that
-wait they take their time before the first bind, and leave the API server room for others.
+Every GPU pod that could still be bound is touched, because it is unknown which of them the earlier leader was
+about to bind. A few are touched at a time: with 10,000 waiting pods that takes a while before the first bind,
+and leaves the API server room for others.
 """
 
 import datetime
@@ -26,19 +26,20 @@ TOO_LARGE = "request is too large"  # etcd's word for an object that it does not
 
 
 def may_be_bound(pod: Pod) -> bool:
-    """False for a pod that the API server binds no more, or not before its version moves, or that no extender
-    binds."""
+    """False for a pod that the API server will not bind, or not before its version changes, or that no
+    extender binds."""
     return not (pod.node or pod.gated or pod.deleting or pod.terminal or pod.request is None)
 
 
 def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: Each | None = None) -> Touch:
-    """The function that touches pods, ``AT_ONCE`` at a time, with a word that is new with each taking over: a
-    patch that changed nothing would leave the version as it was. What the answers tell of a Binding that came
-    before the touch is booked. It gives back the pods whose touch is not certain; those that are gone are
-    among them until the watch shows it, and with it whether they had been bound.
+    """The function that touches pods, ``AT_ONCE`` at a time, with a word that is new for each takeover (a
+    patch without a change would keep the version). Bindings that the answers show are recorded. It returns
+    the pods whose touch is uncertain, including deleted ones until the watch shows their deletion and whether
+    they had been bound.
 
-    A pod so large that the store takes no touch of it is not certain either: a Binding takes away what
-    kube-scheduler had written of why the pod waits, so it may be the smaller write, and succeed."""
+    A pod so large that the store rejects the touch is uncertain too: a Binding removes kube-scheduler's
+    message about waiting, so it may be the smaller write and succeed.
+    """
     side_by_side = each or ThreadPoolExecutor(AT_ONCE, "touch").map
 
     def touched(pod: Pod, word: str) -> str:
@@ -53,7 +54,7 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
         if read is not None:
             cache.pod_read(read)
             if not read.node:
-                cache.forget(pod.uid)  # what an earlier term of ours assumed cannot come true any more
+                cache.forget(pod.uid)  # an assumption of an earlier term can no longer come true
         return ""
 
     def touch(pods: Sequence[Pod], word: str) -> list[Pod]:
@@ -73,7 +74,7 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
                 level="error",
                 pod=pod.full_name,
                 uid=pod.uid,
-                why="it keeps every extender from binding",
+                why="no extender can lead while it exists",
             )
         return [pod for pod, _ in undone]
 
@@ -81,7 +82,8 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
 
 
 def marker(api: Api, namespace: str, name: str, log: Log) -> Callable[[str], bool]:
-    """The function that writes a mark on this replica's own pod; False where it may not have been written."""
+    """The function that writes a mark on this replica's own pod; it returns False if the write may have
+    failed."""
 
     def mark(word: str) -> bool:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

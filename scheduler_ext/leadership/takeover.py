@@ -1,16 +1,16 @@
-"""Taking over: what a replica does before its first bind, so that whoever led before can do nothing more.
+"""Takeover: what a replica does before its first bind, so that earlier leaders can bind nothing more.
 
-1. It writes a mark on its own pod, and waits until its watch of the pods has shown it. Then its books hold
-   every Binding that came before the mark: they are as complete as a list at quorum made after it.
+1. It writes a mark on its own pod and waits until its watch of pods shows it. Then its cache holds every
+  Binding made before the mark; it is as complete as a quorum list made after it.
 2. It touches the status of every GPU pod that may still be bound. A Binding that an earlier leader sends, or
-   has sent, names the version from before that touch: from now on it is a 409.
-3. Now it leads, until the watch shows another's mark after its own, or the Lease names another.
+  has sent, names the version before the touch: it is answered 409 from now on.
+3. Now it leads, until the watch shows another replica's mark after its own, or the Lease names another.
 
-An earlier leader that goes on (it was stopped, or cut off) cannot harm: a version from before the mark is
-void by the touch, and to learn of a later one from its watch it must first have been shown the mark, which
-deposes it. So a Binding names only a version that the watch has shown, and is sent only where a look at
-`Leadership.term` that comes after the version was read shows the term in which its cards were assumed
-(`Binder`). None of this asks a clock; one is asked only how long it is since the last look at the Lease.
+An earlier leader that continues (it was stopped, or cut off) does no harm. A version from before the mark is
+void by the touch, and to learn a later version its watch must first show the mark, which deposes it. So a
+Binding names only a version that the watch has shown, and it is sent only if `Leadership.term`, read after
+that version, is still the term in which its cards were assumed (`Binder`). None of this depends on a clock,
+except the time since the last look at the Lease.
 """
 
 import threading
@@ -28,18 +28,19 @@ from timekeeper.runtime.log import Log
 
 State = Literal["follows", "claims", "fences", "leads"]
 
-TOUCH_S = 1.0  # of touches before the next look at the Lease: it must be renewed however slow they are
-SOON_S = 0.05  # until the books are complete
-AGAIN_S = 0.5  # after something that came to nothing, at first
+TOUCH_S = 1.0  # touching before the next look at the Lease, which must be renewed however slow touches are
+SOON_S = 0.05  # until the cache is complete
+AGAIN_S = 0.5  # after a failure, at first
 LONGEST_S = 8.0
 PATIENT_S = 1.5  # kube-scheduler waits two seconds for an answer
-MOST_LOOKS = 40  # for a mark in the watch; then another is written
+MOST_LOOKS = 40  # looks for the mark in the watch; then another is written
 
 
 class Leadership:
-    """``mark`` writes a word on this replica's own pod and says whether it was done; None where there is one
-    replica alone, which needs none. ``touch`` makes the Bindings of these pods' versions void, by that word,
-    and gives back those for which that is not certain. ``led`` is called each time that we begin to lead.
+    """``mark`` writes a word on this replica's own pod and returns whether that succeeded; None for a single
+    replica, which needs no mark. ``touch`` voids Bindings of these pods' present versions, with that word,
+    and returns the pods for which that is not certain. ``led`` is called each time this replica becomes
+    leader.
 
     `heard`, `listing` and `opens` may be called from any thread; `run` does the work in one.
     """
@@ -71,7 +72,7 @@ class Leadership:
 
     @property
     def state(self) -> State:
-        """How far we are."""
+        """The stage of the takeover."""
         return self._state
 
     def leads(self) -> bool:
@@ -80,11 +81,11 @@ class Leadership:
 
     @property
     def term(self) -> int:
-        """How often we have begun to lead; 0 while we do not."""
+        """The number of this replica's term; 0 while it follows."""
         return self.takeovers if self._state == "leads" else 0
 
     def opens(self, until_s: Callable[[], float]) -> int:
-        """The term, after a wait for it of ``until_s()`` seconds at most; 0 where that is not to be."""
+        """The term, after waiting for it at most ``until_s()`` seconds; 0 if this replica does not lead."""
         if self.leads():
             return self.term
         with self._changed:
@@ -99,21 +100,21 @@ class Leadership:
         return self.term
 
     def wait_while_taking_over(self) -> None:
-        """Until that has come to something, `PATIENT_S` at most: who is told of nodes before has his pods
-        wait for us by the hundred, each counted where it cannot be bound yet."""
+        """Wait until the takeover ends, at most `PATIENT_S`. An earlier answer of filter would send pods by
+        the hundred to a bind that must fail."""
         if self._state in ("claims", "fences"):
             with self._changed:
                 self._changed.wait_for(lambda: self._state not in ("claims", "fences"), PATIENT_S)
 
     def heard(self, mark: LeaderMark) -> None:
-        """The watch shows this mark, and all that came before it is in the books."""
+        """The watch shows this mark; everything before it is in the cache."""
         with self._changed:
             self._marks = heard(self._marks, mark)
             self._judge()
 
     def listing(self, marks: Iterable[LeaderMark], book: Callable[[], None]) -> None:
-        """A list shows these marks. ``book`` puts the list into the books: whom it deposes must know before,
-        and our own mark counts as seen only after."""
+        """A list shows these marks. ``book`` puts the list into the cache. A deposed leader must know before
+        that; its own mark counts as shown only after."""
         there = {each.uid: each.word for each in marks}
         with self._changed:
             after = listed(self._marks, there)
@@ -126,14 +127,14 @@ class Leadership:
             self._judge()
 
     def run(self, stop: threading.Event) -> None:
-        """Looks and takes over until ``stop``."""
+        """Check the election and take over until ``stop``."""
         while not stop.is_set():
             self._asked.wait(self.step())
             self._asked.clear()
 
     def step(self) -> float:
-        """One look at the election, and the next part of what follows from it; the seconds until there is
-        more to do unless somebody asks."""
+        """One look at the election and the next part of the takeover; returns the seconds until the next
+        step, unless a bind asks earlier."""
         if not self._cache.complete:
             return SOON_S
         self._look()
@@ -153,7 +154,7 @@ class Leadership:
     def end(self) -> None:
         """This replica ends: it binds no more, and another may lead at once."""
         with self._changed:
-            self._ended = True  # a look that is under way must not lead to another claim
+            self._ended = True  # a look in progress must not start another claim
             led = self._state != "follows"
         self._follow("it ends")
         if led:
@@ -165,7 +166,7 @@ class Leadership:
             number = self._looks_begun
         wanted = False if self._ended else self._election.look()
         if wanted and self._ended:
-            self._election.give_back()  # the end came while we looked, and gave back too early
+            self._election.give_back()  # end() ran during the look and gave back too early
             wanted = False
         with self._changed:
             if wanted is not None or self._wanted is None:
@@ -174,7 +175,7 @@ class Leadership:
             self._changed.notify_all()
 
     def _claim(self) -> None:
-        """Write the mark; where nobody needs to see one, go on to the touches."""
+        """Write the mark; without other replicas go straight to the touches."""
         with self._changed:
             if self._ended:
                 return
@@ -189,7 +190,7 @@ class Leadership:
             self._follow("its mark was not written")
 
     def _judge(self) -> None:
-        """What the marks mean for us; the caller holds the lock."""
+        """What the marks mean for this replica; the caller holds the lock."""
         if self._marks.superseded:
             self._follow("another has taken over")
         elif self._state == "claims" and self._marks.seen:
@@ -202,8 +203,8 @@ class Leadership:
         self._log("fences", pods=len(self._left))
 
     def _fence(self) -> float:
-        """Touch those that are left, until it is time to look at the Lease; the watch may have shown the end
-        or the Binding of some. None is touched twice under one mark, unless its touch was not certain."""
+        """Touch the remaining pods until it is time to look at the Lease; the watch may have shown some of
+        them bound or deleted. None is touched twice under one mark unless its touch was uncertain."""
         until_s = self._now_s() + min(TOUCH_S, self._election.every_s)
         now, claim = self._cache.snapshot.pods, self._marks.claim
         left = [pod for pod in self._left if (known := now.get(pod.uid)) is not None and may_be_bound(known)]
@@ -224,8 +225,8 @@ class Leadership:
         return self._election.every_s
 
     def _pause_s(self, *, fruitful: bool) -> float:
-        """Until the next touches: none after some that were done, ever longer after some that were not, but
-        not so long that the Lease is lost."""
+        """The pause before the next touches: none after successful ones, longer and longer after failures,
+        but not so long that the Lease is lost."""
         self._in_vain = 0 if fruitful else self._in_vain + 1
         longest_s = min(LONGEST_S, self._election.every_s)
         return 0.0 if fruitful else min(AGAIN_S * 2.0**self._in_vain, longest_s)

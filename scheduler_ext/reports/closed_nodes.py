@@ -1,5 +1,4 @@
-"""Tells when a node is closed for sharing and when it is open again: in the log, and on the node as an Event,
-for whoever looks why none of its cards is given out."""
+"""Reports when a node closes for sharing and when it opens again, in the log and as an Event on the node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,8 +12,8 @@ from timekeeper.runtime.log import Log
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A node that has become closed, by a word of `node.CLOSED` and because of these pods, if it is pods; or
-    open, where the word is "". ``why``: for people, where there is more to say."""
+    """A node that has closed, with the reason (a key of `node.CLOSED`) and the pods that caused it; or, with
+    reason "", opened. ``why``: details for people."""
 
     node: str
     word: str
@@ -24,14 +23,14 @@ class Closure:
     def sentence(self) -> str:
         """For people."""
         if not self.word:
-            return "The node's cards are given out again."
+            return "GPU pods are placed on the node again."
         named = f" ({', '.join(self.pods[:3])}{' and others' if len(self.pods) > 3 else ''})"
         why = self.why or CLOSED[self.word]
-        return f"None of the node's cards is given out: {why}{named if self.pods else ''}."
+        return f"No GPU pods are placed on the node: {why}{named if self.pods else ''}."
 
 
 def closures(new: Map[NodeInfo], old: Map[NodeInfo]) -> Iterator[Closure]:
-    """What has changed between two versions of the map. A node whose object is gone is neither."""
+    """The nodes that closed or opened between two versions of the map. A deleted node is not reported."""
     for name in new.changed_since(old):
         node, before = new.get(name), old.get(name)
         if node is None or node.node_object is None:
@@ -43,7 +42,7 @@ def closures(new: Map[NodeInfo], old: Map[NodeInfo]) -> Iterator[Closure]:
 
 
 def why_closed(node: NodeInfo) -> str:
-    """Why the node is closed, with what its agent says of that; "" where it is open."""
+    """Why the node is closed, with its agent's explanation; "" if it is open."""
     if not node.closed:
         return ""
     agents = (
@@ -55,7 +54,7 @@ def why_closed(node: NodeInfo) -> str:
 
 
 def culprits(node: NodeInfo) -> tuple[str, ...]:
-    """The pods that close the node, by name; none where it is closed for what it is itself."""
+    """The names of the pods that close the node; empty if the cause is the node itself."""
     return tuple(
         sorted(
             allocation.full_name
@@ -66,14 +65,14 @@ def culprits(node: NodeInfo) -> tuple[str, ...]:
 
 
 class Closures:
-    """`look` is called again and again, by one thread."""
+    """Call `look` repeatedly, from one thread."""
 
     def __init__(self, events: Events, log: Log) -> None:
         self._events, self._log = events, log
         self._seen: Map[NodeInfo] = Map()
 
     def look(self, nodes: Map[NodeInfo]) -> None:
-        """Tell what has changed since the last look."""
+        """Report what has changed since the last call."""
         seen, self._seen = self._seen, nodes
         for each in closures(nodes, seen) if nodes is not seen else ():
             said = each.sentence()

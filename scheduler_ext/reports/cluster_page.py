@@ -1,5 +1,7 @@
-"""``GET /v1/cluster``: the cards, who sits where, what is free and what of that is of use, for people and
-dashboards. A page of nodes at a time, so that no answer grows with the cluster."""
+"""``GET /v1/cluster``: cards, the pods on them, and free capacity, for people and dashboards.
+
+It returns a page of nodes at a time, so no answer grows with the cluster.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Literal, TypedDict
@@ -16,8 +18,8 @@ from timekeeper.core.values import Card
 
 
 class PodView(TypedDict):
-    """A pod on a card: what it takes of it, and whether it is bound, assumed, vanished, or reserved: then it
-    is not there yet, and the card is held for it."""
+    """A pod on a card: its share, and its state: bound, assumed, vanished (its object is gone), or reserved
+    (it still waits, and the card is reserved for it)."""
 
     namespace: str
     name: str
@@ -28,7 +30,7 @@ class PodView(TypedDict):
 
 
 class CardView(TypedDict):
-    """A card, what is taken of it in all, and by whom; what is only reserved is not taken."""
+    """A card, its total allocation, and the pods on it. Reservations do not count as allocated."""
 
     uuid: str
     index: int
@@ -42,9 +44,9 @@ class CardView(TypedDict):
 
 
 class FiguresView(TypedDict):
-    """Sums over cards that may be given out, in thousandths of a card but for the first two. ``free``:
-    compute; ``fragmented``: of that with memory beside it, what a typical pod could not use; ``stranded``:
-    what of it has no CPU beside it."""
+    """Sums over the cards of open nodes, in thousandths of a card except the first two. ``free``: compute.
+    ``fragmented``: free compute with memory that a typical pod cannot use. ``stranded``: free compute with
+    memory but without CPU beside it."""
 
     cards: int
     untouched: int
@@ -55,8 +57,8 @@ class FiguresView(TypedDict):
 
 
 class NodeView(TypedDict):
-    """A node; ``closed`` tells why none of its cards is given out, or is null, and ``closed_by`` the pods
-    that are why. ``figures`` are null while it is closed."""
+    """A node. ``closed``: why no GPU pods are placed on it, or null. ``closed_by``: the pods that cause this.
+    ``figures``: null while it is closed."""
 
     name: str
     family: str
@@ -68,8 +70,8 @@ class NodeView(TypedDict):
 
 
 class FitsView(TypedDict):
-    """So many more pods of the size fit now, one after another, on so many nodes; of ``uncounted`` nodes
-    there was no time to tell: ask again."""
+    """How many more pods of the size fit now, one after another, and on how many nodes. ``uncounted``: nodes
+    that the call had no time for; call again."""
 
     request: str
     pods: int
@@ -78,9 +80,9 @@ class FitsView(TypedDict):
 
 
 class ClusterView(TypedDict):
-    """The answer. ``totals`` and the three counts (``waiting``: pods that are refused everywhere) are of the
-    whole cluster; ``nodes`` are those that have cards, by name, up to the page's limit: the next page begins
-    after ``next``, null on the last one. ``fits``: over the nodes asked for, whatever page they are on."""
+    """The answer. ``totals`` and the three counts (``waiting``: pods refused everywhere) concern the whole
+    cluster. ``nodes``: those with cards, by name, up to the page's limit; the next page begins after
+    ``next``, null on the last one. ``fits``: over all requested nodes, on whatever page."""
 
     version: Literal[1]
     totals: FiguresView
@@ -93,11 +95,11 @@ class ClusterView(TypedDict):
 
 
 class UnknownNodeError(LookupError):
-    """There is no such node; the text is for people."""
+    """The node does not exist; the text is for people."""
 
 
 class Clusters:
-    """Makes the answers. ``waiting``: how many pods are refused everywhere now."""
+    """Makes the answers. ``waiting``: the number of pods refused everywhere now."""
 
     def __init__(
         self,

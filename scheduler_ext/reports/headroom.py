@@ -1,9 +1,9 @@
-"""How many more pods of a size would fit now, placed one after another as the policy places them.
+"""How many more pods of a size would fit now, placed one after another by the policy.
 
-Found by `fit`, which is what filter and bind ask, so nothing is promised that they would refuse; what
-kube-scheduler itself counts of CPU and of the resources asked is respected too. Taints, affinities and other
-resources are not looked at. Nodes whose cards are alike are counted once, and what is counted is remembered;
-still the work of one call is bounded: what was left over is told, and counted in the next call.
+It uses `fit`, like filter and bind, so it promises nothing they would refuse. It also respects
+kube-scheduler's sums of CPU and of the requested resources; it ignores taints, affinities and other
+resources. Nodes with equal cards are counted once, and counts are cached. Each call's work is bounded: nodes
+left over are reported, and counted by the next call.
 """
 
 import threading
@@ -19,15 +19,15 @@ from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
 from timekeeper.core.values import GPURequest
 
-MOST_FITS = 100  # of one call, each about 0.1 ms; a node that was begun is finished
-MOST_ON_A_NODE = 250  # a kubelet takes 110 pods unless it is told otherwise
+MOST_FITS = 100  # fits per call, each about 0.1 ms; a started node is finished
+MOST_ON_A_NODE = 250  # a kubelet's default limit of pods
 MOST_QUESTIONS = 32
 MOST_SHAPES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """So many more pods fit, on so many nodes. ``uncounted``: nodes that the call's work did not reach."""
+    """This many more pods fit, on this many nodes. ``uncounted``: nodes that the call did not reach."""
 
     pods: int
     nodes: int
@@ -35,7 +35,7 @@ class Headroom:
 
 
 class Counting:
-    """A bounded memory of counts, by request, policy and the rooms of a node's cards."""
+    """A bounded cache of counts, by request, policy and free capacity of a node's cards."""
 
     def __init__(self, policy: Callable[[Pod], Policy]) -> None:
         self._policy = policy
@@ -66,7 +66,7 @@ class Counting:
 
 
 class _Walk:
-    """One call's work on one request."""
+    """One call's work for one request."""
 
     def __init__(
         self, pod: Pod, request: GPURequest, policy: Policy, counts: dict[FreeShape, int], fits: int
@@ -75,7 +75,7 @@ class _Walk:
         self.counts, self.fits = counts, fits
 
     def on(self, node: NodeInfo) -> int | None:
-        """How many more fit on the node; None where there was no time to tell."""
+        """How many more fit on the node; None if time ran out."""
         by_cards = self._by_cards(node)
         if not by_cards or node.node_object is None:
             return by_cards
@@ -86,8 +86,8 @@ class _Walk:
         return max(0, min([by_cards, *limits]))
 
     def _by_cards(self, node: NodeInfo) -> int | None:
-        """Puts one pod after another on the node until none fits any more, or the node has become like one
-        that was counted before."""
+        """Places pods on the node one after another until none fits, or until its state equals one that was
+        counted before."""
         path: list[FreeShape] = []
         rest = 0
         while True:

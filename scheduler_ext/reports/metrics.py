@@ -1,4 +1,4 @@
-"""What Prometheus sees of the extender. Everything lives in one process, in a registry of its own."""
+"""The extender's Prometheus metrics, in a registry of its own; the extender is one process."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +20,10 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures of a scrape come from. ``waiting``: how many pods are refused everywhere, by
-    standing; ``silent_s``: seconds since the API server was last heard, by what is watched; ``refused``: how
-    often a node was refused, by what the reason is about; ``events``: Events by what became of them;
-    ``preempted``: what the preemptor has done; ``leading``: whether this replica leads, and how often it has
-    begun to."""
+    """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
+    the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.
+    ``events``: Events by outcome. ``preempted``: the preemptor's counts. ``leading``: whether this replica
+    leads, and how often it has started to."""
 
     snapshot: Callable[[], Snapshot]
     totals: Totals
@@ -37,7 +36,7 @@ class Sources:
 
 
 class Metrics:
-    """What is counted as it happens is here; the rest is asked of ``sources`` at each scrape."""
+    """Counters of calls and polls; everything else is read from ``sources`` at each scrape."""
 
     def __init__(self, sources: Sources) -> None:
         self._registry = CollectorRegistry()
@@ -63,7 +62,7 @@ class Metrics:
         )
         self._standings_age = Gauge(
             "bursar_extender_standings_age_seconds",
-            "Since the timekeeper was last heard; -1: never.",
+            "Seconds since the timekeeper's last answer; -1: never.",
             registry=self._registry,
         )
         self._standings_age.set(-1)
@@ -75,7 +74,7 @@ class Metrics:
         )
         self._usage_age = Gauge(
             "bursar_extender_usage_age_seconds",
-            "Since the cards' measured use was last heard, as of the last poll; -1: never.",
+            "Seconds since the last figures of the cards' use, as of the last poll; -1: never.",
             registry=self._registry,
         )
         self._usage_age.set(-1)
@@ -101,7 +100,7 @@ class Metrics:
 
 
 class _Scrape(Collector):
-    """Counted at each scrape from the snapshot, so that nothing can drift."""
+    """Computed from the snapshot at each scrape, so nothing can drift."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -120,12 +119,12 @@ class _Scrape(Collector):
     def _of_pods(self, unsure: Tally[str]) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "bursar_extender_reservations",
-            "Waiting pods for which cards are held.",
+            "Waiting pods for which cards are reserved.",
             unsure.pop("reserved", 0),
         )
         yield _gauge(
             "bursar_extender_pods_unsure",
-            "Pods whose cards are assumed, or that vanished.",
+            "Pods whose cards are assumed, and pods that vanished but still hold cards.",
             "held",
             {"assumed": 0, "orphaned": 0, **unsure},
         )
@@ -139,13 +138,13 @@ class _Scrape(Collector):
     def _of_what_happened(self) -> Iterator[Metric]:
         yield _gauge(
             "bursar_extender_api_silent_seconds",
-            "Since the API server was last heard.",
+            "Seconds since the last sign of the API server.",
             "kind",
             self._sources.silent_s(),
         )
         yield _counter(
             "bursar_extender_nodes_refused",
-            "Nodes refused to pods that fitted on none, by what the reason is about.",
+            "Nodes refused to pods that fit on none, by kind of reason.",
             "reason",
             self._sources.refused(),
         )
@@ -159,19 +158,19 @@ class _Scrape(Collector):
         leads, takeovers = self._sources.leading()
         yield GaugeMetricFamily("bursar_extender_leads", "1 while this replica may bind, else 0.", leads)
         yield CounterMetricFamily(
-            "bursar_extender_takeovers", "How often this process has begun to lead.", takeovers
+            "bursar_extender_takeovers", "How often this process became the leader.", takeovers
         )
 
 
 def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:
     results = CounterMetricFamily(
         "bursar_extender_preemptions",
-        "Pods for which cards were held, by how that ended: bound, elsewhere, gone, withdrawn; or observed.",
+        "Pods for which cards were reserved, by outcome: bound, elsewhere, gone, withdrawn; or observed.",
         labels=["kind", "result"],
     )
     victims = CounterMetricFamily(
         "bursar_extender_preemption_victims",
-        "Pods that had to leave, by how: evicted, deleted.",
+        "Victims of preemption: evicted, deleted.",
         labels=["kind", "how"],
     )
     for family, counts in ((results, done.results), (victims, done.victims)):
@@ -187,7 +186,7 @@ def _of_nodes(total: Total) -> Iterator[Metric]:
     yield GaugeMetricFamily("bursar_extender_nodes", "Nodes with cards.", total.nodes)
     yield _gauge(
         "bursar_extender_nodes_closed",
-        "Nodes closed for sharing, by why.",
+        "Nodes closed for sharing, by reason.",
         "reason",
         {**dict.fromkeys(CLOSED, 0), **total.closed},
     )
@@ -196,22 +195,22 @@ def _of_nodes(total: Total) -> Iterator[Metric]:
 def _of_cards(total: Total) -> Iterator[Metric]:
     figures = total.figures
     for name, text, value in (
-        ("cards", "Cards on open nodes that may be given out.", figures.cards),
-        ("cards_untouched", "Of these, those that nobody is on.", figures.untouched),
-        ("free_gpus", "Free compute on these, in cards.", figures.free_milli / 1000),
+        ("cards", "Usable cards on open nodes.", figures.cards),
+        ("cards_untouched", "Usable cards on open nodes without a pod.", figures.untouched),
+        ("free_gpus", "Free compute on usable cards, in cards.", figures.free_milli / 1000),
         (
             "reserved_gpus",
-            "Free compute that is held for waiting pods, in cards; not in bursar_extender_free_gpus.",
+            "Free compute reserved for waiting pods, in cards; not in bursar_extender_free_gpus.",
             figures.reserved_milli / 1000,
         ),
         (
             "fragmented_gpus",
-            "Free compute with memory beside it that a typical pod could not use, in cards.",
+            "Free compute with memory that a typical pod cannot use, in cards.",
             total.milli(figures.fragmented) / 1000,
         ),
         (
             "stranded_gpus",
-            "Free compute with memory but no CPU beside it, in cards.",
+            "Free compute with memory but without CPU, in cards.",
             total.milli(figures.stranded) / 1000,
         ),
     ):

@@ -1,5 +1,4 @@
-"""What may be asked of the pages for people, read from a URL's query: every mistake is told, none is passed
-over."""
+"""The query parameters of the extender's pages. Every mistake is an error; none is ignored."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ _SIZE = "such as gpu-percent:50, gpu-count:2,cpu:16, gpu-memory:8000,model:H100 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A request as it was asked for, and a pod that asks for just that."""
+    """A requested size, as text and as a pod that requests exactly that."""
 
     text: str
     pod: Pod
@@ -30,8 +29,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class ClusterQuery:
-    """``node``: this one alone, "" for all of them; ``after``: those whose names come after it; ``sizes``: of
-    what pods to tell how many more fit; empty: of typical ones."""
+    """``node``: only this node, "" for all. ``after``: nodes with later names. ``sizes``: sizes to count;
+    empty: typical ones."""
 
     node: str
     after: str
@@ -41,8 +40,8 @@ class ClusterQuery:
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuery:
-    """``namespace`` and ``name``: of these pods alone, "" for all; ``after``: those whose ``namespace/name``
-    comes after it."""
+    """``namespace`` and ``name``: only these pods, "" for all. ``after``: pods with a later
+    ``namespace/name``."""
 
     namespace: str
     name: str
@@ -51,7 +50,7 @@ class WaitingQuery:
 
 
 def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
-    """The query of ``/v1/cluster``. Raises MalformedError."""
+    """The query of ``/v1/cluster``. Raises MalformedArgsError."""
     _known(given, ("node", "after", "limit", "request"))
     asked = given.get("request", ())
     if len(asked) > MOST_SIZES:
@@ -65,7 +64,7 @@ def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
 
 
 def waiting_query(given: Mapping[str, Sequence[str]]) -> WaitingQuery:
-    """The query of ``/v1/waiting``. Raises MalformedError."""
+    """The query of ``/v1/waiting``. Raises MalformedArgsError."""
     _known(given, ("namespace", "name", "after", "limit"))
     return WaitingQuery(
         namespace=_one(given, "namespace"),
@@ -76,8 +75,8 @@ def waiting_query(given: Mapping[str, Sequence[str]]) -> WaitingQuery:
 
 
 def size(text: str) -> Size:
-    """A request as ``resource:amount,...``, where ``bursar.dev/`` may be left out, with ``cpu`` and ``model``
-    beside it. Read as a pod's own limits are. Raises MalformedError."""
+    """A request as ``resource:amount,...``; ``bursar.dev/`` may be omitted, and ``cpu`` and ``model`` may be
+    added. It is parsed like a pod's limits. Raises MalformedArgsError."""
     limits: dict[str, str] = {}
     annotations: dict[str, str] = {}
     for part in text.split(","):
@@ -87,21 +86,21 @@ def size(text: str) -> Size:
             or not ("/" in name or name in _BARE)
             or (name == "cpu" and thousandths(amount) is None)
         ):
-            raise MalformedArgsError(f"request {text!r}: {part!r} is no resource:amount, {_SIZE}")
+            raise MalformedArgsError(f"request {text!r}: {part!r} is not resource:amount, {_SIZE}")
         if name == "model":
             annotations[names.MODELS] = amount.replace("|", ",")
         else:
             limits[_SHORT.get(name, name)] = amount
     pod = pod_of(limits, annotations)
     if pod is None:
-        raise MalformedArgsError(f"request {text!r} asks for no GPU; {_SIZE}")
+        raise MalformedArgsError(f"request {text!r} requests no GPU; {_SIZE}")
     if pod.request is None:
         raise MalformedArgsError(f"request {text!r}: {pod.malformed}")
     return Size(text, pod)
 
 
 def typical_sizes(typical_pods: TypicalPods) -> tuple[Size, ...]:
-    """The most frequent requests for GPUs of the mix."""
+    """The most frequent GPU requests of the typical pods."""
     counts = [typical for typical, _ in typical_pods.counts if typical.devices and not typical.exclude_models]
     return tuple(size(_text_of(typical)) for typical in counts[:TYPICAL_SIZES])
 
@@ -121,7 +120,7 @@ def _text_of(typical: TypicalPod) -> str:
 
 
 def pod_of(limits: Mapping[str, str], annotations: Mapping[str, str]) -> Pod | None:
-    """A waiting pod of one container with these limits; None where it asks for no GPU."""
+    """A waiting pod of one container with these limits; None if it requests no GPU."""
     resources = {"limits": dict(limits), "requests": dict(limits)}
     named = dict.fromkeys(("name", "namespace", "uid"), "asked")
     return read_pod(
@@ -151,5 +150,5 @@ def _limit(given: Mapping[str, Sequence[str]], usual: int, most: int) -> int:
     if not text:
         return usual
     if not text.isascii() or not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= most:
-        raise MalformedArgsError(f"limit: {text!r} is no whole number from 1 to {most}")
+        raise MalformedArgsError(f"limit: {text!r} is not a whole number from 1 to {most}")
     return int(text)

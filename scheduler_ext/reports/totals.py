@@ -1,7 +1,7 @@
-"""The cluster in figures: cards, what is free on them, and how much of that nobody typical could use.
+"""The cluster in figures: cards, free capacity, and how much of it no typical pod can use.
 
-A node's figures are counted once for each version of it and kept, so that a scrape or a look at a cluster of
-thousands of nodes costs what has changed since the last one.
+A node's figures are computed once per version of the node, so a scrape of thousands of nodes costs only what
+has changed since the last one.
 """
 
 import threading
@@ -15,10 +15,10 @@ from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
 
 
 class Figures(NamedTuple):
-    """Sums over nodes that are open: the cards that may be given out, those of them that nobody is on, and in
-    thousandths of a card: free compute; the compute that is held for waiting pods; free compute that has
-    memory beside it (``idle``). ``fragmented`` and ``stranded``: how much of the idle a typical pod could not
-    use, and how much of it has no CPU beside it, summed over the pods of the default policy's mix."""
+    """Sums over open nodes: usable cards, and cards without a pod; and in thousandths of a card: free
+    compute, compute reserved for waiting pods, free compute with memory (``idle``). ``fragmented`` and
+    ``stranded``: idle compute that a typical pod cannot use, and idle compute without CPU, summed over the
+    typical pods of the default policy."""
 
     cards: int = 0
     untouched: int = 0
@@ -30,7 +30,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figures:
-    """Those of one node; nothing where it is closed."""
+    """One node's figures; zero if it is closed."""
     if node.closed or node.node_object is None:
         return Figures()
     spots = [
@@ -41,7 +41,7 @@ def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figur
     total = fragmentation_model.sum_of(spots)
     whole = unreserved(node)
     free_milli = sum(free.share_milli for free, _ in spots)
-    cpu_left = max(0, node.cpu_left)  # kube-scheduler never overcommits it, but a node may shrink
+    cpu_left = max(0, node.cpu_left)  # kube-scheduler never overcommits CPU, but a node may shrink
     return Figures(
         cards=len(spots),
         untouched=sum(free.untouched for free, _ in spots),
@@ -54,7 +54,7 @@ def figures_of(node: NodeInfo, fragmentation_model: FragmentationModel) -> Figur
 
 
 class Totals:
-    """The figures of all nodes together. `now` may be called from any thread."""
+    """The figures of all nodes. `now` may be called from any thread."""
 
     def __init__(self, fragmentation_model: Callable[[], FragmentationModel]) -> None:
         self._fragmentation_model_now = fragmentation_model
@@ -69,7 +69,7 @@ class Totals:
         """The sums for this version of the map."""
         with self._lock:
             fragmentation_model = self._fragmentation_model_now()
-            if fragmentation_model is not self._fragmentation_model:  # then every node's figures are others
+            if fragmentation_model is not self._fragmentation_model:  # then every node's figures change
                 for name in list(self._of):
                     self._count(name, None)
                 self._fragmentation_model, self._nodes = fragmentation_model, Map()
@@ -96,8 +96,8 @@ class Totals:
 
 
 class Total(NamedTuple):
-    """``figures`` of the open nodes, by ``fragmentation_model``; how many nodes have cards, and how
-    many are closed, by a word of `node.CLOSED`."""
+    """``figures`` of the open nodes by ``fragmentation_model``; the number of nodes with cards; and closed
+    nodes by reason (keys of `node.CLOSED`)."""
 
     figures: Figures
     nodes: int

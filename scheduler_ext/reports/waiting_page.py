@@ -1,4 +1,4 @@
-"""``GET /v1/waiting``: the GPU pods that are not bound yet, and why: the last decision about each."""
+"""``GET /v1/waiting``: unbound GPU pods with the last decision about each."""
 
 import datetime
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
 
 
 class ReasonView(TypedDict):
-    """A reason, what it is about in one word, how many nodes were refused for it, and some of these."""
+    """A reason, its kind, the number of nodes refused for it, and some of them."""
 
     reason: str
     kind: str
@@ -21,8 +21,8 @@ class ReasonView(TypedDict):
 
 
 class DecisionView(TypedDict):
-    """When the pod was refused by every node offered for the first and the last time, how often in all, by
-    how many nodes the last time, and why; and what its last bind came to, "" where none failed."""
+    """When every offered node refused the pod, first and last; how often; how many nodes the last time, and
+    why; and the error of its last bind, "" if it did not fail."""
 
     first: str
     last: str
@@ -33,7 +33,7 @@ class DecisionView(TypedDict):
 
 
 class AskView(TypedDict):
-    """What a container asks for, of each of its cards."""
+    """A container's request for each of its cards."""
 
     container: str
     devices: int
@@ -42,16 +42,16 @@ class AskView(TypedDict):
 
 
 class ReservationView(TypedDict):
-    """The node where cards are held for the pod, and until when."""
+    """The node where cards are reserved for the pod, and until when."""
 
     node: str
     until: str
 
 
 class WaitingView(TypedDict):
-    """A pod. ``state``: ``gated``; ``assumed`` (its bind is under way, or nobody knows yet whether it was
-    done); ``reserved``; ``refused``; or ``not-asked``: kube-scheduler has not asked about it, for its own
-    checks left no node, or it is not this extender's to place."""
+    """A pod. ``state``: ``gated``; ``assumed`` (its bind is in progress or its outcome unknown);
+    ``reserved``; ``refused``; or ``not-asked``: kube-scheduler has not asked the extender, because its own
+    checks left no node, or the pod belongs to another scheduler."""
 
     namespace: str
     name: str
@@ -68,8 +68,8 @@ class WaitingView(TypedDict):
 
 
 class WaitingPodsView(TypedDict):
-    """The answer: ``pods`` by namespace and name, up to the page's limit; ``total`` is how many there
-    are in all, and the next page begins after ``next``, null on the last one."""
+    """The answer: ``pods`` by namespace and name, up to the page's limit; ``total``: their number in all; the
+    next page begins after ``next``, null on the last one."""
 
     version: Literal[1]
     total: int

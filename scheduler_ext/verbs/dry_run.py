@@ -1,7 +1,7 @@
-"""What filter would answer, without anybody remembering that it was asked: for simulators and autoscalers.
+"""What filter would answer, without any effect: for simulators and autoscalers.
 
-The nodes may be templates that no API server has: then their cards are read from the object as it is, and
-nobody is on them. A node that the books know is taken as the books know it.
+Nodes may be templates that the cluster does not have: then their cards are read from the object, without
+pods. A node in the cache is taken as it is there.
 """
 
 import json
@@ -19,10 +19,10 @@ from timekeeper.core.dialects import native, nvidia, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 
-# of a template: whatever its agent may have told of the node that it was taken from, nobody is on it
+# a template has no pods, whatever annotations were copied from a real node
 NOBODY = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
 
-# what GPU feature discovery writes on a node, and autoscalers on their templates
+# labels of GPU feature discovery; autoscalers copy them to templates
 MODEL_LABEL = "nvidia.com/gpu.product"
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 
@@ -31,15 +31,14 @@ _MOST_MIB = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The nodes as filter would sort them; ``assumed``: what had to be assumed of a template's cards, by
-    node."""
+    """The nodes as filter would sort them. ``assumed``: assumptions about a template's cards, by node."""
 
     sorted_nodes: FilterResult
     assumed: Mapping[str, str]
 
 
 def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) -> DryRun:
-    """What these nodes answer to the pod with this UID, which does not stand in its own way."""
+    """These nodes' answers for the pod with this UID, ignoring cards that it holds itself."""
     nodes: dict[str, NodeInfo] = {}
     assumed: dict[str, str] = {}
     for name in asked.names:
@@ -55,7 +54,7 @@ def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) ->
 
 
 def _complete(raw: Json) -> tuple[Json, str]:
-    """The Node object with an inventory in any case, and what that assumes, "" where it had one."""
+    """The Node object with an inventory, and the assumptions made for it, "" if it had one."""
     annotations = {**annotations_of(raw), names.HOLDERS: NOBODY}
     metadata = {**mapping(raw.get("metadata")), "annotations": annotations}
     raw = {**raw, "metadata": metadata}
@@ -77,7 +76,7 @@ def _complete(raw: Json) -> tuple[Json, str]:
 
 
 def _advertised(capacity: Json) -> tuple[int, int]:
-    """How many cards the capacity counts, and the MiB of all together where it tells that."""
+    """The number of cards in the capacity, and the MiB of all of them if it says so."""
     for resource, card, memory, unit in (
         (names.GPU_PERCENT, 100, names.GPU_MEMORY, 1),
         (tencent.CORE, 100, tencent.MEMORY, tencent.UNIT_MIB),

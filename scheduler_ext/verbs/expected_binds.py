@@ -1,10 +1,9 @@
-"""Where pods that were just prioritized will probably be bound: a hint for the ranks of those asked next.
+"""Where just-prioritized pods will probably be bound: a hint for the ranks of the next pods.
 
-kube-scheduler goes on with the next pod while the one before is on its way to be bound, so for some
-milliseconds neither the watch nor an assumption tells of it. Without the hint the next pod is sent to the
-same best node, where its bind finds the card taken: on a busy cluster every sixth bind failed so, and each
-such pod waits for its back-off. It is a hint alone: filter does not see it, so a fit is never missed, and
-bind does not see it, so no card is held by it.
+kube-scheduler continues with the next pod while the previous bind is in flight, so for some milliseconds
+neither the watch nor an assumption shows it. Without the hint the next pod goes to the same best node, where
+its bind finds the card taken: on a busy cluster every sixth bind failed that way and waited for its back-off.
+It is only a hint: filter ignores it, so no fit is missed, and bind ignores it, so it holds no card.
 """
 
 import threading
@@ -21,9 +20,9 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 
-LASTS_S = 2.0  # kube-scheduler waits as long for an answer
-MOST = 64  # pods on their way at once
-MOST_OF_A_NODE = 16  # of these the first are reckoned with: what a call may have to fit anew for each node
+LASTS_S = 2.0  # kube-scheduler's timeout for an answer
+MOST = 64  # expected binds at once
+MOST_OF_A_NODE = 16  # only the first ones count: each may have to be fitted anew per node
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class _ExpectedBind:
 
 
 class ExpectedBinds:
-    """The pods on their way; may be used from any thread."""
+    """The pods on their way; safe to use from any thread."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -44,7 +43,7 @@ class ExpectedBinds:
         self._filled: dict[str, tuple[NodeInfo, tuple[_ExpectedBind, ...], NodeInfo]] = {}
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
-        """The pod was told that this node is the best."""
+        """This node was ranked best for the pod."""
         with self._lock:
             self._by_uid.pop(pod.uid, None)
             self._by_uid[pod.uid] = _ExpectedBind(pod, policy, node, self._now_s() + LASTS_S)
@@ -52,12 +51,12 @@ class ExpectedBinds:
                 self._by_uid.popitem(last=False)
 
     def drop(self, uid: str) -> None:
-        """Its bind has ended, whatever came of it."""
+        """The pod's bind has ended."""
         with self._lock:
             self._by_uid.pop(uid, None)
 
     def over(self, snapshot: Snapshot, uid: str) -> Map[NodeInfo]:
-        """The snapshot's nodes as they will be once the others than the pod of this UID are bound."""
+        """The snapshot's nodes as they will be once the other expected pods are bound."""
         with self._lock:
             by_node = self._live(snapshot, uid)
             self._filled = {name: at for name, at in self._filled.items() if name in by_node}
@@ -92,7 +91,7 @@ class ExpectedBinds:
 
 
 def _settled(uid: str, snapshot: Snapshot) -> bool:
-    """It has a seat by now, or is gone."""
+    """The pod has cards by now, or is gone."""
     return uid in snapshot.allocated_on or uid not in snapshot.pods
 
 

@@ -29,17 +29,17 @@ from scheduler_ext.snapshot.node_info import NodeInfo, is_short
 from timekeeper.core.values import GPURequest
 
 MOST_QUESTIONS = 512
-MOST_KNOWN = 32_768  # answers to shapes of nodes, over all questions
-MANY = 4  # nodes that are weighed sooner together than one by one
-# of one call; what is left over is looked for in the next one
+MOST_KNOWN = 32_768  # answers by node shape, over all keys
+MANY = 4  # from this many nodes on a batch is faster
+# search steps per call; the rest is done in the next call
 CALL_STEPS = 4 * MOST_STEPS
 _FITS, _UNKNOWN = 0, 1  # reasons
 
 
 @dataclass(frozen=True, slots=True)
 class FitKey:
-    """What is asked of every node: the request without its containers' names, by which policy, and what
-    kube-scheduler itself counts of the pod. A pod without a request is only scored."""
+    """What determines a node's answer: the request without container names, the policy, and the pod's amounts
+    that kube-scheduler counts. A pod without a request is only scored."""
 
     request: GPURequest | None
     policy: Policy
@@ -48,8 +48,8 @@ class FitKey:
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The nodes asked about: those that fit; those refused for want of room that kube-scheduler finds short
-    as well, so that its own preemption may help; and those refused for good. With the reasons."""
+    """The nodes of a call: those that fit; those short of room that kube-scheduler's totals also lack, so
+    that its own preemption may help (``short``); and those refused otherwise. With reasons."""
 
     fits: list[str]
     short: dict[str, Refusal]
@@ -57,14 +57,14 @@ class FilterResult:
 
 
 def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
-    """The question that pods of the same shape share."""
+    """The key that pods of the same shape share."""
     asks = tuple(replace(each, container=str(at)) for at, each in enumerate(request.asks))
     same = tuple(str(at) for at, each in enumerate(request.asks) if each.container in request.same_gpu)
     return FitKey(replace(request, asks=asks, same_gpu=same, policy=""), policy, amounts)
 
 
 class FitCache:
-    """A bounded memory of answers. It changes no outcome: a node's answer is that of `fit`."""
+    """A bounded cache of answers. It changes no outcome: a node's answer is that of `fit`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class FitCache:
         self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
     def sort(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> FilterResult:
-        """What each of these nodes answers."""
+        """Each node's answer."""
         with self._lock:
             board, rows = self._column(asked, nodes), self._rows_of(names)
             found = board.sort(names, rows)
@@ -82,20 +82,20 @@ class FitCache:
             return found
 
     def scores(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> NDArray[np.int64]:
-        """How good each of these nodes is, NO_FIT where the pod does not fit."""
+        """Each node's score; NO_FIT if the pod does not fit."""
         with self._lock:
             board, rows = self._column(asked, nodes), self._rows_of(names)
             return board.scores[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """What filter has answered comes back with prioritize, and need not be looked up again."""
+        """The nodes that filter returned come back in prioritize; their rows are reused."""
         for fits, rows in self._fitting:
             if len(fits) == len(names) and fits == names:
                 return rows
         return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
 
     def _column(self, asked: FitKey, nodes: Map[NodeInfo]) -> "_Column":
-        if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly of nodes that are gone
+        if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = _Rows()
             self._columns.clear()
             self._fitting.clear()
@@ -111,8 +111,8 @@ class FitCache:
 
 
 class _Rows:
-    """Each node's row, from 1 (0 is that of every node that is not known), and when it last changed: one
-    version of the map is kept for all boards, however long ago each was asked."""
+    """Each node's row, from 1 on (0 stands for unknown nodes), and when it last changed. One version of the
+    map serves all columns, however long ago each was used."""
 
     def __init__(self) -> None:
         self.nodes: Map[NodeInfo] = Map()
@@ -122,7 +122,7 @@ class _Rows:
         self._changed = np.zeros(1, np.int64)
 
     def follow(self, nodes: Map[NodeInfo]) -> None:
-        """The nodes are now as given."""
+        """Take over this version of the nodes."""
         if nodes is self.nodes:
             return
         names = list(nodes.changed_since(self.nodes))
@@ -137,14 +137,14 @@ class _Rows:
         self._changed[[self.by_name[name] for name in names]] = self.moment
 
     def since(self, moment: int) -> list[str]:
-        """The nodes that have changed after that moment."""
+        """The nodes that changed after that moment."""
         return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
 
 
 class _Column:
-    """One question's answers by row, as of a moment of the rows.
+    """One key's answers by row, as of a moment of the rows.
 
-    ``rows`` are shared by all boards, as ``known`` is: the answers by question and shape.
+    ``rows`` are shared by all columns, and so is ``known``: answers by key and node shape.
     """
 
     def __init__(self, asked: FitKey, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
@@ -155,10 +155,10 @@ class _Column:
         self.short = np.zeros(0, np.bool_)
         self.refusals: dict[Refusal | None, int] = {None: _FITS, refusal.UNKNOWN_NODE: _UNKNOWN}
         self.untried: set[str] = set()
-        self.mine = object()  # what is known to this board is told apart by it
+        self.mine = object()  # distinguishes this column's entries in ``known``
 
     def follow(self) -> None:
-        """Ask anew those nodes that are not as they were."""
+        """Recompute the nodes that have changed."""
         if self.moment == self.rows.moment and not self.untried:
             return
         names = {*self.rows.since(self.moment), *self.untried}
@@ -197,7 +197,7 @@ class _Column:
                 self._note(name, refusal.UNKNOWN_NODE if node is None else self._answer(node, left), node)
 
     def _together(self, changed: dict[str, NodeInfo | None]) -> dict[str, NodeInfo]:
-        """Those of the nodes that can be weighed together."""
+        """The nodes that can be scored in one batch."""
         request = self.asked.request
         if self._batch_scoring() is None or (request is not None and not _is_plain(request)):
             return {}
@@ -280,7 +280,7 @@ class _Column:
 
 
 def _is_plain(request: GPURequest) -> bool:
-    """True where it asks for cards once, and any will do that has the room."""
+    """True if it requests cards once, and any cards with room will do."""
     return len(request.asks) == 1 and not is_picky(request)
 
 

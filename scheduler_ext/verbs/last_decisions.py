@@ -1,5 +1,5 @@
-"""The last decision about each pod that waits: which nodes were refused for which reason, when, and how often
-kube-scheduler has asked. For people; no verb looks at it."""
+"""The last decision about each waiting pod: refused nodes, reasons, times and counts. For people; no verb
+reads it."""
 
 import threading
 from collections import Counter, OrderedDict
@@ -23,9 +23,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LastDecision:
-    """What a pod was last told. ``first_ms`` and ``at_ms``: when it was refused by every node offered for the
-    first and the last time; ``times``: how often; ``offered``: how many nodes kube-scheduler asked about the
-    last time, those left out that its own checks had refused. ``bind_error``: what the last bind came to."""
+    """The last answer for a pod. ``first_ms`` and ``at_ms``: when every offered node refused it, first and
+    last. ``times``: how often. ``offered``: the number of nodes in kube-scheduler's last call, after its own
+    checks. ``bind_error``: the error of the last bind."""
 
     first_ms: int
     at_ms: int
@@ -36,7 +36,7 @@ class LastDecision:
 
 
 class LastDecisions:
-    """A bounded memory, by pod UID; whoever was asked about longest ago is forgotten first."""
+    """A bounded memory by pod UID; the pod with the oldest decision is dropped first."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -45,7 +45,7 @@ class LastDecisions:
         self._refused = Counter[str](dict.fromkeys(KINDS, 0))
 
     def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, Refusal]]) -> None:
-        """The pod was refused by every one of the nodes offered; ``whys``: node -> refusal."""
+        """Every one of the offered nodes refused the pod; ``whys``: node -> reason."""
         reasons = _summed(whys)
         now_ms = self._now_ms()
         with self._lock:
@@ -56,24 +56,24 @@ class LastDecisions:
             self._keep(uid, LastDecision(first, now_ms, times + 1, offered, reasons, error))
 
     def bind_failed(self, uid: str, error: str) -> None:
-        """A node was found for the pod, and then it was not bound."""
+        """A node was found for the pod, but the bind failed."""
         now_ms = self._now_ms()
         with self._lock:
             was = self._last.get(uid) or LastDecision(now_ms, now_ms, 0, 0, ())
             self._keep(uid, replace(was, at_ms=now_ms, bind_error=error))
 
     def bound(self, uid: str) -> None:
-        """The pod waits no more."""
+        """The pod no longer waits."""
         if self._last:
             with self._lock:
                 self._last.pop(uid, None)
 
     def of(self, uid: str) -> LastDecision | None:
-        """The last decision about the pod; None where it was never refused, or too long ago."""
+        """The last decision about the pod; None if it was never refused, or too long ago."""
         return self._last.get(uid)
 
     def nodes_refused(self) -> Mapping[str, int]:
-        """How often a node was refused to a pod that fitted nowhere, by what the reason is about."""
+        """How often a node refused a pod that fit nowhere, by kind of reason."""
         with self._lock:
             return dict(self._refused)
 

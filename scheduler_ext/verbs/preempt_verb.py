@@ -1,8 +1,8 @@
-"""kube-scheduler's preempt verb, decided: to the victims that free what it counts, those are added that free
-the cards.
+"""kube-scheduler's preempt verb: to kube-scheduler's victims, which free its totals, add those that free the
+cards.
 
-kube-scheduler asks when a node's totals are short, and has chosen its victims by these alone. What it has
-chosen stays: a node is answered with all of that and what the cards need beyond it, or not at all.
+kube-scheduler calls it when a node's totals are short, and has chosen its victims by totals alone. Its choice
+stays: a node is returned with all of those victims and any others that the cards need, or not at all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class NodeVictims:
-    """Who would leave a node, by UID, and how many of them against a PodDisruptionBudget."""
+    """The victims on a node by UID, and how many of them violate a PodDisruptionBudget."""
 
     uids: tuple[str, ...]
     violations: int
@@ -30,11 +30,11 @@ def with_cards(
     context: PreemptionContext,
     policy: Policy,
 ) -> Iterator[tuple[str, NodeVictims | None]]:
-    """For each node offered, all who must leave it so that the waiting pod has its cards there; None where
-    nobody's leaving would do, where kube-scheduler has chosen a pod that may not be asked, and where nobody
-    need leave: kube-scheduler takes that answer for an error.
+    """For each candidate node all victims needed for the waiting pod's cards. None if no victims help, if
+    kube-scheduler chose a pod that may not be preempted, or if no victim is needed (kube-scheduler treats
+    that answer as an error).
 
-    A victim that we do not know asks for no GPU, and is kube-scheduler's to choose.
+    An unknown victim requests no GPU; it is kube-scheduler's choice.
     """
     for name, leaving in offered.items():
         given = [pod for uid in leaving.uids if (pod := context.pods.get(uid)) is not None]
@@ -60,9 +60,9 @@ def _on(
 
 
 def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
-    """kube-scheduler deletes its victims at once, whatever PodDisruptionBudget is over them. For a victim of
-    lower priority that is Kubernetes' rule; one that only its standing puts below has been promised that its
-    budget is honoured for a while, which is the preemptor's to keep."""
+    """kube-scheduler deletes its victims at once and ignores PodDisruptionBudgets. For victims of lower
+    priority that is Kubernetes' rule. A victim that only its standing ranks lower has been promised that its
+    budget is honoured for a while, which only the preemptor can keep."""
     by_standing = any(victim.priority >= waiting.priority for victim in choice.victims)
     return by_standing and choice.violations > 0
 

@@ -1,7 +1,7 @@
-"""kube-scheduler's extender protocol: its bodies read, and its answers written.
+"""kube-scheduler's extender protocol: parses its bodies and writes its answers.
 
-Source: k8s.io/kube-scheduler/extender/v1. The types have no JSON tags, so the keys are Go's names; Go itself
-reads keys in any case, and so do we.
+Source: k8s.io/kube-scheduler/extender/v1. The types have no JSON tags, so keys are Go's field names; Go reads
+keys in any case, and so does this module.
 """
 
 import re
@@ -28,13 +28,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
 
 
 class MalformedArgsError(ValueError):
-    """A body that is not what the protocol says; the text tells what is wrong."""
+    """A body or query that does not follow the protocol; the text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderArgs:
-    """A pod and the nodes it may have. ``nodes``: the Node objects by name, where kube-scheduler sent these
-    instead of names alone."""
+    """A pod and its candidate nodes. ``nodes``: the Node objects by name, if kube-scheduler sent objects
+    instead of names."""
 
     pod: Json
     names: list[str]
@@ -43,14 +43,14 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionArgs:
-    """A pod, and for each node that it could have who would leave it."""
+    """A pod, and kube-scheduler's victims on each candidate node."""
 
     pod: Json
     nodes: Mapping[str, NodeVictims]
 
 
 def read_extender_args(body: bytes) -> ExtenderArgs:
-    """The body of filter and prioritize. Raises MalformedError."""
+    """The body of filter and prioritize. Raises MalformedArgsError."""
     keys = _keys(body)
     pod = keys.get("pod")
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
@@ -66,7 +66,7 @@ def read_extender_args(body: bytes) -> ExtenderArgs:
 
 
 def read_binding_args(body: bytes) -> BindingArgs:
-    """The body of bind. Raises MalformedError."""
+    """The body of bind. Raises MalformedArgsError."""
     keys = _keys(body)
     texts = {key: keys.get(key.lower()) for key in ("PodNamespace", "PodName", "PodUID", "Node")}
     for key, value in texts.items():
@@ -76,7 +76,7 @@ def read_binding_args(body: bytes) -> BindingArgs:
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:
-    """The body of preempt, with the victims' UIDs or with the victims themselves. Raises MalformedError."""
+    """The body of preempt, with victims as UIDs or as pods. Raises MalformedArgsError."""
     keys = _keys(body)
     pod = keys.get("pod")
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
@@ -90,7 +90,7 @@ def read_preemption_args(body: bytes) -> PreemptionArgs:
 
 
 def preempt_answer(leaving: Mapping[str, NodeVictims]) -> bytes:
-    """The nodes that the pod may have, and who must leave each."""
+    """The nodes that remain candidates, with their victims."""
     nodes = {
         name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
         for name, each in leaving.items()
@@ -99,8 +99,8 @@ def preempt_answer(leaving: Mapping[str, NodeVictims]) -> bytes:
 
 
 def filter_answer(asked: ExtenderArgs, sorted_nodes: FilterResult, **more: object) -> bytes:
-    """Nodes that fit, and the others with their reasons; what is more than the protocol has is passed over by
-    those that know only that."""
+    """The fitting nodes, and the others with reasons. Fields beyond the protocol are ignored by
+    kube-scheduler."""
     answer: dict[str, Any] = {
         "NodeNames": sorted_nodes.fits,
         "FailedNodes": _sentences(sorted_nodes.short),
@@ -117,14 +117,14 @@ def _sentences(refused: Mapping[str, Refusal]) -> dict[str, str]:
 
 
 def filter_error(text: str) -> bytes:
-    """kube-scheduler shows this text to the user; of an answer other than 200 it would hide it."""
+    """kube-scheduler shows this text to the user; it would hide the text of an answer other than 200."""
     return orjson.dumps(
         {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": text}
     )
 
 
 def prioritize_answer(names: list[str], ranks: list[int]) -> bytes:
-    """A rank for each node. Thousands of names come with every call: plain ones are put together as text."""
+    """A rank for each node. Each call carries thousands of names, so plain names are joined as text."""
     together = "".join(names)
     if not names or not together.isprintable() or '"' in together or "\\" in together:
         return orjson.dumps([{"Host": name, "Score": rank} for name, rank in zip(names, ranks, strict=True)])
@@ -163,7 +163,7 @@ def _by_name(nodes: object) -> dict[str, Json]:
 
 
 def _leaving(raw: object, uid_of: Callable[[Json], object]) -> NodeVictims:
-    """Null is nobody, as everywhere in Go."""
+    """Null means no victims, as everywhere in Go."""
     if not isinstance(raw, dict | None):
         raise MalformedArgsError("victims must be an object with Pods and NumPDBViolations")
     keys = _lower(mapping(raw))

@@ -150,7 +150,7 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
 def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> None:
     asked = {
         Right(verb, resource, DOMAIN)
-        for file in sorted((ROOT / "timekeeper" / "app").glob("*.py"))
+        for file in sorted((ROOT / "timekeeper" / "api").rglob("*.py"))
         for verb, resource in demanded(ast.parse(file.read_text()))
     }
 

@@ -20,6 +20,6 @@ def test_a_node_that_closes_and_opens_has_an_event_and_a_line_for_each(running: 
     ]
     assert told == [("Node", "b", "CardsClosed", "Warning"), ("Node", "b", "CardsOpen", "Normal")]
     assert [line for line in running.lines if line.startswith(("closed", "opened"))] == [
-        "closed node=b why=None of the node's cards is given out: its card inventory cannot be read.",
+        "closed node=b why=No GPU pods are placed on the node: its card inventory cannot be read.",
         "opened node=b",
     ]

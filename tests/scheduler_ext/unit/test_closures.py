@@ -45,9 +45,9 @@ def test_the_sentence_names_the_pods_but_not_hundreds() -> None:
     few, many = Closure("n", "unplaced", ("a/p", "a/q")), Closure("n", "unplaced", ("a", "b", "c", "d"))
 
     assert few.sentence() == (
-        "None of the node's cards is given out: a GPU pod was bound to it without a placement (a/p, a/q)."
+        "No GPU pods are placed on the node: a GPU pod was bound to it without a placement (a/p, a/q)."
     )
     assert many.sentence().endswith("(a, b, c and others).")
     assert Closure("n", "inventory").sentence() == (
-        "None of the node's cards is given out: its card inventory cannot be read."
+        "No GPU pods are placed on the node: its card inventory cannot be read."
     )

@@ -286,8 +286,7 @@ def test_people_are_told_what_the_agent_found() -> None:
 
     assert said == Closure("n", "strangers")
     assert said.sentence() == (
-        f"None of the node's cards is given out: {CLOSED['strangers']}: "
-        "process 4711 is on GPU-0, and of no pod."
+        f"No GPU pods are placed on the node: {CLOSED['strangers']}: process 4711 is on GPU-0, and of no pod."
     )
 
 
