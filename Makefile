@@ -8,7 +8,7 @@ RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check bench soak clean
+.PHONY: help demo up quick test check bench soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -26,6 +26,9 @@ demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, 
 
 up: $(VENV)/.ready ## leave the same running, and follow the decisions until Ctrl-C
 	@$(RUN) -m deploy.local up
+
+quick: $(VENV)/.ready ## lint, types, contracts and the pure tests, in about two minutes
+	@$(RUN) -m tests.run --quick
 
 test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane is built beside the first of them
 	@$(RUN) -m tests.run

@@ -6,12 +6,16 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
-import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.cluster import ControlPlane
 from tests import postgresql
+from tests.support import profile
+
+LONGEST = ("tests/kubelet/cluster/", "cluster/test_rotation.py", "ledger/test_machine.py")
 
 _FOLDER = pytest.StashKey[Path]()
 
@@ -37,6 +41,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(item.path.parent.name)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: not any(part in item.nodeid for part in LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Among several workers the tests of one file stay together, for they share fixtures."""
+    return OneFile(config, log)
+
+
+class OneFile(LoadScopeScheduling):
+    """A file's tests run in one worker; so do all tests of the real node, of which a machine has room for
+    one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/kubelet" if file.startswith("tests/kubelet/cluster") else file
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -49,13 +73,7 @@ def pytest_runtest_makereport(
     return report
 
 
-if os.environ.get("BURSAR_SOAK") == "1":
-    hypothesis.settings.register_profile("soak", max_examples=5_000, deadline=None)
-    hypothesis.settings.load_profile("soak")
-else:
-    # the same cases each time: a change is judged by those its parent was judged by; a soak finds new ones
-    hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, derandomize=True)
-    hypothesis.settings.load_profile("quick")
+profile.load()
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
-"""``make test``, ``make check`` and ``make soak``: everything that must pass, in the order that wastes no
-minute.
+"""``make quick``, ``make test``, ``make check`` and ``make soak``: what must pass.
 
-The control plane's build, and a real node's where this machine can have one (minutes, when nothing is
-cached), runs beside lint, types and the tests that need none of it; the ledger's tests, half of those, run
-beside all others.
+Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. The control
+plane's build, and a real node's where this machine can have one, takes minutes if nothing is cached: it runs
+beside lint, types and the tests that need none of it.
 """
 
 import argparse
@@ -85,8 +84,15 @@ def build() -> Beside:
 
 
 def pytest(marks: str, *more: str) -> list[str]:
-    """The command for the tests that these marks choose, under coverage."""
-    return [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", "-m", "pytest", "-q", "-m", marks, *more]
+    """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
+    workers = f"--numprocesses={(os.cpu_count() or 1) + 1}"
+    order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1"]
+    return ["-m", "pytest", "-q", "-m", marks, workers, *order, *more]
+
+
+def covered(command: list[str]) -> list[str]:
+    """The same under coverage, in all its processes."""
+    return [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", *command]
 
 
 def check() -> None:
@@ -95,23 +101,29 @@ def check() -> None:
         step(" ".join([Path(command[0]).name, *command[1:]]), command)
 
 
+def quick() -> None:
+    """What a change must pass before it is shown: the checks and the pure tests. No control plane."""
+    os.environ["BURSAR_PROFILE"] = "quick"
+    checks = Beside("checks", [sys.executable, "-m", "tests.run", "--check"])
+    try:
+        step("pure tests", [sys.executable, *pytest("unit and not soak")])
+        checks.wait()
+    finally:
+        checks.stop()
+
+
 def test() -> None:
     """All of it. Raises FailedError at the first step that fails."""
     debian.install()
     step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
-    plain, cluster, ledger = "not cluster and not soak", "cluster and not soak", "tests/timekeeper"
     control_plane = build()
-    beside = [control_plane]
     try:
         check()
-        beside.append(Beside("ledger", pytest(plain, ledger)))
-        step("tests that need no control plane", pytest(plain, f"--ignore={ledger}"))
+        step("tests that need no control plane", covered(pytest("not cluster and not soak")))
         control_plane.wait()
-        step("tests on a real control plane", pytest(cluster))
-        beside[-1].wait()
+        step("tests on a real control plane", covered(pytest("cluster and not soak")))
     finally:
-        for each in beside:
-            each.stop()
+        control_plane.stop()
     step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
     step(
         "coverage",
@@ -121,7 +133,7 @@ def test() -> None:
 
 def soak() -> None:
     """The larger profiles: tests marked soak, and the property tests with many more examples."""
-    os.environ["BURSAR_SOAK"] = "1"
+    os.environ["BURSAR_PROFILE"] = "soak"
     control_plane = build()
     try:
         control_plane.wait()
@@ -133,11 +145,15 @@ def soak() -> None:
 def main() -> int:
     """Exit code 0 when all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="lint, types and contracts alone")
-    parser.add_argument("--soak", action="store_true", help="the larger profiles")
-    arguments = parser.parse_args()
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--check", action="store_const", dest="run", const=check, help="lint, types, contracts"
+    )
+    which.add_argument("--quick", action="store_const", dest="run", const=quick, help="and the pure tests")
+    which.add_argument("--soak", action="store_const", dest="run", const=soak, help="the larger profiles")
+    parser.set_defaults(run=test)
     try:
-        (check if arguments.check else soak if arguments.soak else test)()
+        parser.parse_args().run()
     except FailedError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

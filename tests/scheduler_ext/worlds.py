@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypothesis import settings
-
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
@@ -19,11 +17,6 @@ from timekeeper.core.values import GPURequest, Placement
 Json = dict[str, Any]
 
 GIB = 1024
-
-
-def examples(least: int) -> int:
-    """So many cases for a property, and as many as the soak asks for where that is what runs."""
-    return max(least, settings().max_examples)
 
 
 def ours(cards: int, memory_mib: int) -> Json:

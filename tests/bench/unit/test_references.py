@@ -27,7 +27,7 @@ from tests.bench.references import (
     typical,
 )
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 NOTHING: frozenset[str] = frozenset()
 
 

@@ -16,6 +16,7 @@ from scheduler_ext.leadership.takeover import MOST_LOOKS
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import BUSY, FAULTS, FINE, HOME, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import asking, mib, node, percent
+from tests.support.profile import examples
 from tests.worlds import card, container
 
 Json = dict[str, Any]
@@ -356,7 +357,7 @@ def histories(count: int, steps: int) -> settings:
 
 
 def test_no_history_of_faults_overcommits_or_loses_a_card() -> None:
-    run_state_machine_as_test(Faults, settings=histories(120, 30))
+    run_state_machine_as_test(Faults, settings=histories(examples(120, soak=120), 30))
 
 
 @pytest.mark.soak

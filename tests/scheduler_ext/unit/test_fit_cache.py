@@ -43,6 +43,7 @@ from tests.scheduler_ext.worlds import (
     rebuilt,
     with_used,
 )
+from tests.support.profile import examples
 from tests.worlds import card, container
 
 SHAPES = [
@@ -97,7 +98,7 @@ POLICIES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([*POLICIES]))
 def test_remembered_answers_are_those_of_fit_whatever_has_changed(seed: int, word: str) -> None:
     rng, answers, snapshot, policy = random.Random(seed), FitCache(), EMPTY, POLICIES[word]

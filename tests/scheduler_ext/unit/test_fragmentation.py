@@ -25,6 +25,7 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_non_gpu_cpu
 from scheduler_ext.verbs.fit_cache import MANY, FitCache, FitKey, fit_key
 from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card, container
 
 MIB = 16_000
@@ -295,7 +296,7 @@ def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
 # what only ours knows
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25, soak=500), deadline=None)
 @given(st.data())
 def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> None:
     fragmentation_model = FragmentationModel(
@@ -336,7 +337,7 @@ def test_more_cpu_than_matters_is_no_other_question() -> None:
 HUGE = st.sampled_from([0, 1, 10**9 - 1, 10**9, 10**9 + 1, 2**53, 2**63 - 1, 2**63, 9 * 10**18, 10**30])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(HUGE, st.integers(1, 8_192)), min_size=1, max_size=4),
     st.lists(HUGE, min_size=MANY, max_size=MANY),

@@ -12,7 +12,7 @@ from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy
 from scheduler_ext.snapshot.free import Free, FreeShape
-from tests.scheduler_ext.worlds import examples
+from tests.support.profile import examples
 from timekeeper.core.values import Ask, ContainerAsk
 
 

@@ -24,7 +24,8 @@ from scheduler_ext.snapshot.snapshot import (
     pod_updated,
     pods_listed,
 )
-from tests.scheduler_ext.worlds import Json, examples, holders, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, holders, node, on, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card
 
 GRACE_MS = 30_000

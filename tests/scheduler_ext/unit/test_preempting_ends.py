@@ -15,6 +15,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, pod_deleted, pod_updated
 from tests.scheduler_ext.moments import DEMOTED, IN, NOW_MS, OVER, UNLIMITED, at, standing
 from tests.scheduler_ext.worlds import node, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.values import Placement
 
@@ -97,7 +98,7 @@ def step(world: World, pod: Pod) -> bool:
 
 
 @given(PODS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_eviction_succeeds_and_at_last_there_is_none(
     node_constraints: list[tuple[str, int, int]],
 ) -> None:

@@ -16,7 +16,8 @@ from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import oracle
 from tests.scheduler_ext.oracle import Card, Container, World
-from tests.scheduler_ext.worlds import Json, asking, bound, examples, node, read, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, bound, node, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card, container
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement, Slice

@@ -36,7 +36,6 @@ from tests.scheduler_ext.worlds import (
     asking,
     bound,
     cards_of,
-    examples,
     holders,
     mib,
     node,
@@ -47,6 +46,7 @@ from tests.scheduler_ext.worlds import (
     rebuilt,
     request_of,
 )
+from tests.support.profile import examples
 from tests.worlds import card, container, limits_of, status, terminated
 from tests.worlds import running as running_state
 from timekeeper.core.request.cards import encode_placement
@@ -687,7 +687,7 @@ TestStory = Story.TestCase
 TestStory.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from([20, 40, 60])), max_size=4),
     st.lists(st.sampled_from([20, 40, 60]), min_size=1, max_size=3),

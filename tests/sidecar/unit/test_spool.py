@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sidecar import spool
 from sidecar.spool import HeartbeatPost, Spool, SpooledBeat
+from tests.support.profile import examples
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.core.wire import BeatDevice
@@ -73,7 +74,7 @@ def test_folding_one_beat_leaves_the_smallest_gap_that_it_could(at: list[int]) -
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20, soak=1_000))
 @given(st.integers(449, 3_000), st.integers(100, 60_000))
 def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) -> None:
     at = [number * interval_ms for number in range(count)]
@@ -165,7 +166,7 @@ odd: st.SearchStrategy[object] = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.fixed_dictionaries({"boot": odd | st.just("r"), "sequence": odd | st.just(1), "beats": st.none()}),
     st.lists(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.profile import examples
 from timekeeper.core.ledger.metering import FOREVER_MS, period_at
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -78,7 +79,7 @@ def walked_hour(zone: str, at_ms: int) -> tuple[int, int]:
 MOMENTS = st.integers(ms("1975-01-01T00:00:00Z"), ms("2037-01-01T00:00:00Z"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150, soak=1_000), deadline=None)
 @given(zone=st.sampled_from(ZONES), at_ms=MOMENTS, kind=st.sampled_from(["day", "week", "month"]))
 @example(zone="America/Sao_Paulo", at_ms=ms("2018-11-04T03:30:00Z"), kind="day")  # no midnight
 @example(zone="America/Sao_Paulo", at_ms=ms("2018-02-18T02:30:00Z"), kind="day")  # 23:00 to 24:00 twice
@@ -104,7 +105,7 @@ def test_a_period_is_what_the_clock_on_the_wall_says(zone: str, at_ms: int, kind
     assert (span.start_ms, span.end_ms) == walked(kind, zone, at_ms)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15, soak=150), deadline=None)
 @given(zone=st.sampled_from(ZONES), at_ms=MOMENTS, kind=st.sampled_from(["quarter", "year"]))
 @example(zone="Europe/Berlin", at_ms=ms("2026-12-31T23:00:00Z"), kind="quarter")
 @example(zone="Pacific/Apia", at_ms=ms("2011-12-31T09:59:59Z"), kind="year")
@@ -115,7 +116,7 @@ def test_a_long_period_is_what_the_clock_on_the_wall_says(zone: str, at_ms: int,
     assert (span.start_ms, span.end_ms) == walked(kind, zone, at_ms)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(zone=st.sampled_from(ZONES), at_ms=MOMENTS)
 @example(zone="Europe/Berlin", at_ms=ms("2026-10-25T00:30:00Z"))
 @example(zone="Europe/Berlin", at_ms=ms("2026-10-25T01:30:00Z"))
@@ -137,7 +138,7 @@ def test_an_hour_is_what_the_clock_on_the_wall_says(zone: str, at_ms: int) -> No
 KINDS = ("hour", "day", "week", "month", "quarter", "year", "once")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     zone=st.sampled_from(ZONES),
     at_ms=st.integers(0, ms("9999-12-31T00:00:00+00:00")),

@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.profile import examples
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Clock, Town, budgets, gpu_pod, lease, node
 
 HOURS = 3_600_000_000
@@ -128,7 +129,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40, soak=1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=3, max_size=25))
 @example(  # a correction is put off for a minute, and before that the period ends
     steps=[

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.profile import examples
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.core.ledger.metering import Balance, Interval, exhausted_at
 
@@ -119,7 +120,7 @@ def test_the_forecast_makes_no_new_standings_document(home: Callable[..., Town])
     assert town.get("/v1/standings").headers["ETag"] == tag
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @example(granted=1, spent=0, rate=1, reserving=0, lookahead=0, length=1)  # at the period's very end
 @given(
     granted=st.integers(0, 300),

@@ -2,7 +2,6 @@
 what it does not, as somebody who may everything, as a pod, and as nobody."""
 
 import copy
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import (
     ADMIN,
@@ -41,8 +41,6 @@ from timekeeper.api.route_table import ROUTES
 
 Json = dict[str, Any]
 
-IS_SOAK = os.environ.get("BURSAR_SOAK") == "1"
-EXAMPLES = 500 if IS_SOAK else 50
 POD = token("uid-pod")
 JUNK = "junk.junk.junk"
 
@@ -105,7 +103,7 @@ def test_every_route_answers_as_it_is_described(
     books.reviews.asked.clear()
 
     @settings(
-        max_examples=EXAMPLES if takes and bearer == ADMIN else 5,
+        max_examples=examples(50, soak=500) if takes and bearer == ADMIN else 5,
         deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate),

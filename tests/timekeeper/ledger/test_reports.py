@@ -4,7 +4,6 @@ import csv
 import io
 import itertools
 import json
-import os
 import re
 import tracemalloc
 from collections import defaultdict
@@ -22,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, select
 
+from tests.support.profile import examples
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0
@@ -35,7 +35,7 @@ BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in
 SPAN = 6 * DAY
 
 ON_A_DATABASE = settings(
-    max_examples=1_000 if os.environ.get("BURSAR_SOAK") == "1" else 60,
+    max_examples=examples(60, soak=1_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

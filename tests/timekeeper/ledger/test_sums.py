@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.profile import examples
 from tests.timekeeper.bare import ALWAYS, NODES, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
@@ -41,7 +42,7 @@ def lived(history: Iterable[tuple[str, int, int, int]], tick_each: int = 1) -> L
     return life
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150, soak=1_000), deadline=None)
 @given(st.lists(acts, min_size=10, max_size=50), st.sampled_from((1, 1, 3)))
 def test_what_is_kept_is_what_everything_together_makes(
     history: list[tuple[str, int, int, int]], tick_each: int

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.profile import examples
 from tests.webhook.cases import WAYS, a_pod, mounting, told
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT, wait_until
@@ -207,7 +208,7 @@ def paths(names: str) -> st.SearchStrategy[str]:
     ).filter(bool)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(path=paths(HOST_NAMES))
 def test_random_host_paths_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
     assert told(refusal(world, mounting(path))) == (
@@ -233,7 +234,7 @@ def test_a_mount_is_known_however_it_is_written(world: Registered, path: str, na
     assert (bool(refusal(world, pod)), names_devices(path)) == (names, names)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(path=paths(MOUNT_NAMES))
 def test_random_mounts_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
     mount = {"name": "v", "mountPath": path}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from tests.support.profile import examples
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
 from tests.webhook.servers import ROOT, environment, wait_until
 from tests.webhook.worlds import POLICY, plain, violations_of
@@ -144,7 +145,7 @@ def pods(draw: st.DrawFn) -> Json:
     return a_pod(*several, init=first)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pod=pods())
 def test_random_pods_are_judged_alike(policies: Policies, pod: Json) -> None:
     """What Python refuses the API server refuses, by the policy with the same rules at the same paths, or by

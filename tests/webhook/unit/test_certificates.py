@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.support.profile import examples
 from tests.webhook.authority_worlds import (
     NOW,
     WANTED,
@@ -267,7 +268,7 @@ def test_only_certificates_are_a_bundle() -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.binary(max_size=200))
-@hypothesis_settings(max_examples=50)
+@hypothesis_settings(max_examples=examples(50, soak=500))
 def test_whatever_is_in_the_secrets_can_be_read(text: bytes, key: bytes, more: bytes) -> None:
     wrapped = b"-----BEGIN CERTIFICATE-----\n" + text + b"\n-----END CERTIFICATE-----\n"
     for odd in (text, wrapped, wrapped + CA.bundle):
@@ -402,7 +403,7 @@ LOOKS = st.tuples(
 
 
 @given(st.lists(LOOKS, min_size=150, max_size=180))
-@hypothesis_settings(max_examples=8)
+@hypothesis_settings(max_examples=examples(8, soak=80))
 def test_whoever_dies_and_however_late_they_hear_nobody_is_ever_refused(
     looks: list[tuple[int, int | None, int, str]],
 ) -> None:

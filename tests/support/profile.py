@@ -1,0 +1,39 @@
+"""How many cases the property tests try: few in `make quick`, more in `make test`, many in `make soak`.
+
+The environment variable BURSAR_PROFILE names the profile; tests/run.py sets it. In quick and test the cases
+are the same in each run, so a change is judged by the cases that its parent was judged by. A soak finds new
+ones.
+"""
+
+import os
+
+import hypothesis
+
+PROFILE = os.environ.get("BURSAR_PROFILE", "test")
+IS_SOAK = PROFILE == "soak"
+
+_HYPOTHESIS_USUAL = 100  # Hypothesis's own default
+_SOAK = 5_000
+
+
+def examples(usual: int, soak: int | None = None) -> int:
+    """The number of cases of one property: `usual` in `make test`, a fifth of it in `make quick`.
+
+    `soak` is the number in `make soak`; without it a soak tries at least 5,000 cases. Name it where a case is
+    slow.
+    """
+    if PROFILE == "soak":
+        return max(usual, _SOAK) if soak is None else soak
+    return min(usual, max(10, usual // 5)) if PROFILE == "quick" else usual
+
+
+def load() -> None:
+    """Make the profile Hypothesis's default, for properties that name no number of their own."""
+    hypothesis.settings.register_profile(
+        "bursar",
+        max_examples=examples(_HYPOTHESIS_USUAL),
+        deadline=None,
+        print_blob=not IS_SOAK,
+        derandomize=not IS_SOAK,
+    )
+    hypothesis.settings.load_profile("bursar")
