@@ -49,6 +49,14 @@ def test_every_link_resolves(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    roles = "webhook|timekeeper|scheduler_ext|sidecar|tests|deploy|migrations"
+    named = re.findall(rf"`((?:{roles})/[\w./-]+\.\w+)`", page.read_text())
+
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_a_heading_becomes_the_anchor_that_github_makes_of_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# `overuse: evict`\n\n```sh\n# a comment\n```\n\n## Who's there, and why?\n")
