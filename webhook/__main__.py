@@ -31,11 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(arguments: Sequence[str]) -> int:
     wanted = settings.read(arguments, os.environ)
     configure("webhook", wanted.log_format)
-    from webhook.server.gunicorn_app import CannotServeError, serve
+    from timekeeper.runtime.listener import CannotListenError
+    from webhook.server.gunicorn_app import serve
 
     try:
         return serve(wanted)
-    except CannotServeError as error:
+    except CannotListenError as error:
         print(f"bursar-webhook: {error}", file=sys.stderr)
         return 2
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from scheduler_ext.binding.outcome import Bound
@@ -15,6 +15,7 @@ from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
+from timekeeper.runtime.flask_routes import PostCall, add_calls
 from timekeeper.runtime.http_service import HttpAnswer, Route
 from timekeeper.runtime.log import Log
 
@@ -25,11 +26,8 @@ _THREADS = 4
 # the body, the result for the metrics, and the fields of the log line; without fields there is no line
 VerbAnswer = tuple[bytes, str, dict[str, object]]
 
-# path -> what answers a body that is posted there
-VerbCalls = dict[str, Callable[[bytes], HttpAnswer]]
 
-
-def verb_calls(verbs: Verbs, decisions: LastDecisions, metrics: Metrics, log: Log) -> VerbCalls:
+def verb_calls(verbs: Verbs, decisions: LastDecisions, metrics: Metrics, log: Log) -> dict[str, PostCall]:
     """POST /filter, /dryrun, /prioritize, /preempt and /bind.
 
     A verb refuses with status 200: kube-scheduler hides the text of any other answer.
@@ -44,22 +42,21 @@ def verb_calls(verbs: Verbs, decisions: LastDecisions, metrics: Metrics, log: Lo
     return {f"/{verb}": partial(_answered, verb, answer, metrics, log) for verb, answer in answers.items()}
 
 
-def verb_routes(calls: VerbCalls, bind_threads: int) -> tuple[Route, ...]:
+def verb_routes(calls: dict[str, PostCall], bind_threads: int) -> tuple[Route, ...]:
     """The calls as routes of the server; at most ``bind_threads`` pods are bound at a time."""
 
-    def route(path: str, call: Callable[[bytes], HttpAnswer]) -> Route:
+    def route(path: str, call: PostCall) -> Route:
         threads = bind_threads if path == "/bind" else _THREADS
         return Route("POST", path, lambda request: call(request.body), threads)
 
     return tuple(route(path, call) for path, call in calls.items())
 
 
-def create_app(calls: VerbCalls, pages: Pages, incomplete: Callable[[], str]) -> Flask:
+def create_app(calls: dict[str, PostCall], pages: Pages, incomplete: Callable[[], str]) -> Flask:
     """The WSGI application: the calls, for servers that are not ours, and the routes of ``pages``."""
     app = Flask("scheduler_ext", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = protocol.MOST_BODY_BYTES
-    for path, call in calls.items():
-        app.add_url_rule(path, path, partial(_response, call), methods=["POST"])
+    add_calls(app, calls)
     register(app, pages, incomplete)
 
     @app.errorhandler(HTTPException)
@@ -67,11 +64,6 @@ def create_app(calls: VerbCalls, pages: Pages, incomplete: Callable[[], str]) ->
         return said(error.code or 500, f"{error.name}: {error.description}")
 
     return app
-
-
-def _response(call: Callable[[bytes], HttpAnswer]) -> Response:
-    answer = call(request.get_data(cache=False))
-    return Response(answer.body, status=answer.status, mimetype=answer.content_type)
 
 
 def _answered(

@@ -1,29 +1,28 @@
-"""The webhook's routes. Everything that decides is behind `Reviewer`; what takes reviews is `ReviewEndpoint`,
-in front; the rest is here."""
+"""The webhook's routes. `Reviewer` decides; `review_endpoint` takes the reviews."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
+from timekeeper.runtime.flask_routes import PostCall, add_calls
 from timekeeper.runtime.log import Log
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import FiguresGoneError, Metrics
-from webhook.server.review_endpoint import ReviewEndpoint, ReviewRoute
+from webhook.server.review_endpoint import ReviewRoute, review_calls
 from webhook.server.reviewer import Reviewer
 from webhook.wire import object_review
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, read
 
 
-def create_app(
+def create_calls(
     admission: Reviewer, metrics: Metrics, log: Log, template_paths: Sequence[TemplatePath] = ()
-) -> Flask:
-    """The WSGI application: POST /mutate, /validate, /templates, /budgets, GET /livez, /readyz, /metrics.
+) -> dict[str, PostCall]:
+    """What answers a review that is posted to /mutate, /validate, /templates or /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates."""
-    app = Flask("webhook", static_folder=None)
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
         return workloads.judge(review, admission.policy_for(review.namespace), template_paths)
@@ -41,7 +40,13 @@ def create_app(
         ReviewRoute("templates", object_review.read, of_template),
         ReviewRoute("budgets", object_review.read, of_budgets),
     )
-    app.wsgi_app = ReviewEndpoint(webhooks, app.wsgi_app, metrics, log)  # type: ignore[method-assign] # Flask's way
+    return review_calls(webhooks, metrics, log)
+
+
+def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: Metrics) -> Flask:
+    """The WSGI application: the calls, and GET /livez, /readyz and /metrics."""
+    app = Flask("webhook", static_folder=None)
+    add_calls(app, calls)
 
     @app.get("/livez")
     def livez() -> Response:

@@ -1,36 +1,28 @@
-"""The routes that take AdmissionReviews, as WSGI in front of Flask: a review's body in, its answer out, with
-its figures and its log line.
+"""The endpoints that take AdmissionReviews: a review's body in, its answer out, with its metrics and its log
+line.
 
-Flask answers every other route. Its way to a view and back costs more than judging a pod does, so what each
-GPU pod's creation waits for goes without (docs/decisions/0007).
+The loop calls them without Flask (docs/decisions/0007): Flask's way to a view and back costs more than
+judging a pod does, and each GPU pod's creation waits for it.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from timekeeper.core.json_values import mapping
+from timekeeper.runtime.flask_routes import PostCall
+from timekeeper.runtime.http_service import HttpAnswer, Route, plain_text
 from timekeeper.runtime.log import Log
 from webhook.metrics import Metrics
-from webhook.server.connection import MOST_BODY_BYTES
 from webhook.server.reviewer import NotReadyError
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication
+MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the API server takes objects of 3 MiB, and a review holds two at most
 
 R = TypeVar("R", PodReview, ObjectReview)
-
-
-class HttpAnswer(NamedTuple):
-    """A whole answer: its status, its content's type, and its body."""
-
-    status: HTTPStatus
-    kind: str
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,74 +34,44 @@ class ReviewRoute(Generic[R]):
     decide: Callable[[R], AdmissionAnswer]
 
 
-class ReviewEndpoint:
-    """A WSGI application: reviews posted to a webhook's path are answered, the rest is for ``others``."""
+def review_calls(
+    webhooks: Iterable[ReviewRoute[PodReview] | ReviewRoute[ObjectReview]], metrics: Metrics, log: Log
+) -> dict[str, PostCall]:
+    """path -> what answers a review that is posted there."""
 
-    def __init__(
-        self,
-        webhooks: Iterable[ReviewRoute[PodReview] | ReviewRoute[ObjectReview]],
-        others: "WSGIApplication",
-        metrics: Metrics,
-        log: Log,
-    ) -> None:
-        self._webhooks: Mapping[str, ReviewRoute[Any]] = {f"/{each.name}": each for each in webhooks}
-        self._others, self._metrics, self._log = others, metrics, log
+    def call(webhook: ReviewRoute[Any]) -> PostCall:
+        return lambda posted: _answer(webhook, metrics, log, posted)
 
-    def __call__(self, environ: dict[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
-        """Called by any WSGI server for each request."""
-        webhook = self._webhooks.get(environ["PATH_INFO"])
-        if webhook is None:
-            return self._others(environ, start_response)
-        said = self._asked(webhook, environ)
-        headers = [("Content-Type", said.kind), ("Content-Length", str(len(said.body)))]
-        if said.status is HTTPStatus.METHOD_NOT_ALLOWED:
-            headers.append(("Allow", "POST"))
-        start_response(f"{said.status.value} {said.status.phrase}", headers)
-        return [said.body]
-
-    def said(self, method: str, path: str, body: bytes) -> HttpAnswer | None:
-        """What is answered to this; None where it is no review, and the WSGI application's to answer.
-
-        For our own server, which has the whole body: WSGI's way there and back costs as much as reading a
-        review."""
-        webhook = self._webhooks.get(path) if method == "POST" else None
-        return None if webhook is None else self._answer(webhook, body)
-
-    def _asked(self, webhook: ReviewRoute[R], environ: Mapping[str, Any]) -> HttpAnswer:
-        if environ["REQUEST_METHOD"] != "POST":
-            return _said(HTTPStatus.METHOD_NOT_ALLOWED, "reviews are posted here")
-        length = _length(environ)
-        if length > MOST_BODY_BYTES:
-            return _said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {MOST_BODY_BYTES} bytes")
-        return self._answer(webhook, environ["wsgi.input"].read(length))
-
-    def _answer(self, webhook: ReviewRoute[R], posted: bytes) -> HttpAnswer:
-        started = time.perf_counter()
-        try:
-            review = webhook.read(posted)
-            answer = webhook.decide(review)
-        except MalformedError as error:
-            self._metrics.malformed()
-            self._log("malformed", level="warning", webhook=webhook.name, reason=error)
-            return _said(HTTPStatus.BAD_REQUEST, f"malformed AdmissionReview: {error}")
-        except NotReadyError as error:
-            self._metrics.not_ready(webhook.name)
-            self._log("not-ready", level="warning", webhook=webhook.name, reason=error)
-            return _said(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-        body = encode(review.uid, answer)
-        seconds = time.perf_counter() - started
-        self._metrics.answered(webhook.name, answer, seconds)
-        self._log("review", level="info", **_fields(webhook.name, review, answer, seconds))
-        return HttpAnswer(HTTPStatus.OK, "application/json", body)
+    return {f"/{each.name}": call(each) for each in webhooks}
 
 
-def _said(status: HTTPStatus, sentence: str) -> HttpAnswer:
-    return HttpAnswer(status, "text/plain; charset=utf-8", f"{sentence}\n".encode(errors="replace"))
+def review_routes(calls: Mapping[str, PostCall]) -> tuple[Route, ...]:
+    """The calls as routes of the loop: a review is pure computation, and threads would only slow it down."""
+
+    def route(path: str, call: PostCall) -> Route:
+        return Route("POST", path, lambda request: call(request.body))
+
+    return tuple(route(path, call) for path, call in calls.items())
 
 
-def _length(environ: Mapping[str, Any]) -> int:
-    told = environ.get("CONTENT_LENGTH") or "0"
-    return int(told) if told.isascii() and told.isdecimal() else 0
+def _answer(webhook: ReviewRoute[R], metrics: Metrics, log: Log, posted: bytes) -> HttpAnswer:
+    started = time.perf_counter()
+    try:
+        review = webhook.read(posted)
+        answer = webhook.decide(review)
+    except MalformedError as error:
+        metrics.malformed()
+        log("malformed", level="warning", webhook=webhook.name, reason=error)
+        return plain_text(HTTPStatus.BAD_REQUEST, f"malformed AdmissionReview: {error}")
+    except NotReadyError as error:
+        metrics.not_ready(webhook.name)
+        log("not-ready", level="warning", webhook=webhook.name, reason=error)
+        return plain_text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+    body = encode(review.uid, answer)
+    seconds = time.perf_counter() - started
+    metrics.answered(webhook.name, answer, seconds)
+    log("review", level="info", **_fields(webhook.name, review, answer, seconds))
+    return HttpAnswer(HTTPStatus.OK, "application/json", body)
 
 
 def _fields(

@@ -1,23 +1,32 @@
 """Puts the parts of one worker together."""
 
-from flask import Flask
+import ssl
+from collections.abc import Callable
 
 from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.http_service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from webhook.metrics import Metrics
 from webhook.reloaded import Reloaded, ca_text
-from webhook.server.app import create_app
+from webhook.server.app import create_app, create_calls
+from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.standings_poller import Standings
 from webhook.settings.settings import WebhookSettings
 
+_APP_THREADS = 2  # for probes and metrics
 
-def application(settings: WebhookSettings, metrics: Metrics) -> Flask:
-    """The application of one worker, with its thread that polls the standings; call it after the fork."""
+
+def make_service(
+    settings: WebhookSettings, metrics: Metrics, tls: Callable[[], ssl.SSLContext | None]
+) -> HttpService:
+    """What one worker serves. It starts the thread that polls the standings, so call it after the fork."""
     ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
     standings = Standings(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Reviewer(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
-    return create_app(admission, metrics, log, settings.template_paths)
+    calls = create_calls(admission, metrics, log, settings.template_paths)
+    app = create_app(calls, admission, metrics)
+    return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), review_routes(calls), tls=tls)

@@ -133,7 +133,7 @@ def extender(folder: Path) -> Iterator[Server]:
             process.kill()
 
 
-ROLES = {"timekeeper": timekeeper, "extender": extender}
+ROLES = {"timekeeper": timekeeper, "webhook": webhook, "extender": extender}
 
 
 @pytest.fixture(scope="module")

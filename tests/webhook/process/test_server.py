@@ -20,13 +20,16 @@ import pytest
 
 from deploy.local.stack import free_port
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs, wait_until
-from tests.webhook.worlds import admitted, entry, half, patch_of, plain, review_of, standings
+from tests.webhook.worlds import admitted, entry, half, patch_of, review_of, standings
 from tests.worlds import Json, container
+from timekeeper.runtime.http_service import HttpLimits
+from timekeeper.runtime.http_worker import RECEIVES_A_TURN
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import Leaf
 from webhook.reloaded import expiry
-from webhook.server.worker import MOST_UNANSWERED_BYTES, TAKES_A_TURN
+from webhook.server.review_endpoint import MAX_REVIEW_BYTES
 
+LARGEST_BACKLOG = HttpLimits(MAX_REVIEW_BYTES).unanswered_bytes
 GOOD = orjson.dumps(review_of(admitted(half())))
 
 
@@ -216,28 +219,6 @@ def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
     )
 
 
-def test_the_silent_and_the_slow_keep_nobody_waiting(webhook: Webhook) -> None:
-    head = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{"
-    idle: list[socket.socket] = []
-    began = time.monotonic()
-    try:
-        for number in range(64):
-            raw = socket.create_connection(("127.0.0.1", webhook.port), timeout=10)
-            idle.append(raw)
-            if number % 4:  # the others say not even hello
-                idle[-1] = webhook.tls.client().wrap_socket(raw, server_hostname="localhost")
-            if number % 4 == 2:
-                idle[-1].sendall(head)
-            if number % 4 == 3:
-                idle[-1].sendall(head[:30])
-        for _ in range(20):
-            assert webhook.review("/mutate", admitted(half()))["allowed"] is True
-        assert time.monotonic() - began < 8  # one that is waited for takes ten
-    finally:
-        for each in idle:
-            each.close()
-
-
 def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_waiting(
     tmp_path: Path, tls: Tls, timekeeper: Timekeeper
 ) -> None:
@@ -265,9 +246,9 @@ def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_
                 waited.append(promptness(webhook))
             sent = sum(each.result() for each in senders)
 
-        assert sent > 3 * MOST_UNANSWERED_BYTES
-        assert peak_bytes(worker) - peak < 2 * MOST_UNANSWERED_BYTES
-        most = MOST_UNANSWERED_BYTES // (length - 1)
+        assert sent > 3 * LARGEST_BACKLOG
+        assert peak_bytes(worker) - peak < 2 * LARGEST_BACKLOG
+        most = LARGEST_BACKLOG // (length - 1)
         wait_until(lambda: sockets(worker) - open_before <= most, "the others to be ended", 5)
         assert max(waited) < 5  # an API server waits no longer
 
@@ -289,24 +270,16 @@ def test_a_finished_request_leaves_its_room_to_the_next(webhook: Webhook) -> Non
     """Many times what may be unanswered at once, one whole request after the other."""
     body = GOOD + b" " * (8 * 1024 * 1024 - len(GOOD))
     connection = webhook.connection()
-    for _ in range(3 * MOST_UNANSWERED_BYTES // len(body)):
+    for _ in range(3 * LARGEST_BACKLOG // len(body)):
         connection.request("POST", "/mutate", body)
         answer = connection.getresponse()
         assert (answer.status, bool(answer.read())) == (200, True)
     connection.close()
 
 
-def test_a_request_that_comes_byte_by_byte_is_answered(webhook: Webhook) -> None:
-    body = orjson.dumps(review_of(admitted(plain())))
-    with tls_socket(webhook) as client:
-        for each in b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body):
-            client.sendall(bytes([each]))
-        client.sendall(body)
-
-        assert client.recv(65_536).startswith(b"HTTP/1.1 200 OK")
-
-
-@pytest.mark.parametrize("records", [TAKES_A_TURN - 1, TAKES_A_TURN, TAKES_A_TURN + 1, 3 * TAKES_A_TURN])
+@pytest.mark.parametrize(
+    "records", [RECEIVES_A_TURN, RECEIVES_A_TURN + 1, 3 * RECEIVES_A_TURN]
+)
 def test_a_request_in_as_many_pieces_as_one_turn_takes_is_answered(webhook: Webhook, records: int) -> None:
     """All its TLS records arrive at once, so nothing that comes later wakes the worker again."""
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
@@ -353,43 +326,6 @@ def test_what_is_wrong_with_a_request_is_said_in_its_status(webhook: Webhook, ca
     method, path, body, status = BODIES[case]
 
     assert webhook.ask(method, path, body)[0] == status
-
-
-RAW: dict[str, tuple[bytes, bytes]] = {
-    "no HTTP": (b"hello\r\n\r\n", b"HTTP/1.1 400 "),
-    "a body without its length": (
-        b"POST /mutate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"HTTP/1.1 411 ",
-    ),
-    "a body that would be too large, before it comes": (
-        b"POST /mutate HTTP/1.1\r\nContent-Length: 8388609\r\n\r\n",
-        b"HTTP/1.1 413 ",
-    ),
-    "two lengths": (
-        b"POST /mutate HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
-        b"HTTP/1.1 400 ",
-    ),
-    "a length that is none": (b"POST /mutate HTTP/1.1\r\nContent-Length: -1\r\n\r\n{}", b"HTTP/1.1 400 "),
-    "a head without end": (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, b"HTTP/1.1 431 "),
-    "an end of connection": (b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n", b"HTTP/1.1 200 "),
-}
-
-
-@pytest.mark.parametrize("case", RAW)
-def test_bytes_that_are_no_request_of_ours_are_answered_and_the_connection_ends(
-    webhook: Webhook, case: str
-) -> None:
-    sent, expected = RAW[case]
-    with tls_socket(webhook) as client:
-        client.sendall(sent)
-        received = b""
-        while True:
-            part = client.recv(65_536)
-            if not part:
-                break
-            received += part
-
-    assert received.startswith(expected)
 
 
 def test_plain_http_is_not_answered(webhook: Webhook) -> None:

@@ -12,7 +12,7 @@ from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_
 from tests.worlds import Json, container
 from webhook.metrics import Metrics, of_all_workers, of_this_process
 from webhook.policy import AdmissionPolicy
-from webhook.server.app import create_app
+from webhook.server.app import create_app, create_calls
 from webhook.server.reviewer import Reviewer
 
 
@@ -23,7 +23,8 @@ class World:
         self.lines: list[str] = []
         self.metrics: Metrics = of_this_process()
         admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
-        self.client: FlaskClient = create_app(admission, self.metrics, into(self.lines)).test_client()
+        calls = create_calls(admission, self.metrics, into(self.lines))
+        self.client: FlaskClient = create_app(calls, admission, self.metrics).test_client()
 
     def posts(self, path: str, body: object) -> TestResponse:
         """The answer to a body, as JSON."""
@@ -98,13 +99,6 @@ def test_a_malformed_review_is_a_400_with_a_reason(path: str) -> None:
     assert "bursar_webhook_malformed_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
 
 
-def test_a_body_of_more_than_eight_mebibytes_is_not_read() -> None:
-    answer = World().client.post("/mutate", data=b" " * (8 * 1024 * 1024 + 1))
-
-    assert answer.status_code == 413
-    assert "a body may have 8388608 bytes" in answer.text
-
-
 def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     unready, without = World(ca=None), World(WITHOUT_SIDECAR, ca=None)
 
@@ -134,7 +128,7 @@ def test_other_routes_and_methods_are_told_in_a_sentence(method: str, path: str,
 def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:
     """Without the folder that workers share, as after a cleaner of temporary files."""
     admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
-    application = create_app(admission, of_all_workers(), lambda event, **fields: None)
+    application = create_app({}, admission, of_all_workers())
 
     answer = application.test_client().get("/metrics")
 
