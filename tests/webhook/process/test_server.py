@@ -277,9 +277,7 @@ def test_a_finished_request_leaves_its_room_to_the_next(webhook: Webhook) -> Non
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "records", [RECEIVES_A_TURN, RECEIVES_A_TURN + 1, 3 * RECEIVES_A_TURN]
-)
+@pytest.mark.parametrize("records", [RECEIVES_A_TURN, RECEIVES_A_TURN + 1, 3 * RECEIVES_A_TURN])
 def test_a_request_in_as_many_pieces_as_one_turn_takes_is_answered(webhook: Webhook, records: int) -> None:
     """All its TLS records arrive at once, so nothing that comes later wakes the worker again."""
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
