@@ -65,7 +65,7 @@ class RequestReader:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._bytes = bytearray()
+        self.buffer = bytearray()  # what the client has sent and `next` has not returned yet
         self._searched = 0  # so many of the bytes hold no end of a head
         self._head: RequestHead | None = None  # of the request that the bytes begin with, once it is whole
         self._head_bytes = 0
@@ -73,38 +73,31 @@ class RequestReader:
         self._heads: dict[bytes, RequestHead] = {}
         self.must_continue = False  # the client waits for "100 Continue" before it sends the body
 
-    def __len__(self) -> int:
-        return len(self._bytes)
-
-    def feed(self, received: bytes) -> None:
-        """Takes what the client has sent."""
-        self._bytes += received
-
     def clear(self) -> None:
         """Forgets what is not answered yet."""
-        self._bytes.clear()
+        self.buffer.clear()
         self._head = None
         self._searched = 0
 
     def next(self) -> tuple[RequestHead, bytes] | None:
         """The next request with its body; None while it is not whole. Raises RejectedRequestError."""
         head = self._head or self._read_head()
-        if head is None or len(self._bytes) < self._request_bytes:
+        if head is None or len(self.buffer) < self._request_bytes:
             return None
-        body = bytes(memoryview(self._bytes)[self._head_bytes : self._request_bytes])
-        del self._bytes[: self._request_bytes]
+        body = bytes(memoryview(self.buffer)[self._head_bytes : self._request_bytes])
+        del self.buffer[: self._request_bytes]
         self._head = None
         self._searched = 0
         return head, body
 
     def _read_head(self) -> RequestHead | None:
-        if not self._bytes:
+        if not self.buffer:
             return None
-        end = self._bytes.find(_HEAD_END, self._searched)
+        end = self.buffer.find(_HEAD_END, self._searched)
         if end < 0:
             self._reject_endless_head()
             return None
-        text = bytes(self._bytes[: end + 4])
+        text = bytes(self.buffer[: end + 4])
         length, key = 0, text
         if found := _LENGTH.search(text):
             length, key = int(found[1]), text[: found.start(1)] + b"0" + text[found.end(1) :]
@@ -124,13 +117,13 @@ class RequestReader:
 
     def _reject_endless_head(self) -> None:
         """A head with bare line ends would never end; one that is too long is read no further."""
-        if _BARE_LINE_END.search(self._bytes, max(0, self._searched - 1)):
+        if _BARE_LINE_END.search(self.buffer, max(0, self._searched - 1)):
             raise _bad("a line of the head ends with a bare CR or LF; each must end with CRLF")
-        if len(self._bytes) > MAX_HEAD_BYTES:
+        if len(self.buffer) > MAX_HEAD_BYTES:
             raise RejectedRequestError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head has more than {MAX_HEAD_BYTES} bytes"
             )
-        self._searched = max(0, len(self._bytes) - 3)
+        self._searched = max(0, len(self.buffer) - 3)
 
     def _remember(self, key: bytes, head: RequestHead) -> None:
         if len(key) > _LARGEST_REMEMBERED_BYTES:

@@ -7,7 +7,6 @@ is silent or slow, or stops in the middle of a head or a body, holds no thread.
 """
 
 import os
-import select
 import selectors
 import socket
 import ssl
@@ -15,70 +14,28 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gunicorn import util
 from gunicorn.workers.base import Worker
 
 from timekeeper.runtime.connection_balance import ConnectionBalance
-from timekeeper.runtime.http_framing import RejectedRequestError, RequestReader
+from timekeeper.runtime.http_connection import WOULD_BLOCK, HttpConnection
+from timekeeper.runtime.http_framing import RejectedRequestError
 from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpRequest, HttpService
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.runtime.wsgi_gateway import wsgi_handler
 
+RECEIVES_A_TURN = 64  # of one connection; then the others have their turn
 LINGER_S = 3.0  # on a graceful stop, for requests that are being sent or answered
 
 _IDLE_LINGER_S = 2.0  # on a graceful stop, for requests that may be on their way on an idle connection
 _LAST_ANSWER_S = 3.0  # for a client to read the last answer of a connection, and to stop sending
 _CLOCK_EVERY_S = 0.5
 _LEFT_TO_OTHERS_S = 0.005  # how long a client waits for a worker that has fewer connections but may hang
-_TLS_RECORD_BYTES = 16 * 1024
-_PLAIN_RECEIVE_BYTES = 256 * 1024
-RECEIVES_A_TURN = 64  # of one connection; then the others have their turn
-_UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the client must take some
-_PIECE_S = 15.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
-_WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
-_WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
-
-
-class HttpConnection:
-    """A client's connection. While it is ``busy``, a thread or a later reply has it, and the loop leaves its
-    socket alone."""
-
-    def __init__(self, sock: socket.socket, client: Any, max_body_bytes: int, until: float) -> None:
-        self.sock, self.client = sock, client
-        self.server = sock.getsockname()[:2]
-        self.is_tls = isinstance(sock, ssl.SSLSocket)
-        self.reader = RequestReader(max_body_bytes)
-        self.outbox = bytearray()  # composed and not sent yet
-        self.until = until  # when it is closed if the next thing has not happened
-        self.is_ready = not self.is_tls  # the handshake is done
-        self.busy = False  # a request is being answered
-        self.busy_bytes = 0  # the size of its body
-        self.ending = False  # no further request is answered
-        self.sent_all = False  # and the last answer is sent
-        self.closed = False
-        self.failed = False  # a thread could not send its answer
-        self.events = selectors.EVENT_READ  # what the loop waits for; 0: for nothing
-
-    def send(self) -> None:
-        """Sends what the socket takes. Raises SSLError or BlockingIOError if that is not all."""
-        while self.outbox:
-            sent = self.sock.send(self.outbox)
-            del self.outbox[:sent]
-
-    def receive(self) -> tuple[bytes, bool]:
-        """What has arrived, and whether more may wait. Raises EOFError at the end."""
-        most = _TLS_RECORD_BYTES if self.is_tls else _PLAIN_RECEIVE_BYTES
-        received = self.sock.recv(most)
-        if not received:
-            raise EOFError
-        return received, len(received) == most
 
 
 class _Pool(NamedTuple):
@@ -203,7 +160,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
             return
         connection.closed = True
         self._connections.remove(connection)
-        self._unanswered_bytes -= len(connection.reader)
+        self._unanswered_bytes -= len(connection.reader.buffer)
         if self.alive:
             self._balance.set(self.age, len(self._connections))
         self._wait_for(connection, 0)
@@ -233,7 +190,8 @@ class HttpWorker(Worker):  # type: ignore[misc]
         if not connection.is_ready:
             connection.sock.do_handshake()  # type: ignore[attr-defined] # it is an SSLSocket
             connection.is_ready = True
-        self._answer_all(connection)
+        if connection.outbox or connection.ending or connection.reader.buffer:
+            self._answer_all(connection)
         for _ in range(RECEIVES_A_TURN):
             if connection.busy or not may_receive:  # to receive in vain costs more than to be woken
                 break
@@ -255,21 +213,25 @@ class HttpWorker(Worker):  # type: ignore[misc]
     def _take(self, connection: HttpConnection, received: bytes) -> None:
         if connection.ending:
             return  # thrown away: a close with unread bytes would take the last answer with it
-        if not len(connection.reader):
+        if not connection.reader.buffer:
             connection.until = time.monotonic() + self._limits.request_s
-        connection.reader.feed(received)
+        connection.reader.buffer += received
         self._unanswered_bytes += len(received)
         if self._unanswered_bytes > self._limits.unanswered_bytes:
-            largest = max(self._connections, key=lambda each: len(each.reader))
+            largest = max(self._connections, key=lambda each: len(each.reader.buffer))
             if largest is connection:
                 raise EOFError
             self._close(largest)
 
     def _answer_all(self, connection: HttpConnection) -> None:
         """Answers every whole request, and sends each answer before the next request is read."""
-        connection.send()
-        while not (connection.busy or connection.ending) and self._answer_next(connection):
-            connection.send()
+        while True:
+            if connection.outbox:
+                connection.send()
+            if connection.busy or connection.ending or not connection.reader.buffer:
+                break
+            if not self._answer_next(connection):
+                break
         if connection.ending and not connection.sent_all:
             connection.sent_all = True
             connection.sock.shutdown(socket.SHUT_WR)
@@ -277,9 +239,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
     def _answer_next(self, connection: HttpConnection) -> bool:
         """False if nothing is to be sent now."""
         reader = connection.reader
-        before = len(reader)
-        if not before:
-            return False
+        before = len(reader.buffer)
         try:
             found = reader.next()
         except RejectedRequestError as error:
@@ -296,7 +256,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         if reader.must_continue:
             reader.must_continue = False
             connection.outbox += _CONTINUE
-        self._unanswered_bytes -= before - len(reader)
+        self._unanswered_bytes -= before - len(reader.buffer)
         connection.busy = True
         reply = partial(self._reply, connection, head.closes)
         request = HttpRequest(head, body, connection.client, connection.server, reply)
@@ -330,7 +290,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         connection.busy_bytes = 0
         if not connection.ending:
             limits = self._limits
-            awaited_s = limits.request_s if len(connection.reader) else limits.keep_alive_s
+            awaited_s = limits.request_s if connection.reader.buffer else limits.keep_alive_s
             connection.until = time.monotonic() + (awaited_s if self.alive else _IDLE_LINGER_S)
 
     def _call(self, handler: Handler, request: HttpRequest) -> "HttpAnswer | Handler | None":
@@ -343,11 +303,8 @@ class HttpWorker(Worker):  # type: ignore[misc]
             )
 
     def _compose(self, connection: HttpConnection, answer: HttpAnswer, closes: bool) -> None:
-        """Puts a whole answer into the outbox."""
-        body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
         closes = closes or self._ends_connections()
-        connection.outbox += _head(answer, closes, len(body))
-        connection.outbox += body
+        connection.compose(answer, closes)
         if closes:
             self._end(connection)
 
@@ -358,7 +315,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
 
     def _end(self, connection: HttpConnection) -> None:
         connection.ending = True
-        self._unanswered_bytes -= len(connection.reader)
+        self._unanswered_bytes -= len(connection.reader.buffer)
         connection.reader.clear()
         connection.until = time.monotonic() + _LAST_ANSWER_S
 
@@ -386,83 +343,40 @@ class HttpWorker(Worker):  # type: ignore[misc]
             else:
                 if answer is not None:
                     self._compose(connection, answer, closes)
+                elif closes:
+                    self._end(connection)
                 self._advance(connection, may_receive=False)
 
     def _answer_in_thread(self, connection: HttpConnection, request: HttpRequest, handler: Handler) -> None:
         """In a thread of a pool, to which the connection belongs until it is given back."""
+        closes = request.head.closes
         try:
             answer = self._call(handler, request)
             if answer is None:
                 return  # the handler's reply gives it back
-            if isinstance(answer, HttpAnswer):
-                self._send_from_thread(connection, answer, request)
+            if not isinstance(answer, HttpAnswer):
+                self._answer_in_thread(connection, request, answer)
+                return
+            closes = self._send_from_thread(connection, answer, request)
         except BaseException as error:  # also SystemExit: the thread goes on
             connection.failed = True
             if not isinstance(error, OSError):  # else the client has left
                 log_exception("internal-error", error, method=request.head.method, path=request.head.path)
-        self._reply(connection, request.head.closes, None)
+        self._reply(connection, closes, None)
 
-    def _send_from_thread(self, connection: HttpConnection, answer: HttpAnswer, request: HttpRequest) -> None:
-        """What the socket does not take at once is left to the loop, except of an answer in pieces: its
-        thread waits for the client, as long as each piece is taken within _PIECE_S."""
+    def _send_from_thread(self, connection: HttpConnection, answer: HttpAnswer, request: HttpRequest) -> bool:
+        """What the socket does not take at once is left to the loop. True if the connection ends with it."""
+        closes = request.head.closes or self._ends_connections()
         if isinstance(answer.body, bytes):
-            self._compose(connection, answer, request.head.closes)
-            with suppress(*_WOULD_BLOCK):
-                connection.send()
-            return
-        try:
+            connection.compose(answer, closes)
+        else:
             chunked = request.head.version >= (1, 1)
-            closes = request.head.closes or not chunked or self._ends_connections()
-            connection.outbox += _head(answer, closes, None, chunked)
-            for piece in answer.body:
-                connection.outbox += b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
-                _send_most(connection)
-            connection.outbox += b"0\r\n\r\n" if chunked else b""
-            if closes:
-                self._end(connection)
-        finally:
-            if hasattr(answer.body, "close"):
-                answer.body.close()
-
-
-def _send_most(connection: HttpConnection) -> None:
-    """Raises TimeoutError if too much of the outbox stays unsent."""
-    until = time.monotonic() + _PIECE_S
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLOUT)
-    while True:
-        with suppress(*_WOULD_BLOCK):
+            closes = closes or not chunked
+            connection.send_pieces(answer, answer.body, closes, chunked)
+        with suppress(*WOULD_BLOCK):
             connection.send()
-        if len(connection.outbox) <= _UNSENT_BYTES:
-            return
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the client does not take the answer")
-        poll.poll(1000 * left_s)
+        return closes
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="http")
-
-
-def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = False) -> bytes:
-    lines = (
-        f"{_STATUS_LINES[answer.status]}Date: {_date(int(time.time()))}\r\n"
-        f"Connection: {'close' if closes else 'keep-alive'}\r\n"
-    )
-    if answer.content_type:
-        lines += f"Content-Type: {answer.content_type}\r\n"
-    for name, value in answer.headers:
-        lines += f"{name}: {value}\r\n"
-        if name.lower() == "content-length":
-            length = None
-    if length is not None and answer.status not in _WITHOUT_LENGTH:
-        lines += f"Content-Length: {length}\r\n"
-    if chunked:
-        lines += "Transfer-Encoding: chunked\r\n"
-    return f"{lines}\r\n".encode("latin-1")
-
-
-@lru_cache(maxsize=1)
-def _date(_second: int) -> str:
-    return str(util.http_date())

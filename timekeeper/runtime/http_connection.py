@@ -1,0 +1,118 @@
+"""One client's connection: its socket, what it has sent, and what it is still to be sent."""
+
+import select
+import selectors
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+from gunicorn import util
+
+from timekeeper.runtime.http_framing import RequestReader
+from timekeeper.runtime.http_service import HttpAnswer
+
+WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
+
+_TLS_RECORD_BYTES = 16 * 1024
+_PLAIN_RECEIVE_BYTES = 256 * 1024
+_UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the client must take some
+_PIECE_S = 15.0
+
+_STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
+_WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+
+
+class HttpConnection:
+    """A client's connection. While it is ``busy``, a thread or a later reply has it, and the loop leaves its
+    socket alone."""
+
+    def __init__(self, sock: socket.socket, client: Any, max_body_bytes: int, until: float) -> None:
+        self.sock, self.client = sock, client
+        self.server = sock.getsockname()[:2]
+        self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.reader = RequestReader(max_body_bytes)
+        self.outbox = bytearray()  # composed and not sent yet
+        self.until = until  # when it is closed if the next thing has not happened
+        self.is_ready = not self.is_tls  # the handshake is done
+        self.busy = False  # a request is being answered
+        self.busy_bytes = 0  # the size of its body
+        self.ending = False  # no further request is answered
+        self.sent_all = False  # and the last answer is sent
+        self.closed = False
+        self.failed = False  # a thread could not send its answer
+        self.events = selectors.EVENT_READ  # what the loop waits for; 0: for nothing
+
+    def send(self) -> None:
+        """Sends what the socket takes. Raises SSLError or BlockingIOError if that is not all."""
+        while self.outbox:
+            sent = self.sock.send(self.outbox)
+            del self.outbox[:sent]
+
+    def receive(self) -> tuple[bytes, bool]:
+        """What has arrived, and whether more may wait. Raises EOFError at the end."""
+        most = _TLS_RECORD_BYTES if self.is_tls else _PLAIN_RECEIVE_BYTES
+        received = self.sock.recv(most)
+        if not received:
+            raise EOFError
+        return received, len(received) == most
+
+    def compose(self, answer: HttpAnswer, closes: bool) -> None:
+        """Puts a whole answer into the outbox."""
+        body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
+        self.outbox += _head(answer, closes, len(body))
+        self.outbox += body
+
+    def send_pieces(self, answer: HttpAnswer, pieces: Iterable[bytes], closes: bool, chunked: bool) -> None:
+        """In a thread: sends an answer while it is made. Raises TimeoutError if the client does not take a
+        piece within _PIECE_S, and OSError if it has left."""
+        try:
+            self.outbox += _head(answer, closes, None, chunked)
+            for piece in pieces:
+                self.outbox += b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
+                self._send_most()
+            self.outbox += b"0\r\n\r\n" if chunked else b""
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+
+    def _send_most(self) -> None:
+        until = time.monotonic() + _PIECE_S
+        poll = select.poll()
+        poll.register(self.sock, select.POLLOUT)
+        while True:
+            with suppress(*WOULD_BLOCK):
+                self.send()
+            if len(self.outbox) <= _UNSENT_BYTES:
+                return
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the client does not take the answer")
+            poll.poll(1000 * left_s)
+
+
+def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = False) -> bytes:
+    lines = (
+        f"{_STATUS_LINES[answer.status]}Date: {_date(int(time.time()))}\r\n"
+        f"Connection: {'close' if closes else 'keep-alive'}\r\n"
+    )
+    if answer.content_type:
+        lines += f"Content-Type: {answer.content_type}\r\n"
+    for name, value in answer.headers:
+        lines += f"{name}: {value}\r\n"
+        if name.lower() == "content-length":
+            length = None
+    if length is not None and answer.status not in _WITHOUT_LENGTH:
+        lines += f"Content-Length: {length}\r\n"
+    if chunked:
+        lines += "Transfer-Encoding: chunked\r\n"
+    return f"{lines}\r\n".encode("latin-1")
+
+
+@lru_cache(maxsize=1)
+def _date(_second: int) -> str:
+    return str(util.http_date())
