@@ -213,7 +213,7 @@ def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms
 
 
 @pytest.mark.parametrize(
-    ("one", "leaves"),
+    ("one", "chosen"),
     [
         (suspect(), True),
         (suspect(grace_ms=0, since_ms=T0), True),
@@ -261,7 +261,7 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "leaves"),
+    ("result", "chosen"),
     [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
 )
 def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, chosen: bool) -> None:

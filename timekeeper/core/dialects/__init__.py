@@ -23,4 +23,4 @@ GPU_RESOURCE = (
 )
 GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
 
-__all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "UNSPOKEN", "ContainerLimits", "Dialect"]
+__all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "GPU_RESOURCE_PATTERN", "ContainerLimits", "Dialect"]
