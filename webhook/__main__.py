@@ -45,11 +45,12 @@ def _certificates(arguments: Sequence[str]) -> int:
     wanted = settings.read_certificates(arguments, os.environ)
     configure("certificates", wanted.log_format)
     # a server must never load these: they bring the Kubernetes client and its memory
-    from webhook.controller.run import CannotRunError, run
+    from timekeeper.runtime.flags import UnusableError
+    from webhook.controller.run import run
 
     try:
         return run(wanted)
-    except CannotRunError as error:
+    except UnusableError as error:
         print(f"bursar-webhook certificates: {error}", file=sys.stderr)
         return 2
 

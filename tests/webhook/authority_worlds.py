@@ -90,17 +90,6 @@ class Kept(CertificateStore):
         self.trusted.setdefault(namespace, []).append((self.now, bundle))
         return True
 
-    def lease(self, name: str) -> Lease | None:
-        return self.held
-
-    def hold(self, name: str, lease: Lease | None, holder: str, duration_s: int) -> bool:
-        self._write("lease")
-        if lease != self.held:
-            return False
-        self._count += 1
-        self.held = Lease(holder, duration_s, str(self._count))
-        return True
-
     def _write(self, what: str) -> None:
         if self.writes_left == 0 or what in self.closed:
             raise CertificateStoreError("the API server is away, or refuses")

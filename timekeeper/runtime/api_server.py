@@ -6,7 +6,7 @@ A caller must know whether a call that changes something was done. `Answered`: t
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import orjson
@@ -104,7 +104,7 @@ class Api:
                 "GET", f"{path}?{urlencode(query)}", None, {}, timeout, stream=True
             ) as response:
                 if response.status != 200:
-                    accepted(Answered(response.status, _json(response.read())))
+                    accepted(Answered(response.status, _json(response.read()) or {}))
                 for line in _lines(response):
                     yield _event(line)
         except (HTTPError, OSError, orjson.JSONDecodeError, CredentialsError) as error:
@@ -118,20 +118,26 @@ class Api:
         *,
         content_type: str = "application/json",
         timeout_s: float,
+        retries: urllib3.Retry | Literal[False] = False,
     ) -> Reply:
         """One call, which takes at most ``timeout_s`` in all."""
         sent = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"Content-Type": content_type}
         timeout = urllib3.Timeout(total=timeout_s, connect=min(CONNECT_S, timeout_s))
         try:
-            response = self._request(method, path, sent, headers, timeout, stream=False)
-            return Answered(response.status, _json(response.data))
+            response = self._request(method, path, sent, headers, timeout, retries)
+            answer = _json(response.data)
         except CredentialsError as error:
             return Unsent(str(error))
         except (NewConnectionError, ConnectTimeoutError, SSLError) as error:
             return Unsent(f"the API server cannot be reached: {error}")
         except (HTTPError, OSError) as error:
-            return Lost(f"the API server did not answer: {error}")
+            return Lost(f"the API server does not answer: {error}")
+        if answer is not None:
+            return Answered(response.status, answer)
+        if response.status < 300:  # something else answers: a proxy, or another server
+            return Lost(f"the API server answers {response.status} without JSON")
+        return Answered(response.status, {"message": response.data[:200].decode(errors="replace")})
 
     def _request(
         self,
@@ -140,8 +146,9 @@ class Api:
         body: bytes | None,
         headers: Mapping[str, str],
         timeout: urllib3.Timeout,
+        retries: urllib3.Retry | Literal[False] = False,
         *,
-        stream: bool,
+        stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         try:
             identity = self._identity()
@@ -153,7 +160,7 @@ class Api:
             body=body,
             headers={"Accept": "application/json", **identity, **headers},
             timeout=timeout,
-            retries=False,
+            retries=retries,
             preload_content=not stream,
         )
 
@@ -168,12 +175,13 @@ def accepted(reply: Reply) -> Json:
     raise UnreachableError(f"{status}{reply.message}")
 
 
-def _json(data: bytes) -> Json:
+def _json(data: bytes) -> Json | None:
+    """The object; None for what is no JSON object."""
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError:
-        return {"message": data[:200].decode(errors="replace")}
-    return body if isinstance(body, dict) else {}
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def _event(line: bytes) -> Json:

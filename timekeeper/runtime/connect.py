@@ -35,10 +35,12 @@ def connect(
 def of_service_account(
     connections: int = CONNECTIONS,
     environment: Mapping[str, str] = os.environ,
-    folder: Path = SERVICE_ACCOUNT,
+    folder: Path | None = None,
 ) -> Api:
     """The API server of the cluster that this pod runs in. The token is read at each call, for the kubelet
     renews it. Raises UnusableError."""
+
+    folder = folder or SERVICE_ACCOUNT
 
     def identity() -> dict[str, str]:
         return {"authorization": f"Bearer {(folder / 'token').read_text().strip()}"}

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
 import urllib3
-from kubernetes import client, config
-from kubernetes.config import ConfigException
+
+from timekeeper.core.json_values import Json
+from timekeeper.runtime import kubeconfig as kubeconfigs
+from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.connect import CONNECTIONS, of_service_account
+from timekeeper.runtime.flags import UnusableError
 
 PAGE = 500
 _TIMEOUT_S = 30.0
@@ -35,23 +38,26 @@ class NoSuchKindError(Exception):
     """The cluster has no such resource."""
 
 
-class ClusterReader:
-    """The API server, by a kubeconfig file; with None by the pod's own service account, and outside a cluster
-    by kubectl's own file. Lists are read in pages of ``page`` objects. Raises UnreachableError where there is
-    no configuration to use."""
+def connect(kubeconfig: Path | None) -> Api:
+    """The API server of a kubeconfig; None: of the pod's own service account, and outside a cluster of
+    kubectl's own kubeconfig. Raises UnusableError."""
+    if kubeconfig is not None:
+        return kubeconfigs.connect(kubeconfig, CONNECTIONS)
+    try:
+        return of_service_account()
+    except UnusableError:
+        return kubeconfigs.connect(None, CONNECTIONS)
 
-    def __init__(self, kubeconfig: Path | None, page: int = PAGE) -> None:
-        self._page = page
-        self._configuration = client.Configuration()
-        try:
-            self._configure(kubeconfig)
-        except (ConfigException, OSError) as error:
-            raise ClusterUnreachableError(f"no way to an API server: {error}") from error
-        self._http = client.ApiClient(self._configuration).rest_client.pool_manager
+
+class ClusterReader:
+    """Reads lists from an API server, in pages of ``page`` objects."""
+
+    def __init__(self, api: Api, page: int = PAGE) -> None:
+        self._api, self._page = api, page
 
     def objects(self, path: str, label: str = "") -> Iterator[dict[str, Any]]:
-        """Every object of a list, or those of a label, read in pages. Raises UnreachableError, RefusedError,
-        or AbsentError where the cluster has no such resource."""
+        """Every object of a list, or those of a label, read in pages. Raises ClusterUnreachableError,
+        ListRefusedError, or NoSuchKindError where the cluster has no such resource."""
         token = ""
         while True:
             query = (
@@ -74,7 +80,8 @@ class ClusterReader:
 
     def resource(self, group: str, kind: str) -> tuple[str, str]:
         """The path of a custom kind's group, in the version that the cluster prefers, and the name of its
-        resource. Raises UnreachableError, RefusedError, or AbsentError where the cluster has no such kind."""
+        resource. Raises ClusterUnreachableError, ListRefusedError, or NoSuchKindError where the cluster
+        has no such kind."""
         status, found = self._get(f"/apis/{group}")
         if status == 404:
             raise NoSuchKindError(group)
@@ -87,37 +94,12 @@ class ClusterReader:
                 return f"/apis/{version}", str(each["name"])
         raise NoSuchKindError(f"{group}/{kind}")
 
-    def _configure(self, kubeconfig: Path | None) -> None:
-        if kubeconfig is None:
-            try:
-                config.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
-            except ConfigException:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    client_configuration=self._configuration
-                )
-            return
-        config.load_kube_config(  # type: ignore[no-untyped-call]
-            str(kubeconfig), client_configuration=self._configuration
-        )
+    def _get(self, path: str) -> tuple[int, Json]:
+        reply = self._api.call("GET", path, timeout_s=_TIMEOUT_S, retries=_RETRY)
+        if not isinstance(reply, Answered):
+            raise ClusterUnreachableError(reply.message)
+        return reply.status, reply.body
 
-    def _get(self, path: str) -> tuple[int, dict[str, Any]]:
-        headers = {"Accept": "application/json"}
-        token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        if token:
-            headers["Authorization"] = token
-        try:
-            answer = self._http.request(
-                "GET", self._configuration.host + path, headers=headers, timeout=_TIMEOUT_S, retries=_RETRY
-            )
-            body = orjson.loads(answer.data)
-        except orjson.JSONDecodeError as error:
-            if answer.status == 404:
-                return 404, {}
-            raise ClusterUnreachableError(f"the API server answers {answer.status} without JSON") from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterUnreachableError(f"the API server does not answer: {error}") from error
-        return answer.status, body if isinstance(body, dict) else {}
-
-    def _demand(self, status: int, what: str, answer: dict[str, Any]) -> None:
+    def _demand(self, status: int, what: str, answer: Json) -> None:
         if status != 200:
             raise ListRefusedError(f"cannot {what}: {answer.get('message', status)}")

@@ -6,10 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from timekeeper.runtime.flags import UnusableError
 from webhook.admission import cel, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings
-from webhook.audit.cluster import ClusterReader, ClusterUnreachableError, ListRefusedError, NoSuchKindError
+from webhook.audit.cluster import (
+    ClusterReader,
+    ClusterUnreachableError,
+    ListRefusedError,
+    NoSuchKindError,
+    connect,
+)
 from webhook.audit.findings import AdmissionFinding
 from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings
@@ -33,8 +40,8 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
     CannotReviewError where the budgets cannot be gone by."""
     world = inputs.world(settings.given, stdin)
     try:
-        found, troubles = _all(ClusterReader(settings.kubeconfig), settings.namespace, world)
-    except ClusterUnreachableError as error:
+        found, troubles = _all(ClusterReader(connect(settings.kubeconfig)), settings.namespace, world)
+    except (ClusterUnreachableError, UnusableError) as error:
         found, troubles = [], [str(error)]
     else:
         sys.stdout.write(_as_json(found) if settings.output == "json" else "".join(_as_text(found)))

@@ -2,23 +2,16 @@
 
 import base64
 import binascii
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
-import orjson
-import urllib3
-from kubernetes import client, config
-from kubernetes.config import ConfigException
-
-from timekeeper.core.kube.lease import Lease, read_lease
+from timekeeper.core.json_values import Json
+from timekeeper.runtime.api_server import MERGE, STRATEGIC_MERGE, Answered, Api
 from webhook.controller.plan import CA_SECRET, CertificatePair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-_MERGE, _BY_NAMES = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
 _LABELS = {"app.kubernetes.io/part-of": "bursar"}
 _TIMEOUT_S = 10.0
@@ -33,26 +26,11 @@ class NoSuchObjectError(CertificateStoreError):
 
 
 class CertificateStore:
-    """The API server, by a kubeconfig file or, with None, by the pod's own service account.
+    """The objects of one namespace in the API server. Each call raises CertificateStoreError."""
 
-    Raises UnreachableError from every call, from the first on where there is no configuration to use.
-    """
-
-    def __init__(self, kubeconfig: Path | None, namespace: str) -> None:
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
-        self._leases = _LEASES.format(namespace)
-        self._namespace = namespace
-        self._configuration = client.Configuration()
-        try:
-            if kubeconfig is None:
-                config.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
-            else:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    str(kubeconfig), client_configuration=self._configuration
-                )
-        except (ConfigException, OSError) as error:
-            raise CertificateStoreError(f"no way to an API server: {error}") from error
-        self._http = client.ApiClient(self._configuration).rest_client.pool_manager
 
     def secret(self, name: str) -> tuple[CertificatePair | None, str]:
         """A stored pair with its resourceVersion: the version empty and the pair None where there is no
@@ -71,7 +49,7 @@ class CertificateStore:
         body: dict[str, Any]
         if version:
             body = {"metadata": metadata | {"resourceVersion": version}, "data": data}
-            status, found = self._call("PATCH", f"{self._secrets}/{name}", body, _MERGE)
+            status, found = self._call("PATCH", f"{self._secrets}/{name}", body, MERGE)
         else:
             metadata |= {"name": name, "namespace": self._namespace}
             metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v}
@@ -99,7 +77,7 @@ class CertificateStore:
             return False
         # merged by the webhooks' names, so that nothing else in them is touched
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
-        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, _BY_NAMES)
+        status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, STRATEGIC_MERGE)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
         return True
 
@@ -118,35 +96,8 @@ class CertificateStore:
             if status == 404:
                 return False
         if status in (200, 409):  # it is there by now
-            status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, _MERGE)
+            status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, MERGE)
         self._demand(status in (200, 201), f"write ConfigMap {namespace}/{AGENTS_CA}", found)
-        return True
-
-    def lease(self, name: str) -> Lease | None:
-        """A Lease; None where there is none."""
-        status, found = self._call("GET", f"{self._leases}/{name}")
-        if status == 404:
-            return None
-        self._demand(status == 200, f"read Lease {name}", found)
-        return read_lease(found)
-
-    def hold(self, name: str, lease: Lease | None, holder: str, duration_s: int) -> bool:
-        """Writes oneself as the Lease's holder (an empty one gives it back), over this version of it or, with
-        None, as a new one; False where someone else was faster."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # for people: nobody reckons with it
-        metadata: dict[str, Any] = {"name": name, "namespace": self._namespace, "labels": _LABELS}
-        spec: dict[str, Any] = {"leaseDurationSeconds": duration_s, "renewTime": now}
-        if holder:
-            spec["holderIdentity"] = holder
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        if lease is None:
-            status, found = self._call("POST", self._leases, body)
-        else:
-            metadata["resourceVersion"] = lease.version
-            status, found = self._call("PUT", f"{self._leases}/{name}", body)
-        if status == 409 or (lease is not None and status == 404):
-            return False
-        self._demand(status in (200, 201), f"write Lease {name}", found)
         return True
 
     def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:
@@ -157,29 +108,16 @@ class CertificateStore:
         return list(found.get("webhooks") or [])
 
     def _call(
-        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+        self, method: str, path: str, body: Json | None = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        if token:
-            headers["Authorization"] = token
-        try:
-            answer = self._http.request(
-                method,
-                self._configuration.host + path,
-                body=None if body is None else orjson.dumps(body),
-                headers=headers,
-                timeout=_TIMEOUT_S,
-                retries=False,
-            )
-            return answer.status, orjson.loads(answer.data)
-        except (urllib3.exceptions.HTTPError, OSError, orjson.JSONDecodeError) as error:
-            raise CertificateStoreError(f"the API server does not answer: {error}") from error
+        reply = self._api.call(method, path, body, content_type=content_type, timeout_s=_TIMEOUT_S)
+        if not isinstance(reply, Answered):
+            raise CertificateStoreError(reply.message)
+        return reply.status, reply.body
 
     def _demand(self, holds: bool, what: str, answer: Any) -> None:
         if not holds:
-            message = answer.get("message") if isinstance(answer, dict) else answer
-            raise CertificateStoreError(f"cannot {what}: {message}")
+            raise CertificateStoreError(f"cannot {what}: {answer.get('message')}")
 
 
 def _type(name: str) -> str:

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from timekeeper.core.kube.lease import ObservedVersion, is_free, observe
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from timekeeper.runtime.log import log
 from webhook.controller import files, plan
 from webhook.controller.cluster import (
@@ -28,75 +29,39 @@ from webhook.policy import CertificateLifetimes
 from webhook.settings.settings import CertificateSettings
 
 LEASE = "bursar-certificates"
-_LEASE_LOOKS = 3  # so many looks without a sign of the leader, and another takes over
+_LEASE_LOOKS = 3  # the Lease lasts as long as this many looks
 _MOST_RACES = 5
 _LIVES = CertificateLifetimes()
 
 Clock = Callable[[], datetime]
 
 
-class CannotRunError(Exception):
-    """There is no API server to go to; the text is for the person who started us."""
-
-
 def run(settings: CertificateSettings) -> int:
     """Runs until SIGTERM or SIGINT and returns 0; with ``once`` looks once, without the Lease, and returns 1
-    where something could not be set right. Raises CannotRunError."""
+    where something could not be set right. Raises UnusableError."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    try:
-        cluster = CertificateStore(settings.kubeconfig, settings.namespace)
-    except CertificateStoreError as error:
-        raise CannotRunError(str(error)) from error
+    api = connect(settings.kubeconfig)
+    cluster = CertificateStore(api, settings.namespace)
     if settings.once:  # safe beside a leader: each write is tied to the version that was read
         return 0 if look(cluster, settings, _now) else 1
-    election = Election(cluster, _LEASE_LOOKS * settings.every_s, time.monotonic)
+    me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    duration_s = _LEASE_LOOKS * settings.every_s
+    election = LeaseElection(api, LeaseName(settings.namespace, LEASE), me, duration_s, time.monotonic, log)
+    led: bool | None = None  # not known before the first look
     while True:
-        if election.leads():
+        leads = election.look() is True
+        if leads != led:
+            log("leading" if leads else "following", holder=me)
+        led = leads
+        if leads:
             look(cluster, settings, _now)
         elif settings.folder is not None:
             follow(cluster, settings)
         if ended.wait(settings.every_s):
             election.give_back()
             return 0
-
-
-class Election:
-    """Whether this process is the one that acts, by the Lease of all of them."""
-
-    def __init__(self, cluster: CertificateStore, duration_s: int, now_s: Callable[[], float]) -> None:
-        self._cluster, self._duration_s, self._now_s = cluster, duration_s, now_s
-        self._me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-        self._seen: ObservedVersion | None = None
-        self._leads: bool | None = None  # not known before the first look
-
-    def leads(self) -> bool:
-        """Takes or renews the Lease where it can be; False too where the API server cannot be asked."""
-        try:
-            lease = self._cluster.lease(LEASE)
-            self._seen = observe(lease, self._seen, self._now_s())
-            leads = is_free(lease, self._me, self._seen, self._now_s()) and self._cluster.hold(
-                LEASE, lease, self._me, self._duration_s
-            )
-        except CertificateStoreError as error:
-            log("not-elected", level="warning", error=error)
-            leads = False
-        if leads != self._leads:
-            log("leading" if leads else "following", holder=self._me)
-        self._leads = leads
-        return leads
-
-    def give_back(self) -> None:
-        """Lets another lead at once."""
-        if not self._leads:
-            return
-        try:
-            lease = self._cluster.lease(LEASE)
-            if lease is not None and lease.holder == self._me:
-                self._cluster.hold(LEASE, lease, "", self._duration_s)
-        except CertificateStoreError as error:
-            log("lease-not-given-back", level="warning", error=error)
 
 
 def look(cluster: CertificateStore, settings: CertificateSettings, clock: Clock) -> bool:

@@ -23,13 +23,13 @@ from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
 from tests.local.worlds import eventually
 
-# where the Kubernetes client looks in a pod; a process is told of another folder before it imports anything
-# else
+# where a pod's service account is; the test's processes replace the folder before they import anything else
 KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"
 MOVED = """
-import kubernetes.config.incluster_config as pod
-assert pod.SERVICE_TOKEN_FILENAME == "{KUBELETS}/token" and pod.SERVICE_CERT_FILENAME == "{KUBELETS}/ca.crt"
-pod.SERVICE_TOKEN_FILENAME, pod.SERVICE_CERT_FILENAME = "{folder}/token", "{folder}/ca.crt"
+from pathlib import Path
+import timekeeper.runtime.connect as pod
+assert str(pod.SERVICE_ACCOUNT) == "{KUBELETS}"
+pod.SERVICE_ACCOUNT = Path("{folder}")
 """
 
 

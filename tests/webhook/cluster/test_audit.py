@@ -16,7 +16,7 @@ from tests.webhook.servers import wait_until
 from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
 from tests.webhook.worlds import half
 from tests.worlds import Json, container
-from webhook.audit.cluster import ClusterReader
+from webhook.audit.cluster import ClusterReader, connect
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +193,12 @@ def test_kubectls_own_file_is_used_where_no_other_is_named(world: Clustered) -> 
 
 
 def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
-    few = list(ClusterReader(world.cp.admin_kubeconfig, page=2).objects("/api/v1/namespaces/team-a/pods"))
-    all_at_once = list(ClusterReader(world.cp.admin_kubeconfig).objects("/api/v1/namespaces/team-a/pods"))
+    few = list(
+        ClusterReader(connect(world.cp.admin_kubeconfig), page=2).objects("/api/v1/namespaces/team-a/pods")
+    )
+    all_at_once = list(
+        ClusterReader(connect(world.cp.admin_kubeconfig)).objects("/api/v1/namespaces/team-a/pods")
+    )
 
     assert [each["metadata"]["uid"] for each in few] == [each["metadata"]["uid"] for each in all_at_once]
     assert len(few) == 7

@@ -21,6 +21,7 @@ from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
+from timekeeper.runtime.connect import connect
 from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca
 from webhook.controller.plan import CertificatePair, leaves
@@ -635,7 +636,7 @@ def test_two_certificate_processes_that_begin_together_agree_on_one_ca(world: Wo
 
 
 def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> None:
-    cluster = CertificateStore(world.cp.admin_kubeconfig, "bursar-system")
+    cluster = CertificateStore(connect(world.cp.admin_kubeconfig), "bursar-system")
     pair, version = cluster.secret("bursar-ca")
     assert pair is not None
 
@@ -648,7 +649,7 @@ def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> 
 
 
 def test_the_ca_of_whoever_was_faster_signs_the_leaves(world: World) -> None:
-    cluster = CertificateStore(world.cp.admin_kubeconfig, "bursar-system")
+    cluster = CertificateStore(connect(world.cp.admin_kubeconfig), "bursar-system")
     world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
     theirs = new_ca(b"", datetime.now(UTC))
     looks: list[bool] = []
@@ -691,5 +692,5 @@ def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith("bursar-webhook certificates: no way to an API server: ")
+    assert done.stderr.startswith("bursar-webhook certificates: --kubeconfig ")
     assert done.stderr.count("\n") == 1

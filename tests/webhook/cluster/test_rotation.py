@@ -35,6 +35,7 @@ from tests.webhook.replicas import (
     watching,
 )
 from tests.webhook.servers import ROOT, wait_until
+from timekeeper.runtime.connect import connect
 from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import leaves
@@ -287,7 +288,7 @@ def test_garbage_in_a_secret_heals(cluster: tuple[ControlPlane, Path], case: str
 
 def test_a_ca_comes_back_from_its_secret_as_it_was_stored(cluster: tuple[ControlPlane, Path]) -> None:
     cp, _ = cluster
-    elsewhere = CertificateStore(cp.admin_kubeconfig, "team-a")
+    elsewhere = CertificateStore(connect(cp.admin_kubeconfig), "team-a")
     once = new_ca(b"", datetime.now(UTC))
     ca = replace(once, former_key=new_ca(b"", datetime.now(UTC)).key, trusted_since=datetime.now(UTC))
 

@@ -13,7 +13,13 @@ import yaml
 
 from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
-from webhook.audit.cluster import ClusterReader, ClusterUnreachableError, ListRefusedError, NoSuchKindError
+from webhook.audit.cluster import (
+    ClusterReader,
+    ClusterUnreachableError,
+    ListRefusedError,
+    NoSuchKindError,
+    connect,
+)
 
 
 class Answers:
@@ -75,7 +81,7 @@ def asked(folder: Path, *answers: tuple[int, object]) -> tuple[list[Json], list[
     """The objects of a list that is answered so, and the queries that it took."""
     server = Answers(*answers)
     try:
-        found = list(ClusterReader(kubeconfig(folder, server.url), page=2).objects("/api/v1/pods"))
+        found = list(ClusterReader(connect(kubeconfig(folder, server.url)), page=2).objects("/api/v1/pods"))
         return found, [path.partition("?")[2] for path in server.asked]
     finally:
         server.end()
@@ -147,9 +153,15 @@ def audit(*flags: str, input: str = "", **variables: str) -> "subprocess.Complet
 def test_no_way_to_a_cluster_is_one_sentence_and_two(tmp_path: Path) -> None:
     nowhere = kubeconfig(tmp_path, "http://127.0.0.1:1")
 
-    for done in (audit("--kubeconfig", str(tmp_path / "none")), audit(HOME=str(tmp_path))):
+    for done, where in (
+        (
+            audit("--kubeconfig", str(tmp_path / "none")),
+            f"--kubeconfig {tmp_path}/none: there is no such file",
+        ),
+        (audit(HOME=str(tmp_path)), "kubectl's own kubeconfig: "),
+    ):
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("bursar-webhook audit: no way to an API server: ")
+        assert done.stderr.startswith(f"bursar-webhook audit: {where}")
         assert len(done.stderr.splitlines()) == 1
     done = audit("--kubeconfig", str(nowhere), "-o", "json")
     assert (done.returncode, done.stdout) == (2, "")

@@ -24,12 +24,11 @@ from tests.webhook.authority_worlds import (
     settings,
     write_garbage,
 )
-from timekeeper.core.kube.lease import Lease
 from webhook.controller import files
 from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, authority, due, leaves, signer, trusting
 from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
-from webhook.controller.run import Election, follow, look
+from webhook.controller.run import follow, look
 from webhook.policy import CertificateLifetimes
 from webhook.settings.settings import read_certificates
 
@@ -518,66 +517,6 @@ def test_another_issuer_whose_secrets_name_no_ca_leaves_everything_as_it_is() ->
 
 
 # who acts
-
-
-class Clock:
-    """Monotonic seconds, turned by hand."""
-
-    def __init__(self) -> None:
-        self.s = 0.0
-
-    def __call__(self) -> float:
-        return self.s
-
-
-def test_one_of_two_processes_leads_and_the_other_follows_when_it_is_gone() -> None:
-    cluster, clock = Kept(), Clock()
-    one, other = Election(cluster, 30, clock), Election(cluster, 30, clock)
-
-    assert (one.leads(), other.leads()) == (True, False)
-    for _ in range(5):
-        clock.s += 29
-        assert (one.leads(), other.leads()) == (True, False)
-    clock.s += 29.9
-    assert not other.leads()
-    clock.s += 0.1
-    assert other.leads()
-    assert not one.leads()
-
-
-def test_a_leader_that_ends_lets_the_other_lead_at_once() -> None:
-    cluster, clock = Kept(), Clock()
-    one, other = Election(cluster, 30, clock), Election(cluster, 30, clock)
-    assert (one.leads(), other.leads()) == (True, False)
-
-    other.give_back()
-    assert not other.leads()
-    one.give_back()
-
-    assert other.leads()
-
-
-def test_a_process_that_cannot_reach_the_api_server_does_not_lead() -> None:
-    cluster, clock = Kept(), Clock()
-    one = Election(cluster, 30, clock)
-    cluster.writes_left = 0
-
-    assert not one.leads()
-    one.give_back()
-    cluster.writes_left = None
-    assert one.leads()
-
-
-def test_a_lease_of_a_holder_unheard_of_is_waited_for_as_long_as_it_lasts() -> None:
-    cluster, clock = Kept(), Clock()
-    cluster.held = Lease("somebody", 60, "7")
-    one = Election(cluster, 30, clock)
-
-    assert not one.leads()
-    clock.s += 59
-    assert not one.leads()
-    clock.s += 1
-    assert one.leads()
 
 
 def test_a_process_that_does_not_lead_keeps_its_files_like_the_secrets(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""Elections by a Lease, with an API server in memory."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.runtime.lines import into
+from timekeeper.runtime.api_server import Answered, Api, Lost, Reply
+from timekeeper.runtime.lease_election import LeaseElection, LeaseName
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/bursar-system/leases/x"
+AWAY = Lost("the API server does not answer")
+
+
+class Leases(Api):
+    """An API server that holds one Lease."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.away = False
+        self.refuses_writes = 0  # a status; 0: none
+        self._version = 0
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **_: object) -> Reply:
+        """As `Api.call`."""
+        if self.away:
+            return AWAY
+        if method == "GET":
+            assert path == PATH
+            return Answered(404, {}) if self.lease is None else Answered(200, self.lease)
+        assert body is not None
+        if self.refuses_writes:
+            return Answered(self.refuses_writes, {"message": "no"})
+        sent = dict(body["metadata"]).get("resourceVersion")
+        is_new = method == "POST" and path == PATH.rpartition("/")[0]
+        if sent != (None if self.lease is None else self.lease["metadata"]["resourceVersion"]):
+            return Answered(409, {})
+        assert is_new == (self.lease is None)
+        self._version += 1
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        return Answered(201 if is_new else 200, self.lease)
+
+    @property
+    def holder(self) -> str:
+        """The Lease's."""
+        assert self.lease is not None
+        return str(self.lease["spec"].get("holderIdentity", ""))
+
+
+class Clock:
+    """Monotonic seconds, turned by hand."""
+
+    s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+LINES: list[str] = []
+
+
+@pytest.fixture
+def api() -> Leases:
+    LINES.clear()
+    return Leases()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def elector(api: Leases, clock: Clock) -> Callable[[str], LeaseElection]:
+    return lambda name: LeaseElection(api, LeaseName("bursar-system", "x"), name, 30, clock, into(LINES))
+
+
+Elector = Callable[[str], LeaseElection]
+
+
+def test_one_of_two_leads_and_the_other_follows_when_the_lease_has_run_out(
+    api: Leases, elector: Elector, clock: Clock
+) -> None:
+    one, other = elector("one"), elector("other")
+
+    assert (one.look(), other.look()) == (True, False)
+    for _ in range(5):
+        clock.s += 29
+        assert (one.look(), other.look()) == (True, False)
+    clock.s += 29.9
+    assert other.look() is False
+    clock.s += 0.1
+    assert other.look() is True
+    assert one.look() is False
+    assert api.holder == "other"
+
+
+def test_a_leader_that_ends_gives_the_lease_back(api: Leases, elector: Elector) -> None:
+    one, other = elector("one"), elector("other")
+    assert (one.look(), other.look()) == (True, False)
+
+    other.give_back()
+    assert (api.holder, other.look()) == ("one", False)
+    one.give_back()
+
+    assert (api.holder, other.look()) == ("", True)
+
+
+def test_an_api_server_that_does_not_answer_leaves_it_unknown_and_is_logged_once(
+    api: Leases, elector: Elector
+) -> None:
+    one = elector("one")
+    api.away = True
+
+    assert [one.look() for _ in range(3)] == [None] * 3
+    one.give_back()
+    api.away = False
+    assert one.look() is True
+    api.away = True
+    assert one.look() is None
+
+    line = 'warning event=lease-unreachable lease=bursar-system/x error="the API server does not answer"'
+    assert [line, line] == LINES
+
+
+def test_a_write_that_is_refused_is_logged_once_and_leaves_it_unknown(api: Leases, elector: Elector) -> None:
+    one = elector("one")
+    api.refuses_writes = 403
+
+    assert [one.look() for _ in range(3)] == [None] * 3
+
+    assert LINES == ["warning event=lease-unreachable lease=bursar-system/x error=no"]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_faster_writer_holds_the_lease(api: Leases, elector: Elector, status: int) -> None:
+    api.refuses_writes = status
+
+    assert elector("one").look() is False
+
+
+def test_a_lease_of_an_unknown_holder_lasts_as_long_as_it_says(
+    api: Leases, elector: Elector, clock: Clock
+) -> None:
+    spec = {"holderIdentity": "somebody", "leaseDurationSeconds": 60}
+    api.lease = {"metadata": {"resourceVersion": "7"}, "spec": spec}
+    one = elector("one")
+
+    assert one.look() is False
+    clock.s += 59
+    assert one.look() is False
+    clock.s += 1
+    assert one.look() is True
