@@ -258,8 +258,8 @@ class Extender:
             if self.cache.complete and self._policies.learn(self.cache.snapshot):
                 self._say(
                     "learned",
-                    shapes=len(self._policies.typical_pods.counts),
-                    pods=self._policies.typical_pods.pods,
+                    shapes=len(self._policies.fragmentation_model.typical_pods.counts),
+                    pods=self._policies.fragmentation_model.pods,
                 )
 
     def _settle_uncertain(self) -> None:

@@ -1,5 +1,7 @@
 """Whether a request fits on a node, and on which cards. Filter, prioritize and bind all ask here."""
 
+from collections.abc import Callable
+
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_set
 from scheduler_ext.fit.problem import Layout
@@ -29,7 +31,7 @@ def fit(
     if isinstance(shape, Refusal):
         return shape
     if policy.per_node is not None:
-        key = policy.per_node.context_key(_context(request, node, usable), shape.free_by_card)
+        key = policy.per_node.context_key(_context(request, node, lambda: usable), shape.free_by_card)
         policy = policy.per_node.for_node(key, shape.free_by_card)
     layout = layout_in(request, shape, policy, steps or Steps())
     if isinstance(layout, Refusal):
@@ -58,16 +60,17 @@ def is_picky(request: GPURequest) -> bool:
 
 def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:
     """What a policy may consider beside the shape that `shape_for` returned."""
-    if node.model and not request.uuids:
-        return NodeContext((node.model,), (), node.cpu_left, lambda: _uuids(_usable(request, node)))
-    usable = _usable(request, node)
-    return _context(request, node, [] if isinstance(usable, Refusal) else usable)
+
+    def usable() -> list[tuple[Free, Card]]:
+        found = _usable(request, node)
+        return [] if isinstance(found, Refusal) else found
+
+    return _context(request, node, usable)
 
 
 def spots_of(node: NodeInfo) -> list[tuple[Free, str]]:
     """For each card that may be given out what is free on it, and its model."""
-    given_out = zip(node.free_by_card, node.cards, strict=True)
-    return [(free, card.model) for free, card in given_out if free is not None]
+    return [(free, card.model) for free, card in _given_out(node)]
 
 
 def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
@@ -105,9 +108,7 @@ def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Re
     barred = _barred(request, node)
     if barred:
         return barred
-    given_out = [
-        (free, card) for free, card in zip(node.free_by_card, node.cards, strict=True) if free is not None
-    ]
+    given_out = _given_out(node)
     if not given_out:
         return refusal.no_usable_card(node.cards)
     usable = [each for each in given_out if allowed(request, each[1])]
@@ -120,21 +121,26 @@ def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Re
     return sorted(usable, key=lambda each: (each[0], each[1].index))
 
 
-def _context(request: GPURequest, node: NodeInfo, usable: list[tuple[Free, Card]]) -> NodeContext:
+def _given_out(node: NodeInfo) -> list[tuple[Free, Card]]:
+    """The cards that may be given out, with what is free on each."""
+    both = zip(node.free_by_card, node.cards, strict=True)
+    return [(free, card) for free, card in both if free is not None]
+
+
+def _context(
+    request: GPURequest, node: NodeInfo, usable: Callable[[], list[tuple[Free, Card]]]
+) -> NodeContext:
+    """``usable`` is called only if it is needed: most policies never look at single cards."""
+
     def uuids() -> tuple[str, ...]:
-        return _uuids(usable)
+        return tuple(card.uuid for _, card in usable())
 
     if node.model and not request.uuids:
         return NodeContext((node.model,), (), node.cpu_left, uuids)
     used = set(uuids())
-    given_out = zip(node.free_by_card, node.cards, strict=True)
-    others = ((free, card.model) for free, card in given_out if free is not None and card.uuid not in used)
-    other_cards = () if node.node_object is not None and node.node_object.plugin_chooses else tuple(others)
-    return NodeContext(tuple(card.model for _, card in usable), other_cards, node.cpu_left, uuids)
-
-
-def _uuids(usable: list[tuple[Free, Card]] | Refusal) -> tuple[str, ...]:
-    return () if isinstance(usable, Refusal) else tuple(card.uuid for _, card in usable)
+    others = tuple((free, card.model) for free, card in _given_out(node) if card.uuid not in used)
+    other_cards = () if node.node_object is not None and node.node_object.plugin_chooses else others
+    return NodeContext(tuple(card.model for _, card in usable()), other_cards, node.cpu_left, uuids)
 
 
 def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:

@@ -100,8 +100,3 @@ SPREAD = Policy("spread", _emptiest, _freest)
 RANDOM = Policy("random", _tightest, _all_alike)  # among nodes, drawn by `rank`
 
 BUILT = {policy.name: policy for policy in (BINPACK, SPREAD, RANDOM)}
-
-
-def policy_named(word: str) -> Policy:
-    """The policy of this name that considers free amounts alone; binpack for any other name."""
-    return BUILT.get(word, BINPACK)

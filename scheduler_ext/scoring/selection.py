@@ -9,12 +9,12 @@ from scheduler_ext.scoring.fragmentation import fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.load import CardLoads, LoadByCard, LoadSource, load
 from scheduler_ext.scoring.policy import BUILT, Policy
-from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPods, differ_milli, learn
+from scheduler_ext.scoring.typical_pods import BUILT_IN, differ_milli, learn
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 CHANGED_MILLI = 50  # a smaller change of the typical pods is not worth recomputing all answers
 
-NO_FIGURES = "there are no measured figures of the cards"
+NO_MEASUREMENTS = "no measurements of card load"
 
 
 def for_fits(policy: Policy) -> Policy:
@@ -37,7 +37,7 @@ class Policies:
         say: Callable[[str], None],
     ) -> None:
         self._default, self._standings, self._measured, self._say = default, standings, measured, say
-        self._mix, self._fragmentation_model = BUILT_IN, FragmentationModel(BUILT_IN)
+        self.fragmentation_model = FragmentationModel(BUILT_IN)  # of the typical pods learned last
         self._figures: CardLoads | None = None
         self._said = False
 
@@ -59,32 +59,22 @@ class Policies:
         figures = self._measured() if word == "load" else None
         if figures is not None:
             self._said = False
-            return load(self._kept(figures))
+            return load(self._loads(figures))
         if word == "load" and not self._said:
             self._said = True
-            self._say(NO_FIGURES)
-        return fragmentation(self._fragmentation_model, cpu_milli)
-
-    @property
-    def typical_pods(self) -> TypicalPods:
-        """What `fragmentation` takes typical pods to be."""
-        return self._mix
-
-    @property
-    def fragmentation_model(self) -> FragmentationModel:
-        """The same, prepared for counting."""
-        return self._fragmentation_model
+            self._say(NO_MEASUREMENTS)
+        return fragmentation(self.fragmentation_model, cpu_milli)
 
     def learn(self, snapshot: Snapshot) -> bool:
         """Adopts the typical pods of the snapshot if they differ enough from the present ones. True if it
         did."""
         typical_pods = learn(snapshot)
-        if differ_milli(typical_pods, self._mix) < CHANGED_MILLI:
+        if differ_milli(typical_pods, self.fragmentation_model.typical_pods) < CHANGED_MILLI:
             return False
-        self._mix, self._fragmentation_model = typical_pods, FragmentationModel(typical_pods)
+        self.fragmentation_model = FragmentationModel(typical_pods)
         return True
 
-    def _kept(self, figures: LoadByCard) -> CardLoads:
+    def _loads(self, figures: LoadByCard) -> CardLoads:
         loads = self._figures
         if loads is None or loads.figures is not figures:
             loads = self._figures = CardLoads(figures)

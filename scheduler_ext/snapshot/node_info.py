@@ -104,28 +104,26 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     return node_info_of(node.name, node_object, allocations, node.non_gpu_cpu_milli)
 
 
+def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+
+
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
     """The node with this allocation, in place of an earlier one of the same pod."""
     allocation = judged(allocation, node.node_object)
     if node.allocations.get(allocation.uid) == allocation:
         return node
-    return node_info_of(
-        node.name, node.node_object, {**node.allocations, allocation.uid: allocation}, node.non_gpu_cpu_milli
-    )
+    return _with(node, {**node.allocations, allocation.uid: allocation})
 
 
 def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
-    if uid not in node.allocations:
-        return node
-    allocations = {key: allocation for key, allocation in node.allocations.items() if key != uid}
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+    return without_pods(node, (uid,))
 
 
 def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
     if not any(uid in node.allocations for uid in uids):
         return node
-    allocations = {uid: allocation for uid, allocation in node.allocations.items() if uid not in uids}
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+    return _with(node, {uid: each for uid, each in node.allocations.items() if uid not in uids})
 
 
 def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:

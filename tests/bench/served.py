@@ -13,7 +13,7 @@ from scheduler_ext.model.node import OURS, Node, read_node
 from scheduler_ext.model.pod import Pod, read_pod
 from scheduler_ext.scoring.fragmentation import FRAGMENTATION, fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
-from scheduler_ext.scoring.policy import Policy, policy_named
+from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods, typical_pods_of
 from scheduler_ext.snapshot.immutable_map import Map
@@ -126,7 +126,7 @@ class Served:
     def _policy(self, row: PodRow) -> Policy:
         if self._word == FRAGMENTATION.name:
             return fragmentation(self._fragmentation_model, row.cpu_milli)
-        return policy_named(self._word)
+        return BUILT[self._word]
 
     def _best(self, asked: FitKey, names: list[str]) -> str:
         scores = self._fit_cache.scores(asked, self._nodes, names)

@@ -16,7 +16,7 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import book, events, kinds
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
-from scheduler_ext.scoring.policy import policy_named
+from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
@@ -228,7 +228,7 @@ class Replica:
         self.binder = Binder(
             api,
             self.cache,
-            lambda _request: policy_named("binpack"),
+            lambda _request: BINPACK,
             mute,
             timeout_s=600.0,
             most_grace_ms=GRACE_MS,

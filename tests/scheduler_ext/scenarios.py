@@ -283,7 +283,7 @@ def gpu_aware() -> Iterator[Scenario]:
     two_cards = asking(
         cards_asked("a", 2), container("b", gpu_percent="10"), annotations={"bursar.dev/same-gpu": "a,b"}
     )
-    conflict = "malformed GPU request: metadata.annotations[bursar.dev/same-gpu]: one of them asks for more"
+    conflict = "malformed GPU request: metadata.annotations[bursar.dev/same-gpu]: one of them requests more"
     yield Scenario("S30", "two cards in the group", two_cards, {}, (equal(2),), reason=conflict)
     together = shares(30, 30, annotations={"bursar.dev/same-gpu": "a,b"})
     yield Scenario("S30", "one card for both", together, {"a": [1], "b": [1]}, (equal(2),), free(50))

@@ -8,7 +8,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_non_gpu_pod, read_pod
-from scheduler_ext.scoring.policy import policy_named
+from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, nodes_listed, non_gpu_pods_listed, pods_listed
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.request.cards import encode_placement
@@ -115,7 +115,7 @@ def rebuilt(nodes: list[Json], pods: list[Json], now_ms: int = 0) -> Snapshot:
 
 def place(snapshot: Snapshot, raw: Json, where: str, policy: str = "binpack") -> Json | None:
     """The pod bound where it fits on that node, None where it does not."""
-    answer = fit(request_of(raw), snapshot.node(where), policy_named(policy))
+    answer = fit(request_of(raw), snapshot.node(where), BUILT[policy])
     return None if isinstance(answer, Refusal) else bound(raw, where, encode_placement(answer))
 
 

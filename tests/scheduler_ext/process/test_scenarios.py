@@ -9,7 +9,7 @@ import pytest
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal, malformed
 from scheduler_ext.model.node import read_node
-from scheduler_ext.scoring.policy import BINPACK, SPREAD, Policy, policy_named
+from scheduler_ext.scoring.policy import BINPACK, BUILT, SPREAD, Policy
 from scheduler_ext.scoring.rank import ranked
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_updated, pod_deleted, pod_updated
@@ -52,7 +52,7 @@ def test_fit_decides_as_expected(scenario: Scenario, policy: str) -> None:
     pod = read(scenario.pod(policy))
     there = rebuilt(list(scenario.nodes), list(scenario.pods)).node("n")
 
-    answer = fit(pod.request, there, policy_named(policy)) if pod.request else malformed(pod.malformed)
+    answer = fit(pod.request, there, BUILT[policy]) if pod.request else malformed(pod.malformed)
 
     assert cards_of(answer) == scenario.cards
     if isinstance(answer, Refusal):

@@ -179,7 +179,7 @@ def test_load_acts_as_fragmentation_while_nothing_is_measured_and_says_so_once(s
     for _ in range(3):
         assert world.prioritize(percent(50), "a", "b") == {"a": 9, "b": 10}
     said = [line for line in world.lines if line.startswith("policy")]
-    assert said == ["policy asked=load acts_as=fragmentation why=there are no measured figures of the cards"]
+    assert said == ["policy asked=load acts_as=fragmentation why=no measurements of card load"]
 
 
 def test_a_pod_without_a_gpu_is_kept_from_the_cpu_that_free_gpus_need(start: Start) -> None:

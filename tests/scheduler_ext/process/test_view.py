@@ -16,7 +16,7 @@ from scheduler_ext.reports.headroom import MOST_ON_A_NODE, Counting, Headroom
 from scheduler_ext.reports.query import cluster_query, size, typical_sizes, waiting_query
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
-from scheduler_ext.scoring.policy import BINPACK, CardOrder, policy_named
+from scheduler_ext.scoring.policy import BINPACK, BUILT, CardOrder
 from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import Snapshot, node_deleted, node_updated, pod_deleted, pod_updated
@@ -244,7 +244,7 @@ def test_as_many_fit_as_can_then_be_placed_and_not_one_more(
     users = [(at, 100 - free) for at, free in enumerate(shares) if free < 100]
     snapshot = rebuilt(raws, [on(percent(share, f"u{at}"), "n", f"GPU-{at}") for at, share in users])
 
-    found = Counting(lambda _: policy_named(policy)).count(size(asked).pod, [snapshot.node("n")])
+    found = Counting(lambda _: BUILT[policy]).count(size(asked).pod, [snapshot.node("n")])
 
     placed = 0
     while placed <= found.pods:

@@ -14,7 +14,7 @@ from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, he
 from scheduler_ext.model.pod import NonGPUPod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.preemption.victims import PreemptionContext
-from scheduler_ext.scoring.policy import Policy, policy_named
+from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FilterResult
@@ -338,7 +338,7 @@ def test_a_placement_found_for_a_pod_that_is_shown_bound_meanwhile_displaces_not
         if not pair.cluster.pod("p")["spec"].get("nodeName"):
             pair.cluster.put("pods", on(pair.cluster.pod("p"), "b", "b-GPU-0"))
             pair.first.deliver()
-        return policy_named("binpack")
+        return BINPACK
 
     vars(pair.first.binder)["_policy"] = policy
 

@@ -88,7 +88,7 @@ def test_load_goes_by_what_is_measured_once_there_is_something() -> None:
     assert chosen(pod) == after
     measured[0] = {"GPU-0": 10}
     assert chosen(pod) != after
-    assert said == ["there are no measured figures of the cards"]
+    assert said == ["no measurements of card load"]
 
 
 def test_each_time_that_load_has_nothing_to_go_by_that_is_told_once() -> None:
@@ -100,7 +100,7 @@ def test_each_time_that_load_has_nothing_to_go_by_that_is_told_once() -> None:
         measured[0] = figures
         chosen(read(saying("")))
 
-    assert said == ["there are no measured figures of the cards"] * 2
+    assert said == ["no measurements of card load"] * 2
 
 
 def scored(policy: Policy, raw: Json, snapshot: Snapshot, names: list[str]) -> list[int]:
@@ -268,7 +268,7 @@ def test_answers_are_worked_out_anew_only_when_the_mix_has_really_changed() -> N
 
     assert (learned, hardly) == (True, False)
     assert chosen(pod) == second != first
-    assert chosen.typical_pods == learn(world({50: 90, 20: 10}))
+    assert chosen.fragmentation_model.typical_pods == learn(world({50: 90, 20: 10}))
     assert chosen.learn(world({50: 80, 20: 20}))
 
 
