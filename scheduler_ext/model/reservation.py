@@ -20,8 +20,8 @@ from timekeeper.core.values import Placement
 
 MOST_MS = 3_600_000  # the longest reservation that counts
 SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it
-Kind = Literal["fragmentation", "reclaim"]
-_REASONS: dict[Kind, str] = {"fragmentation": "Fragmentation", "reclaim": "Reclaim"}
+ReservationKind = Literal["fragmentation", "reclaim"]
+_REASONS: dict[ReservationKind, str] = {"fragmentation": "Fragmentation", "reclaim": "Reclaim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class Reservation:
     placement: Placement
     since_ms: int
     until_ms: int
-    kind: Kind = "fragmentation"  # reclaim: a victim is chosen by its namespace's standing, not by priority
+    kind: ReservationKind = (
+        "fragmentation"  # reclaim: a victim is chosen by its namespace's standing, not by priority
+    )
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
@@ -83,7 +85,7 @@ def _read(condition: Mapping[str, Any]) -> Reservation | None:
     node, until_ms = said.get("node"), hold.millis(said.get("until"))
     if not isinstance(node, str) or not node or since_ms is None or until_ms is None:
         return None
-    kind: Kind = "reclaim" if condition.get("reason") == _REASONS["reclaim"] else "fragmentation"
+    kind: ReservationKind = "reclaim" if condition.get("reason") == _REASONS["reclaim"] else "fragmentation"
     return Reservation(node, placement, since_ms, until_ms, kind)
 
 

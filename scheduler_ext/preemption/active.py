@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Kind, Reservation
+from scheduler_ext.model.reservation import Reservation, ReservationKind
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted again
@@ -15,7 +15,7 @@ EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted
 Result = Literal["bound", "elsewhere", "gone", "withdrawn", "observed"]
 RESULTS: tuple[Result, ...] = ("bound", "elsewhere", "gone", "withdrawn", "observed")
 HOW = ("evicted", "deleted")
-KINDS: tuple[Kind, ...] = ("fragmentation", "reclaim")
+RESERVATION_KINDS: tuple[ReservationKind, ...] = ("fragmentation", "reclaim")
 
 
 class PreemptionCounts:
@@ -23,14 +23,16 @@ class PreemptionCounts:
     ``protected``: refusals by a PodDisruptionBudget."""
 
     def __init__(self) -> None:
-        self.results: Counter[tuple[str, str]] = Counter({(k, r): 0 for k in KINDS for r in RESULTS})
-        self.victims: Counter[tuple[str, str]] = Counter({(k, h): 0 for k in KINDS for h in HOW})
+        self.results: Counter[tuple[str, str]] = Counter(
+            {(k, r): 0 for k in RESERVATION_KINDS for r in RESULTS}
+        )
+        self.victims: Counter[tuple[str, str]] = Counter({(k, h): 0 for k in RESERVATION_KINDS for h in HOW})
         self.protected = 0
 
-    def ended(self, kind: Kind, result: Result) -> None:
+    def ended(self, kind: ReservationKind, result: Result) -> None:
         self.results[kind, result] += 1
 
-    def left(self, kind: Kind, how: str) -> None:
+    def left(self, kind: ReservationKind, how: str) -> None:
         """A victim was evicted or deleted."""
         self.victims[kind, how] += 1
 
@@ -41,7 +43,7 @@ class ActivePreemption:
 
     pod: Pod
     node: str
-    kind: Kind
+    kind: ReservationKind
     since_ms: int
     _evicted_at: dict[str, float] = field(default_factory=dict)
     _deferred_until: float = 0.0

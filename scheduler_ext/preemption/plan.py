@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import MOST_MS, Kind, Reservation
+from scheduler_ext.model.reservation import MOST_MS, Reservation, ReservationKind
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose
@@ -121,7 +121,7 @@ def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
     )
 
 
-def kind_of(pod: Pod, victims: Iterable[Pod], standings: NamespaceStandings) -> Kind:
+def kind_of(pod: Pod, victims: Iterable[Pod], standings: NamespaceStandings) -> ReservationKind:
     """``reclaim`` if a victim is chosen by its namespace's standing alone."""
     by_standing = any(v.priority >= pod.priority and is_reclaim(pod, v, standings) for v in victims)
     return "reclaim" if by_standing else "fragmentation"

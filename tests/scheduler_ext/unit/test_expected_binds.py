@@ -68,7 +68,7 @@ def test_one_that_would_not_fit_any_more_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["time", "drop", "seat", "gone", "crowd"])
-def test_a_pod_is_forgotten_when_it_has_a_seat_or_never_comes(how: str) -> None:
+def test_a_pod_is_forgotten_when_it_has_an_allocation_or_never_comes(how: str) -> None:
     world = World("p", "q")
     world.note("p")
     assert world.free("q") == 400

@@ -245,7 +245,7 @@ def test_kube_schedulers_own_sum_counts_init_containers_as_it_does() -> None:
     ).amounts == (("bursar.dev/gpu-percent", 45),)
 
 
-def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
+def test_an_orphaned_pod_is_not_counted_as_in_kube_scheduler() -> None:
     from scheduler_ext.snapshot.snapshot import pod_deleted
 
     raw = on(percent(60, "a"), "n", "GPU-0")
@@ -255,7 +255,7 @@ def test_a_vanished_pod_is_not_counted_as_kube_scheduler_does_not() -> None:
     assert not is_short(snapshot.node("n"), read(percent(50)).amounts)
 
 
-def test_a_node_that_is_closed_is_no_matter_of_room() -> None:
+def test_a_closed_node_is_no_shortage() -> None:
     snapshot = rebuilt([node("n")], [bound(percent(100, "other"), "n", None)])
 
     found = FitCache().sort(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])

@@ -82,7 +82,7 @@ def test_it_keeps_its_cards_beyond_its_grace_period_while_its_node_lists_it() ->
     assert free(tell(snapshot, NOT_THERE)) == [1000]
 
 
-def test_it_may_come_to_be_listed_only_after_it_vanished() -> None:
+def test_it_may_be_listed_only_after_it_was_orphaned() -> None:
     snapshot = tell(forced(NOT_THERE), THERE)
 
     assert free(expire(snapshot, GRACE_MS)) == [600]
@@ -191,7 +191,7 @@ def test_a_pod_that_only_its_node_tells_of_lets_go_after_the_longest_grace_perio
     assert free(other) == [None]
 
 
-def test_one_that_this_extender_saw_vanish_stays_as_long_as_it_is_listed() -> None:
+def test_a_pod_that_this_extender_saw_deleted_stays_while_it_is_listed() -> None:
     snapshot = expire(expire(forced(THERE), GRACE_MS), 10**9)
 
     assert free(expire(snapshot, 2 * 10**9)) == [600]
@@ -223,14 +223,14 @@ def test_a_pod_whose_object_comes_after_all_is_by_its_object() -> None:
     assert pod_updated(snapshot, read(P)) == rebuilt([told(THERE)], [P])
 
 
-def test_a_seat_that_was_let_go_is_taken_again_if_the_node_lists_the_pod_again() -> None:
+def test_a_released_allocation_returns_if_the_agent_lists_the_pod_again() -> None:
     snapshot = tell(tell(forced(THERE), NOT_THERE), THERE)
 
     assert snapshot.node("n").closed == "lingering"
     assert free(tell(snapshot, NOT_THERE)) == [1000]
 
 
-def test_an_assumed_pod_that_vanishes_is_listed_or_not_as_any_other() -> None:
+def test_an_assumed_pod_that_is_orphaned_is_listed_or_not_as_any_other() -> None:
     snapshot = rebuilt([told(THERE)], [])
     snapshot = orphan(pod_updated(snapshot, read(P)), "uid-p", 0)
 

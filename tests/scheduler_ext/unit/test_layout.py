@@ -130,7 +130,7 @@ def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(worlds(), st.integers(0, 3), st.integers(0, 400), st.integers(0, 4))
-def test_more_room_never_loses_a_fit(world: World, at: int, share: int, memory: int) -> None:
+def test_more_free_never_loses_a_fit(world: World, at: int, share: int, memory: int) -> None:
     at %= len(world.cards)
     was = world.cards[at]
     now = (min(1000, was[0] + share), min(was[2], was[1] + memory), was[2])
@@ -212,7 +212,7 @@ def test_cards_that_look_alike_in_other_groups_are_not_alike_to_a_container_of_s
     assert [set(cards) for cards in layout.chosen] == [{2}, {0, 1}]
 
 
-def test_a_group_leaves_alone_the_card_on_which_its_init_container_has_no_room() -> None:
+def test_a_group_avoids_the_card_on_which_its_init_container_does_not_fit() -> None:
     cards = ((400, 16, 16, False), (1000, 16, 16, True))
     init, one, other, beside = (True, 1, 900, 1), (False, 1, 200, 1), (False, 1, 200, 1), (False, 1, 650, 1)
 
@@ -223,7 +223,7 @@ def test_a_group_leaves_alone_the_card_on_which_its_init_container_has_no_room()
     assert apart.chosen == ((1,), (0,), (0,), (1,))
 
 
-def test_a_group_is_never_tried_where_its_init_container_has_no_room() -> None:
+def test_a_group_is_never_tried_where_its_init_container_does_not_fit() -> None:
     cards = ((1000, 16, 16, True), (800, 16, 16, False))
     init, grouped, other, small = (True, 1, 900, 1), (False, 1, 300, 9), (False, 1, 300, 9), (False, 1, 10, 1)
 

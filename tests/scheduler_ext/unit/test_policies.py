@@ -175,7 +175,7 @@ def test_random_draws_a_node_by_the_pods_uid_and_the_same_one_when_asked_again()
 # what is learned
 
 
-def test_a_mix_is_the_most_frequent_shapes_that_cover_95_percent_of_the_pods() -> None:
+def test_typical_pods_are_the_most_frequent_shapes_that_cover_95_percent_of_the_pods() -> None:
     rare, often, some, most = (
         TypicalPod(1, 1, 100),
         TypicalPod(2, 1, 200),
@@ -258,7 +258,7 @@ def test_of_several_containers_the_one_that_asks_for_most_stands_for_the_pod() -
     assert typical_pod_of(request, 500) == TypicalPod(500, 2, 1000)
 
 
-def test_answers_are_worked_out_anew_only_when_the_mix_has_really_changed() -> None:
+def test_answers_are_computed_again_only_when_the_typical_pods_have_changed() -> None:
     chosen, pod = policies(), read(percent(10))
     first = chosen(pod)
 

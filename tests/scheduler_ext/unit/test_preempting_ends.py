@@ -13,7 +13,7 @@ from scheduler_ext.preemption.precedence import rank_of
 from scheduler_ext.preemption.victims import Choice, best, choose
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, pod_deleted, pod_updated
-from tests.scheduler_ext.moments import DEMOTED, IN, NOW_MS, OVER, UNLIMITED, at, standing
+from tests.scheduler_ext.preemption_worlds import DEMOTED, IN, NOW_MS, OVER, UNLIMITED, at, standing
 from tests.scheduler_ext.worlds import node, percent, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import card

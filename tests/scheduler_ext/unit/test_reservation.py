@@ -73,7 +73,7 @@ def test_held_cards_are_kept_from_all_but_the_pod_they_are_held_for() -> None:
     assert fits_itself(snapshot, raw)
 
 
-def test_while_the_victim_still_runs_nobody_is_let_in_and_no_room_is_below_zero() -> None:
+def test_while_the_victim_still_runs_no_pod_is_admitted_and_free_is_never_below_zero() -> None:
     raw = held(percent(60), "n", "GPU-0")
     snapshot = with_holder(raw)
 

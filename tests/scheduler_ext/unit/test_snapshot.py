@@ -232,7 +232,7 @@ def test_an_unhealthy_card_is_never_given() -> None:
         ),
     ],
 )
-def test_a_want_of_room_names_the_need_and_nothing_that_moves(raw: Json, sentence: str) -> None:
+def test_a_shortage_names_the_need_and_no_varying_figure(raw: Json, sentence: str) -> None:
     for free in (60, 40, 10):
         user = on(percent(100 - free // 10, "user"), "n", "GPU-0")
         assert why(rebuilt([node("n")], [user]), raw) == sentence
@@ -310,7 +310,7 @@ def test_a_pod_that_ended_before_its_object_went_frees_its_cards_at_once() -> No
     assert pod_deleted(snapshot, ended, 0) == rebuilt([node("n")], [])
 
 
-def test_a_vanished_pod_is_reckoned_with_no_longer_than_the_most_that_is_allowed() -> None:
+def test_an_orphaned_pod_counts_for_at_most_the_longest_grace_period() -> None:
     raw = on(percent(40, terminationGracePeriodSeconds=86_400), "n", "GPU-0")
     pod = read_pod(raw, most_grace_ms=60_000)
     assert pod is not None

@@ -5,7 +5,7 @@ from typing import Any
 from scheduler_ext.preemption.victims import Choice, best
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume
-from tests.scheduler_ext.moments import (
+from tests.scheduler_ext.preemption_worlds import (
     DEMOTED,
     IN,
     OVER,

@@ -15,8 +15,8 @@ from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.victim_search import SearchLimits, fewest
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, candidates, choose
 from scheduler_ext.snapshot.node_info import without_pods
-from tests.scheduler_ext.moments import IN, OVER, UNLIMITED, budget, cards, of, pdbs, standing
-from tests.scheduler_ext.moments import at as moment_of
+from tests.scheduler_ext.preemption_worlds import IN, OVER, UNLIMITED, budget, cards, of, pdbs, standing
+from tests.scheduler_ext.preemption_worlds import at as moment_of
 from tests.scheduler_ext.worlds import asking, bound, read
 from tests.worlds import container
 

@@ -84,7 +84,7 @@ def test_beyond_so_many_waiting_before_a_pod_nothing_is_kept() -> None:
     assert kept_for_others(MOST_LOOKS // 2, 9) == {"n0"}
 
 
-def test_who_has_gone_makes_room_in_what_is_looked_at() -> None:
+def test_pods_that_are_gone_do_not_count_among_those_ahead() -> None:
     raw = percent(60, "next", priority=5, schedulerName="bursar-scheduler")
     gone = [waits(f"gone{at}", 9) for at in range(MOST_AHEAD)]
     asking, _ = world([*gone, waits("next", 5)], ["n1"], [raw])

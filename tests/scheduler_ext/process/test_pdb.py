@@ -1,7 +1,7 @@
 """The running extender follows PodDisruptionBudgets."""
 
 from tests.scheduler_ext.conftest import Running, eventually
-from tests.scheduler_ext.moments import budget, of
+from tests.scheduler_ext.preemption_worlds import budget, of
 from tests.scheduler_ext.worlds import percent, read
 
 

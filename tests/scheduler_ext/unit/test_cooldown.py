@@ -13,7 +13,7 @@ from scheduler_ext.preemption.cooldown import (
     Cooldown,
 )
 from scheduler_ext.snapshot.snapshot import Snapshot
-from tests.scheduler_ext.moments import IN, NOW_MS, OVER, at, cards, chosen, names_of, of, standing
+from tests.scheduler_ext.preemption_worlds import IN, NOW_MS, OVER, at, cards, chosen, names_of, of, standing
 from tests.scheduler_ext.worlds import Json, on, percent, read
 
 LATER_MS = NODE_MS
