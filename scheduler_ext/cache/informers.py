@@ -1,7 +1,7 @@
 """Follows the API server's pods and nodes into the books, each in a thread of its own."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -10,14 +10,14 @@ from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
 from scheduler_ext.model.node import Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, reflect
+from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.runtime.log import Log
 
 V = TypeVar("V")
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
-_SLIM = "slim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,42 +76,33 @@ def _pod(value: Pod | NonGPUPod | LeaderMark) -> Pod | NonGPUPod:
     return value.pod if isinstance(value, LeaderMark) else value
 
 
-def follow(api: Api, kind: Kind[V], heard: Callable[[], None], log: Log, stop: threading.Event) -> None:
-    """Follows one kind until ``stop``; ``heard`` is called at each sign of life of the API server."""
-    for event in events(api, kind, lambda ms: _wait(stop, ms)):
+def follow(
+    api: Api, kind: Kind[V], api_server_seen: Callable[[], None], log: Log, stop: threading.Event
+) -> None:
+    """Follows one kind until ``stop``; ``api_server_seen`` is called at each sign of life of the API
+    server."""
+    for event in inform(api, kind.path, kind.read, lambda ms: _wait(stop, ms)):
         if stop.is_set():
             return
-        book(kind, event, heard, log)
+        apply(kind, event, api_server_seen, log)
 
 
-def events(api: Api, kind: Kind[V], wait_ms: Callable[[int], None]) -> Iterator[WatchEvent]:
-    """What happens to one kind, in order, for ever."""
-
-    def list_all() -> tuple[tuple[Json, ...], str]:
-        # Each page is slimmed as it comes: tens of thousands of whole pods at once would be gigabytes.
-        slim: list[Json] = []
-        version = ""
-        for items, at_version in api.pages(kind.path):
-            version = at_version
-            slim += [{_SLIM: value} for value in map(kind.read, items) if value is not None]
-        return tuple(slim), version
-
-    return reflect(list_all, lambda version: api.watch(kind.path, version), wait_ms)
-
-
-def book(kind: Kind[V], event: WatchEvent, heard: Callable[[], None], log: Log) -> None:
-    """One event goes into the books."""
+def apply(
+    kind: Kind[V],
+    event: InformerEvent[V],
+    api_server_seen: Callable[[], None],
+    log: Log,
+) -> None:
+    """Puts one event into the cache."""
     if isinstance(event, WatchFailed):
         log("unheard", level="warning", path=kind.path, error=event.sentence)
         return
-    heard()
-    if isinstance(event, ObjectsListed):
-        kind.listed([each[_SLIM] for each in event.items])
-        log("listed", path=kind.path, kept=len(event.items))
-    elif isinstance(event, ObjectChanged):
-        value = kind.read(event.item)
-        if value is not None:
-            (kind.gone if event.deleted else kind.seen)(value)
+    api_server_seen()
+    if isinstance(event, ValuesListed):
+        kind.listed(list(event.values))
+        log("listed", path=kind.path, kept=len(event.values))
+    elif isinstance(event, ValueChanged):
+        (kind.gone if event.deleted else kind.seen)(event.value)
 
 
 def _wait(stop: threading.Event, ms: int) -> None:

@@ -13,15 +13,16 @@ from typing import Any
 from scheduler_ext.binding.binder import Binder, BindingArgs
 from scheduler_ext.binding.outcome import sentence
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.cache.informers import book, events, kinds
+from scheduler_ext.cache.informers import apply, kinds
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.apiserver import Store
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError, WatchEvent
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
+from timekeeper.runtime.informer import inform
 
 Json = dict[str, Any]
 
@@ -161,7 +162,7 @@ class Api:
         self.at[kind] = self._cluster.version
         yield list(self._cluster.objects[kind].values()), str(self._cluster.version)
 
-    def watch(self, path: str, version: str) -> Iterator[Json]:
+    def watch(self, path: str, version: str, _for_s: int) -> Iterator[Json]:
         """As `Api.watch`; a bookmark without a version where there is nothing to tell."""
         kind, at = path.rpartition("/")[2], int(version)
         while True:
@@ -238,8 +239,8 @@ class Replica:
         self.kinds: dict[str, Any] = dict(
             zip(("pods", "nodes"), kinds(self.cache, GRACE_MS, self.leadership, HOME), strict=True)
         )
-        self.streams: dict[str, Iterator[WatchEvent]] = {
-            word: events(api, kind, lambda _ms: None) for word, kind in self.kinds.items()
+        self.streams: dict[str, Iterator[Any]] = {
+            word: inform(api, kind.path, kind.read, lambda _ms: None) for word, kind in self.kinds.items()
         }
         self.busy: set[str] = set()
 
@@ -247,7 +248,7 @@ class Replica:
         """Its watch delivers one event; False where there was nothing new."""
         before = self.api.at[kind]
         event = next(self.streams[kind])
-        book(self.kinds[kind], event, lambda: None, mute)
+        apply(self.kinds[kind], event, lambda: None, mute)
         return self.api.at[kind] != before
 
     def deliver(self) -> None:

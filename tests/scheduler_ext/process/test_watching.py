@@ -11,16 +11,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.cache.informers import PODS, Kind, events
+from scheduler_ext.cache.informers import PODS
 from tests.scheduler_ext.apiserver import ApiServer
-from timekeeper.core.kube.reflector import (
-    ObjectChanged,
-    ObjectsListed,
-    WatchEvent,
-    WatchFailed,
-    WatchProgress,
-)
+from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.informer import InformerEvent, NothingChanged, ValueChanged, ValuesListed, inform
 
 Json = dict[str, Any]
 
@@ -57,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         query = self.path.partition("?")[2]
-        if "watch=1" not in query:
+        if "watch=true" not in query:
             self.script.asked.append("list")
             self.script.lists += 1
             version = str(10 * self.script.lists)
@@ -100,39 +95,38 @@ def serving(script: Scripted) -> Iterator[str]:
         server.server_close()
 
 
-def names(found: list[WatchEvent]) -> list[str]:
+def names(found: list[InformerEvent[Json]]) -> list[str]:
     """The events in short: a list, a change or an end of an object, progress, a failure."""
     short = []
     for each in found:
-        if isinstance(each, ObjectsListed):
+        if isinstance(each, ValuesListed):
             short.append("list")
-        elif isinstance(each, ObjectChanged):
-            short.append(("-" if each.deleted else "+") + each.item["metadata"]["name"])
+        elif isinstance(each, ValueChanged):
+            short.append(("-" if each.deleted else "+") + each.value["metadata"]["name"])
         else:
-            short.append("progress" if isinstance(each, WatchProgress) else "failed")
+            short.append("progress" if isinstance(each, NothingChanged) else "failed")
     return short
 
 
 @pytest.fixture
 def heard(
     api: ApiServer, tmp_path: Path
-) -> Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent]]]:
+) -> Callable[[Scripted, int], tuple[list[str], list[int], list[InformerEvent[Json]]]]:
     """The first events of a scripted server, and how long was waited in between."""
 
-    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[WatchEvent]]:
+    def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[InformerEvent[Json]]]:
         waits: list[int] = []
-        kind: Kind[Json] = Kind(PODS, dict, print, print, print)
         with serving(script) as url:
             config = tmp_path / "kubeconfig"
             config.write_text(api.kubeconfig().replace(api.url, url))
-            stream = events(connect(config), kind, waits.append)
+            stream = inform(connect(config), PODS, dict, waits.append)
             found = [next(stream) for _ in range(count)]
         return names(found), waits, found
 
     return hear
 
 
-Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[WatchEvent]]]
+Heard = Callable[[Scripted, int], tuple[list[str], list[int], list[InformerEvent[Json]]]]
 
 
 def test_a_stream_that_is_closed_is_resumed_where_it_ended(heard: Heard) -> None:

@@ -10,11 +10,12 @@ from timekeeper.accounts.pods import read_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
+from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     Item,
@@ -27,7 +28,6 @@ from timekeeper.settler.cluster.cluster_state import (
     WatchUpdate,
 )
 
-_READ = "read"
 Clock = Callable[[], int]
 
 # The end of a watch proves that all earlier changes have arrived, at a time of our choosing. For pods it
@@ -93,35 +93,18 @@ def follow_source(
     failed: Callable[[str, str], None],
 ) -> Iterator[WatchUpdate]:
     """What the source tells, as items with the moment from which each is true."""
-    asked_ms = 0
-
-    def list_all() -> tuple[tuple[Json, ...], str]:
-        # Each page is read as it comes: a hundred thousand pods' JSON at once would be gigabytes.
-        nonlocal asked_ms
-        asked_ms = clock()
-        read: list[Json] = []
-        version = ""
-        for page, at_version in api.pages(source.path):
-            version = at_version
-            read += [{_READ: item} for item in map(source.read, page) if item is not None]
-        return tuple(read), version
-
-    def watch(version: str) -> Iterator[Json]:
-        return api.watch(source.path, version, source.watch_s)
-
-    for event in reflect(list_all, watch, wait_ms):
-        match event:
-            case ObjectsListed(raw):
-                yield WatchUpdate(source.name, asked_ms, ListReplaced(tuple(each[_READ] for each in raw)))
-            case ObjectChanged(raw_item, deleted):
-                item = source.read(raw_item)
-                yield WatchUpdate(
-                    source.name, clock(), StreamAlive() if item is None else ItemChanged(item, deleted)
-                )
-            case WatchFailed(sentence):
-                failed(source.name, sentence)
-            case _:
-                yield WatchUpdate(source.name, clock(), StreamAlive())
+    events: Iterator[InformerEvent[Item]] = inform(
+        api, source.path, source.read, wait_ms, source.watch_s, clock
+    )
+    for event in events:
+        if isinstance(event, WatchFailed):
+            failed(source.name, event.sentence)
+        elif isinstance(event, ValuesListed):
+            yield WatchUpdate(source.name, event.at_ms, ListReplaced(event.values))
+        elif isinstance(event, ValueChanged):
+            yield WatchUpdate(source.name, event.at_ms, ItemChanged(event.value, event.deleted))
+        else:
+            yield WatchUpdate(source.name, event.at_ms, StreamAlive())
 
 
 def read_node(raw: Json) -> KnownNode:

@@ -1,0 +1,79 @@
+"""Follows one collection of the API server as values. The pure half is `timekeeper.core.kube.reflector`.
+
+Each object becomes a value as its page arrives: the JSON of a hundred thousand objects at once would take
+gigabytes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from timekeeper.core.json_values import Json
+from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
+from timekeeper.runtime.api_server import WATCH_S, Api
+from timekeeper.runtime.clock import now_ms
+
+V = TypeVar("V")
+
+_VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesListed(Generic[V]):
+    """All values of the collection at ``at_ms``, when the list was requested. A value that is not among them
+    is gone."""
+
+    at_ms: int
+    values: tuple[V, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChanged(Generic[V]):
+    """One value is new, changed, or ``deleted``."""
+
+    at_ms: int
+    value: V
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NothingChanged:
+    """All changes up to ``at_ms`` have been seen, and none of them concerned a value."""
+
+    at_ms: int
+
+
+InformerEvent = ValuesListed[V] | ValueChanged[V] | NothingChanged | WatchFailed
+
+
+def inform(
+    api: Api,
+    path: str,
+    read: Callable[[Json], V | None],
+    wait_ms: Callable[[int], None],
+    watch_s: int = WATCH_S,
+    clock: Callable[[], int] = now_ms,
+) -> Iterator[InformerEvent[V]]:
+    """The events of the collection at ``path``, in order, without end. ``read`` makes a value of an object,
+    None where the object does not matter. ``watch_s``: how long one watch lasts."""
+    requested_ms = 0
+
+    def list_all() -> tuple[tuple[Json, ...], str]:
+        nonlocal requested_ms
+        requested_ms = clock()
+        values: list[Json] = []
+        version = ""
+        for page, version in api.pages(path):  # noqa: B007 the last page's version is used
+            values += [{_VALUE: value} for value in map(read, page) if value is not None]
+        return tuple(values), version
+
+    for event in reflect(list_all, lambda version: api.watch(path, version, watch_s), wait_ms):
+        match event:
+            case ObjectsListed(items):
+                yield ValuesListed(requested_ms, tuple(each[_VALUE] for each in items))
+            case ObjectChanged(item, deleted) if (value := read(item)) is not None:
+                yield ValueChanged(clock(), value, deleted)
+            case WatchFailed():
+                yield event
+            case _:
+                yield NothingChanged(clock())
