@@ -1,5 +1,5 @@
-"""What the agent makes of what it hears: the book of its cards, what shall stand on the node, and whom to
-tell. It waits for nothing; ``AgentPorts`` are its edges, and every moment is an argument.
+"""The agent's state: the cards over time, the patch of the node, and Events about cards. It waits for
+nothing. Its effects go through `AgentPorts`, and every moment is an argument.
 """
 
 from __future__ import annotations
@@ -23,95 +23,94 @@ if TYPE_CHECKING:
     from sidecar.node.values import NodeCard, NodeState, PodState
     from sidecar.reporter import LogEvent
 
-HUNG_MS = 10_000  # beyond the time between two looks: so long NVML may take for one
-GAP_MS = 1_000  # between two writes, also where somebody undoes each
-LONGEST_PAUSE_MS = 30_000
+HUNG_MS = 10_000  # NVML hangs if a reading takes this much longer than the interval
+GAP_MS = 1_000  # between two writes, also if another client reverts each
+LONGEST_PAUSE_MS = 30_000  # after failed writes
 
 
 @value
 class AgentPorts:
-    """The edges. ``write`` sends a merge patch of the node's status and raises Unreached; ``tell`` takes an
-    Event on its way."""
+    """The effects."""
 
-    write: Callable[[dict[str, Any]], ApiAnswer]
-    tell: Callable[[AgentEvent], None]
+    write: Callable[[dict[str, Any]], ApiAnswer]  # a merge patch of the node's status; raises ApiUnreachable
+    post: Callable[[AgentEvent], None]  # queues an Event
     log: LogEvent
 
 
 class Agent:
-    """The state. Give it what is heard, then call ``write_if_due``."""
+    """The state. Pass it each event (``on_...``), then call `write_if_due`."""
 
     def __init__(self, ports: AgentPorts, boot: str, look_every_ms: int, now_ms: int) -> None:
-        """``boot``: the kernel's name of this boot."""
+        """``boot``: the kernel's ID of this boot."""
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
-        self._looked_at = now_ms
-        self._look: NvmlReading | None = None
-        self._book: CardHistory | None = None
-        self._through: MpsCards = mps.begun(())
-        self._known: dict[str, str] = {}
-        self._told: dict[str, NotifiedFaults] = {}
-        self._rebooted = False
-        self._told_error = ""
-        self._paused_until = self._pause_ms = 0
-        self._refusal = ""
-        self.node: NodeState | None = None
-        self.pods: tuple[PodState, ...] | None = None
-        self.holders: str | None = None
-        self.written_ms: int | None = None
+        self._read_at = now_ms  # when NVML was read last
+        self._reading: NvmlReading | None = None  # the last one
+        self._history: CardHistory | None = None  # None until the node was seen
+        self._mps: MpsCards = mps.initial(())
+        self._known: dict[str, str] = {}  # faults by card that the previous agent has reported to the pods
+        self._notified: dict[str, NotifiedFaults] = {}  # by pod UID
+        self._rebooted = False  # the inventory was written before the last boot
+        self._logged_error = ""  # of NVML as a whole
+        self._paused_until = self._pause_ms = 0  # no write before
+        self._refusal = ""  # the reason of the last failed write, which is logged
+        self.node: NodeState | None = None  # None: there is no such Node object
+        self.pods: tuple[PodState, ...] | None = None  # None until they were listed
+        self.holders: str | None = None  # the annotation that `holder_survey` wants
+        self.written_ms: int | None = None  # the last successful write
         self.writes = {"written": 0, "refused": 0, "failed": 0}
-        self.looks = 0
+        self.looks = 0  # readings of NVML
 
     @property
     def cards(self) -> tuple[NodeCard, ...]:
-        """The cards as they are advertised."""
-        return self._book.cards if self._book else ()
+        """The cards of the inventory."""
+        return self._history.cards if self._history else ()
 
     @property
     def nvml_answers(self) -> bool:
-        """Whether the last look told anything."""
-        return self._look is not None and not self._look.error
+        """Whether the last reading had a result."""
+        return self._reading is not None and not self._reading.error
 
     @property
     def on_mps(self) -> tuple[str, ...]:
-        """The cards on which processes computed through MPS at the last look."""
-        return self._look.mps if self._look else ()
+        """The cards on which processes computed through MPS at the last reading."""
+        return self._reading.mps if self._reading else ()
 
-    def saw_node(self, node: NodeState | None, now_ms: int) -> None:
-        """The node as it stands now; None: there is no such node (yet, or any more)."""
+    def on_node(self, node: NodeState | None, now_ms: int) -> None:
+        """The Node object was read; None: there is none."""
         if node and self.node and node.uid == self.node.uid and _is_older(node, self.node):
             return  # the watch is behind the answer to our own write
         self.node = node
-        if node and self._book is None:
-            self._book = health.begun(node_patch.read_inventory(node.inventory))
-            self._through = mps.begun(node_patch.read_mps(node.inventory))
-            self._known = {card.uuid: card.fault for card in self._book.cards if card.fault}
+        if node and self._history is None:
+            self._history = health.initial(node_patch.read_inventory(node.inventory))
+            self._mps = mps.initial(node_patch.read_mps(node.inventory))
+            self._known = {card.uuid: card.fault for card in self._history.cards if card.fault}
             self._rebooted = node_patch.boot_in(node.holders) not in ("", self._boot)
-            if self._look:
-                self._learn(self._look, now_ms)
+            if self._reading:
+                self._update(self._reading, now_ms)
 
-    def looked(self, look: NvmlReading, now_ms: int) -> None:
+    def on_reading(self, reading: NvmlReading, now_ms: int) -> None:
         """NVML was read."""
-        self._looked_at, self._look = now_ms, look
+        self._read_at, self._reading = now_ms, reading
         self.looks += 1
-        self._log_error(look.error)
-        self._learn(look, now_ms)
-        self._through = mps.after(self._through, (card.uuid for card in look.cards), look.mps, now_ms)
+        self._log_error(reading.error)
+        self._update(reading, now_ms)
+        self._mps = mps.after(self._mps, (card.uuid for card in reading.cards), reading.mps, now_ms)
 
-    def broke(self, broke: CardFailed, now_ms: int) -> None:
-        """An event of the driver told against cards."""
-        if self._book:
-            self._turn_to(health.after_event(self._book, broke, now_ms), now_ms)
+    def on_card_failed(self, event: CardFailed, now_ms: int) -> None:
+        """The driver reported a fault."""
+        if self._history:
+            self._replace(health.after_event(self._history, event, now_ms), now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """See whether NVML hangs, and tell the pods what they have not been told yet."""
-        if now_ms - self._looked_at >= self._silence_ms:
-            self._look = NvmlReading((), (), (), (), (), (), (), "it does not answer")
-            self._log_error(self._look.error)
-            self._learn(self._look, now_ms)
-        self._tell_pods(now_ms)
+        """Check whether NVML hangs, and post the Events that are due."""
+        if now_ms - self._read_at >= self._silence_ms:
+            self._reading = NvmlReading((), (), (), (), (), (), (), "it does not answer")
+            self._log_error(self._reading.error)
+            self._update(self._reading, now_ms)
+        self._notify_pods(now_ms)
 
     def write_if_due(self, now_ms: int) -> None:
-        """Write what differs from what stands on the node, if anything does and it is time."""
+        """Write the difference between the wanted and the present node, if there is one and it is time."""
         if self.node is None or now_ms < self._paused_until:
             return
         patch = node_patch.change(self.node, self._wanted())
@@ -122,33 +121,34 @@ class Agent:
         except ApiUnreachable as error:
             self._rest("failed", str(error), now_ms)
 
-    def _learn(self, look: NvmlReading, now_ms: int) -> None:
-        if self._book is None:
+    def _update(self, reading: NvmlReading, now_ms: int) -> None:
+        if self._history is None:
             return
         held = self._held()
-        after = health.after_look(self._book, look, held, self._rebooted, now_ms)
-        if not look.error and held is not None:
+        after = health.after_reading(self._history, reading, held, self._rebooted, now_ms)
+        if not reading.error and held is not None:
             self._rebooted = False
-        self._turn_to(after, now_ms)
+        self._replace(after, now_ms)
 
-    def _turn_to(self, after: CardHistory, now_ms: int) -> None:
-        before, self._book = self._book or health.begun(()), after
+    def _replace(self, after: CardHistory, now_ms: int) -> None:
+        before, self._history = self._history or health.initial(()), after
         for card in health.new_faults(before, after):
             self._ports.log("card-unhealthy", uuid=card.uuid, index=card.index, reason=card.fault)
         for card in health.recovered(before, after):
             self._ports.log("card-healthy-again", uuid=card.uuid, index=card.index)
-        self._tell_pods(now_ms)
+        self._notify_pods(now_ms)
 
-    def _tell_pods(self, now_ms: int) -> None:
+    def _notify_pods(self, now_ms: int) -> None:
         if self.pods is None:
             return
-        self._told, notices = card_events.tell(self._told, self._known, self.cards, self.pods, now_ms)
-        ill = {card.uuid for card in self.cards if card.fault}
-        self._known = {uuid: fault for uuid, fault in self._known.items() if uuid in ill}
-        for notice in notices:
-            self._ports.tell(notice)
+        self._notified, due = card_events.notify(self._notified, self._known, self.cards, self.pods, now_ms)
+        faulty = {card.uuid for card in self.cards if card.fault}
+        self._known = {uuid: fault for uuid, fault in self._known.items() if uuid in faulty}
+        for event in due:
+            self._ports.post(event)
 
     def _held(self) -> frozenset[str] | None:
+        """The cards that pods hold; None if that is unknown."""
         if self.pods is None:
             return None
         return frozenset(uuid for pod in self.pods for uuid in pod.cards)
@@ -156,8 +156,8 @@ class Agent:
     def _wanted(self) -> DesiredNode:
         cards = self.cards
         if not cards and not self.nvml_answers:
-            return DesiredNode(None, frozenset(), self.holders, True)  # nothing was ever known of them
-        return DesiredNode(cards, self._through.told, self.holders, self._held() != frozenset())
+            return DesiredNode(None, frozenset(), self.holders, True)  # no card was ever seen
+        return DesiredNode(cards, self._mps.advertised, self.holders, self._held() != frozenset())
 
     def _judge(self, answer: ApiAnswer, now_ms: int) -> None:
         if answer.status == 200:
@@ -167,7 +167,7 @@ class Agent:
             self._refusal, self._pause_ms = "", 0
             self._paused_until = now_ms + GAP_MS
         else:
-            self._rest("refused", f"{answer.status} {answer.said}", now_ms)
+            self._rest("refused", f"{answer.status} {answer.message}", now_ms)
 
     def _rest(self, result: str, reason: str, now_ms: int) -> None:
         self.writes[result] += 1
@@ -178,9 +178,9 @@ class Agent:
             self._ports.log("not-written", reason=reason)
 
     def _log_error(self, error: str) -> None:
-        if error == self._told_error:
+        if error == self._logged_error:
             return
-        self._told_error = error
+        self._logged_error = error
         if error:
             self._ports.log("nvml-silent", reason=error)
         else:
@@ -188,5 +188,5 @@ class Agent:
 
 
 def _is_older(one: NodeState, other: NodeState) -> bool:
-    """By the numbers that resource versions are."""
+    """Compares the resource versions, which are numbers."""
     return one.version.isdigit() and other.version.isdigit() and int(one.version) < int(other.version)

@@ -1,5 +1,6 @@
-"""Who really holds what, look by look: joins cgroups, the kubelet's books and the runtime's configuration to
-the pure parts that judge them. Used by one thread; each call takes at most the kubelet's two seconds."""
+"""Finds the pods that really hold the node's cards: passes cgroups, the kubelet's PodResources and the
+runtime's configuration to the pure modules that decide. One thread uses it; a call takes at most
+`KUBELET_S`."""
 
 from __future__ import annotations
 
@@ -23,108 +24,106 @@ if TYPE_CHECKING:
     from sidecar.reporter import LogEvent
 
 KUBELET_S = 2.0
-KUBELET_AGAIN_MS = 10_000  # a kubelet that does not answer holds up no more than a fifth of the looks
+KUBELET_AGAIN_MS = 10_000  # after a failure; so a kubelet that hangs delays at most a fifth of the surveys
 RUNTIME_AGAIN_MS = 60_000
 STRANGER, OPEN_RUNTIME = "GPUStranger", "GPURuntimeOpen"
 
 
 @value
 class SurveyPaths:
-    """Where to look: the node's ``/proc`` and ``/sys/fs/cgroup``, the PodResources socket, the runtime's
-    configuration files. ``closes``: strangers and open runtimes close the node; else they are only told of.
-    ``trusted``: namespaces whose pods may use any card."""
+    """Where to read, and what to do about unauthorized use."""
 
-    proc: str
-    cgroups: str
-    pod_resources: str
+    proc: str  # the node's /proc
+    cgroups: str  # the node's /sys/fs/cgroup
+    pod_resources: str  # the kubelet's socket
     runtime_configs: tuple[str, ...]
-    closes: bool
-    trusted: frozenset[str]
+    closes: bool  # unauthorized use and an open runtime close the node; else they are only reported
+    trusted: frozenset[str]  # namespaces whose pods may use any card
 
 
 class HolderSurvey:
-    """The state. ``tell`` takes an Event on its way."""
+    """The state. ``post`` queues an Event."""
 
     def __init__(
-        self, places: SurveyPaths, boot: str, log: LogEvent, tell: Callable[[AgentEvent], None]
+        self, paths: SurveyPaths, boot: str, log: LogEvent, post: Callable[[AgentEvent], None]
     ) -> None:
-        """``boot``: the kernel's name of this boot."""
-        self._places, self._boot, self._log, self._tell = places, boot, log, tell
-        self._held: HoldersRecord | None = None
-        self._picks = False
-        self._watch = unauthorized_use.NOBODY
-        self._judged = False
-        self._open = ""
-        self._kubelet_at = self._runtime_at = 0
-        self._failing: dict[str, str] = {}
+        """``boot``: the kernel's ID of this boot."""
+        self._paths, self._boot, self._log, self._post = paths, boot, log, post
+        self._record: HoldersRecord | None = None  # None until the node was seen
+        self._plugin = False  # a device plugin picks the node's cards
+        self._uses = unauthorized_use.NONE
+        self._detected = False  # processes were compared with holders at least once
+        self._open = ""  # why the container runtime is open
+        self._kubelet_at = self._runtime_at = 0  # the next reading of each
+        self._failing: dict[str, str] = {}  # sources that fail, with the reason that is logged
 
-    def saw_node(self, node: NodeState) -> None:
-        """The node as it stands: the first time, what the agent before this one said; each time, whether a
-        plugin picks its cards."""
-        if self._held is None:
-            self._held = holders.begun(node.holders, self._boot)
-        self._picks = holders.picked_by_plugin(node.capacity)
+    def on_node(self, node: NodeState) -> None:
+        """The Node object was read. The first time, its annotation is the memory of the previous agent."""
+        if self._record is None:
+            self._record = holders.initial(node.holders, self._boot)
+        self._plugin = holders.picked_by_plugin(node.capacity)
 
-    def looked(
+    def survey(
         self,
-        look: NvmlReading,
-        seats: Mapping[int, ProcessOwner | None] | None,
+        reading: NvmlReading,
+        owners: Mapping[int, ProcessOwner | None] | None,
         pods: tuple[PodState, ...] | None,
         cards: frozenset[str],
         now_ms: int,
     ) -> str | None:
-        """The annotation after a look; None before the node was seen.
+        """The holders annotation after a reading of NVML. None until the node was seen.
 
-        ``seats``: whose the look's processes are, None where nobody is to be judged by them; ``pods``: all of
-        the node's that have not ended, None before they were listed; ``cards``: the UUIDs of the inventory.
+        ``owners``: of the reading's processes; None: unauthorized use is not judged. ``pods``: all pods of
+        the node that have not ended, None until they were listed. ``cards``: the UUIDs of the inventory.
         """
-        if self._held is None:
+        if self._record is None:
             return None
-        given = self._given(pods, cards, now_ms) if self._picks else {}
-        self._held = holders.after(self._held, Observation(pods, self._populated(), given, self._picks))
+        devices = self._plugin_devices(pods, cards, now_ms) if self._plugin else {}
+        observation = Observation(pods, self._populated(), devices, self._plugin)
+        self._record = holders.after(self._record, observation)
         self._read_runtime(now_ms)
-        if not (look.error or seats is None or pods is None or given is None):
-            self._judge(look, seats, pods, now_ms)
-        self._held = holders.closed(self._held, self._why_closed())
-        return holders.text(self._held)
+        if not (reading.error or owners is None or pods is None or devices is None):
+            self._detect(reading, owners, pods, now_ms)
+        self._record = holders.closed(self._record, self._why_closed())
+        return holders.text(self._record)
 
     def page(self) -> str:
         """The metrics."""
-        held = self._held
+        record = self._record
         labelled = [
             ({"uuid": each.uuid, "namespace": each.namespace, "pod": each.name, "uid": each.pod_uid}, 1)
-            for each in dict.fromkeys(_nameless(stranger) for stranger, _ in self._watch.strangers)
+            for each in dict.fromkeys(_without_program(use) for use, _ in self._uses.proven)
         ]
         gauges = (
-            ("bursar_node_holders", "Pods that are on the node's cards.", len(held.pods) if held else 0),
-            ("bursar_node_holders_known", "Whether all of them are known.", int(held.known) if held else 0),
-            ("bursar_node_closed", "Whether the node gives out no cards.", int(bool(held and held.closed))),
-            ("bursar_node_runtime_open", "Whether the runtime gives cards unasked.", int(bool(self._open))),
+            ("bursar_node_holders", "Pods that hold the node's cards.", len(record.pods) if record else 0),
+            ("bursar_node_holders_known", "Whether all are known.", int(record.known) if record else 0),
+            ("bursar_node_closed", "Whether no card is allocated.", int(bool(record and record.closed))),
+            ("bursar_node_runtime_open", "Whether images can take all cards.", int(bool(self._open))),
         )
-        told = [metric(name, "gauge", about, [({}, number)]) for name, about, number in gauges]
-        return "".join(told) + metric(
-            "bursar_node_stranger", "gauge", "A card that somebody uses who was not given it.", labelled
+        pages = [metric(name, "gauge", about, [({}, number)]) for name, about, number in gauges]
+        return "".join(pages) + metric(
+            "bursar_node_stranger", "gauge", "Use of a card that is not allocated to the pod.", labelled
         )
 
     def _populated(self) -> dict[str, bool] | None:
         try:
-            found = cgroups.populated(Path(self._places.cgroups))
+            found = cgroups.populated(Path(self._paths.cgroups))
         except OSError as error:
-            self._fails("cgroups", f"{self._places.cgroups}: {error.strerror}")
+            self._fails("cgroups", f"{self._paths.cgroups}: {error.strerror}")
             return None
         self._works("cgroups")
         return found
 
-    def _given(
+    def _plugin_devices(
         self, pods: tuple[PodState, ...] | None, cards: frozenset[str], now_ms: int
     ) -> dict[str, tuple[str, ...]] | None:
         if now_ms < self._kubelet_at or pods is None:
             return None
         try:
-            listed = podresources.listed(self._places.pod_resources, KUBELET_S)
+            listed = podresources.listed(self._paths.pod_resources, KUBELET_S)
         except (CallFailed, podresources.MalformedAnswer) as error:
             self._kubelet_at = now_ms + KUBELET_AGAIN_MS
-            self._fails("pod-resources", f"{self._places.pod_resources}: {error}")
+            self._fails("pod-resources", f"{self._paths.pod_resources}: {error}")
             return None
         self._works("pod-resources")
         self._log_unknown(listed, cards)
@@ -146,57 +145,53 @@ class HolderSurvey:
             return
         self._runtime_at = now_ms + RUNTIME_AGAIN_MS
         before = self._open
-        self._open, wrong = runtimes.hands_out_all(self._places.runtime_configs)
+        self._open, wrong = runtimes.hands_out_all(self._paths.runtime_configs)
         if wrong:
             self._fails("runtime-configs", "; ".join(wrong))
         else:
             self._works("runtime-configs")
         if self._open and self._open != before:
             self._log("runtime-open", reason=self._open)
-            self._tell(AgentEvent("", "", "", "Warning", OPEN_RUNTIME, self._open))
+            self._post(AgentEvent("", "", "", "Warning", OPEN_RUNTIME, self._open))
 
-    def _judge(
+    def _detect(
         self,
-        look: NvmlReading,
-        seats: Mapping[int, ProcessOwner | None],
+        reading: NvmlReading,
+        owners: Mapping[int, ProcessOwner | None],
         pods: tuple[PodState, ...],
         now_ms: int,
     ) -> None:
-        held = self._held.pods if self._held else {}
-        proc = Path(self._places.proc)
+        holding = self._record.pods if self._record else {}
+        proc = Path(self._paths.proc)
         try:
             seen = unauthorized_use.found(
-                look.processes,
-                seats,
+                reading.processes,
+                owners,
                 pods,
-                held,
-                self._places.trusted,
+                holding,
+                self._paths.trusted,
                 lambda pid: cgroups.name_of(proc, pid),
             )
         except OSError as error:
             self._fails("processes", f"{proc}: {error.strerror}")
             return
         self._works("processes")
-        if not self._judged and self._held and self._held.closed:
-            # The agent before this one has closed the node: who is there still was seen before.
-            self._watch = unauthorized_use.after(self._watch, seen, now_ms)
-        self._judged = True
-        before, self._watch = self._watch, unauthorized_use.after(self._watch, seen, now_ms)
-        for each in unauthorized_use.new(before, self._watch):
-            self._tell_of(each)
-
-    def _tell_of(self, stranger: unauthorized_use.UnauthorizedUse) -> None:
-        note = unauthorized_use.about(stranger)
-        self._log("stranger", uuid=stranger.uuid, pod_uid=stranger.pod_uid, reason=note)
-        pod = (stranger.pod_uid, stranger.namespace, stranger.name)
-        self._tell(AgentEvent(*pod, "Warning", STRANGER, note))
+        if not self._detected and self._record and self._record.closed:
+            # The previous agent closed the node, so this is not the first sight of these processes.
+            self._uses = unauthorized_use.after(self._uses, seen, now_ms)
+        self._detected = True
+        before, self._uses = self._uses, unauthorized_use.after(self._uses, seen, now_ms)
+        for each in unauthorized_use.new(before, self._uses):
+            note = unauthorized_use.describe(each)
+            self._log("stranger", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
+            self._post(AgentEvent(each.pod_uid, each.namespace, each.name, "Warning", STRANGER, note))
 
     def _why_closed(self) -> str:
-        if not self._places.closes:
+        if not self._paths.closes:
             return ""
-        why = unauthorized_use.sentence(self._watch) or self._open
-        kept = self._held.closed if self._held and not self._judged else ""
-        return why or kept
+        why = unauthorized_use.sentence(self._uses) or self._open
+        before = self._record.closed if self._record and not self._detected else ""
+        return why or before
 
     def _fails(self, what: str, reason: str) -> None:
         if self._failing.get(what) != reason:
@@ -208,8 +203,6 @@ class HolderSurvey:
             self._log("seen-again", what=what)
 
 
-def _nameless(stranger: unauthorized_use.UnauthorizedUse) -> unauthorized_use.UnauthorizedUse:
-    """Without the program's name, which anybody can choose: no label of ours."""
-    return unauthorized_use.UnauthorizedUse(
-        stranger.uuid, stranger.pod_uid, stranger.namespace, stranger.name, ""
-    )
+def _without_program(use: unauthorized_use.UnauthorizedUse) -> unauthorized_use.UnauthorizedUse:
+    """For a metric's labels: any process can choose its program's name."""
+    return unauthorized_use.UnauthorizedUse(use.uuid, use.pod_uid, use.namespace, use.name, "")

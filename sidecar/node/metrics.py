@@ -1,4 +1,4 @@
-"""The agent's own metrics, and the port on which they and its state of health are read."""
+"""The agent's own metrics, and the HTTP server for /metrics, /livez and /readyz."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 STUCK_MS = 120_000
 REQUEST_S = 5
 MOST_AT_ONCE = 8
-FREE_WITHIN_S = 1.0  # after a connection was hung up
+FREE_WITHIN_S = 1.0  # a thread is free this long after its connection was closed
 
 
 @value
 class Page:
-    """What is shown: the metrics, whether the node has been written, and when (by the boot clock)."""
+    """The contents at a moment."""
 
-    text: str
-    ready: bool
-    at_ms: int
+    text: str  # the metrics
+    ready: bool  # the node has been written
+    at_ms: int  # by the boot clock
 
 
 class MetricsPage:
-    """The page that is shown now; the main thread puts up another, those that serve read it."""
+    """The present page. The main thread replaces it, the server's threads read it."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.page = Page("", False, clock())
 
     def show(self, text: str, ready: bool) -> None:
-        """Put up another page."""
+        """Replace the page."""
         self.page = Page(text, ready, self._clock())
 
     def answer(self, path: str) -> tuple[int, str]:
-        """Status and text of a GET."""
+        """Status and body of a GET."""
         page = self.page
         if path == "/metrics":
             return 200, page.text
         if path == "/livez":
             stuck = self._clock() - page.at_ms > STUCK_MS
-            return (503, "the agent's loop stands still\n") if stuck else (200, "ok\n")
+            return (503, "the agent's main loop is stuck\n") if stuck else (200, "ok\n")
         if path == "/readyz":
             return (200, "ok\n") if page.ready else (503, "the node has not been written yet\n")
-        return 404, "there are /metrics, /livez and /readyz\n"
+        return 404, "not found; the paths are /metrics, /livez and /readyz\n"
 
 
 def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
-    """How the agent and its cards are. ``boot_to_wall_ms``: what is added to its moments for Unix time."""
+    """The metrics of the agent and its cards. ``boot_to_wall_ms``: Unix time minus the boot clock."""
     cards = [
         ({"uuid": card.uuid, "index": card.index, "model": card.model}, int(card.healthy))
         for card in agent.cards
@@ -69,18 +69,23 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
         [({}, (agent.written_ms + boot_to_wall_ms) // 1000)] if agent.written_ms is not None else []
     )
     return (
-        metric("bursar_node_nvml_up", "gauge", "Whether NVML answered last.", [({}, int(agent.nvml_answers))])
-        + metric("bursar_node_looks_total", "counter", "Looks at NVML.", [({}, agent.looks)])
-        + metric("bursar_node_card_healthy", "gauge", "Whether the card may be given out.", cards)
+        metric(
+            "bursar_node_nvml_up",
+            "gauge",
+            "Whether the last reading of NVML succeeded.",
+            [({}, int(agent.nvml_answers))],
+        )
+        + metric("bursar_node_looks_total", "counter", "Readings of NVML.", [({}, agent.looks)])
+        + metric("bursar_node_card_healthy", "gauge", "Whether the card may be allocated.", cards)
         + metric("bursar_node_cards_healthy", "gauge", "Healthy cards.", [({}, sum(n for _, n in cards))])
         + metric(
             "bursar_node_card_mps",
             "gauge",
-            "Whether processes compute on the card through MPS.",
+            "Whether processes use the card through MPS.",
             [({"uuid": card.uuid}, int(card.uuid in agent.on_mps)) for card in agent.cards],
         )
         + metric(
-            "bursar_node_last_write_timestamp_seconds", "gauge", "When the node was last written.", written
+            "bursar_node_last_write_timestamp_seconds", "gauge", "Last successful write of the node.", written
         )
         + metric(
             "bursar_node_writes_total",
@@ -100,16 +105,16 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
 def serve(
     board: MetricsPage, host: str, port: int, request_s: float = REQUEST_S
 ) -> http.server.ThreadingHTTPServer:
-    """Listen and answer in threads of its own, a request in ``request_s`` at most; raises OSError where it
-    cannot listen."""
+    """Start a server with its own threads. A request may take ``request_s``. Raises OSError if it cannot
+    listen."""
     server = (_OverIPv6 if ":" in host else _BoundedServer)((host, port), _handler(board), request_s)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
 
 class _BoundedServer(http.server.ThreadingHTTPServer):
-    """Whoever reaches the node may come, so there are few threads, each for a short while. Who comes when all
-    are taken has the place of whoever was there longest: the kubelet's probes are quick."""
+    """Any client that reaches the node can connect, so threads are few and a request's time is bounded. If
+    all threads are busy, a new connection replaces the oldest one: the kubelet's probes are quick."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -126,13 +131,13 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
         self._since: dict[Any, float] = {}  # by connection, the oldest first
 
     def service_actions(self) -> None:
-        """Called every half second: hang up where the time for the whole request is over."""
+        """Called every 0.5 s: close the connections whose request took too long."""
         for connection, since in list(self._since.items()):
             if time.monotonic() - since > self._request_s:
                 _hang_up(connection)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, once one is free."""
+        """Handle the request in a thread, once one is free."""
         if not self._free.acquire(blocking=False):
             for oldest in list(self._since)[:1]:
                 _hang_up(oldest)
@@ -147,7 +152,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """As its parent; then the place is free."""
+        """As in the base class; then the thread is free."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -158,7 +163,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
         self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """One line: who asked went away before the answer, most likely."""
+        """Log one line: most likely the client closed the connection before the answer."""
         log("scrape-failed", error=type(sys.exception()).__name__)
 
 
@@ -185,6 +190,6 @@ def _handler(board: MetricsPage) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not one line a scrape."""
+            """No line for each scrape."""
 
     return Handler

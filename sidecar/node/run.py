@@ -1,8 +1,8 @@
-"""The agent's loop: joins its parts to clock, threads, NVML, the API server and the timekeeper.
+"""The agent's main loop: connects its parts to the clock, threads, NVML, the API server and the timekeeper.
 
-One thread looks at the cards, for NVML may hang; two follow node and pods; one sends Events; one errand at a
-time reports use. What they bring lies in the inbox, and the main thread does the rest: it alone changes what
-the agent knows, and writes the node.
+One thread reads the cards, for NVML may hang; two watch the node and its pods; one sends Events; a background
+thread at a time posts usage. They put their results into the event loop. The main thread alone changes the
+agent's state and writes the node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
 
-BREATH_MS = 200  # after an event of the driver, so that a storm of them is no storm of looks
+BREATH_MS = 200  # pause after a driver event, so that many events do not cause as many readings
 AFTER_A_FAULT_MS = 5_000
 TICK_MS = 1_000
 
@@ -43,112 +43,112 @@ TICK_MS = 1_000
 class ReadingTaken:
     """NVML was read."""
 
-    look: NvmlReading
+    reading: NvmlReading
 
 
 @value
 class NodeChanged:
-    """The node as it stands; None: there is none of this name."""
+    """The Node object was read; None: there is none of this name."""
 
     node: NodeState | None
 
 
 @value
 class PodsChanged:
-    """All pods of the node that have not ended."""
+    """The node's pods that have not ended were read."""
 
     pods: NodePods
 
 
 @value
 class PodsUnknown:
-    """They cannot be followed now: what was heard last may be old."""
+    """The watch of the pods broke: the list may be outdated."""
 
 
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
-    """Be the node's agent until SIGTERM is in the inbox. Raises OSError where the metrics' port is taken."""
+    """Run until SIGTERM. Raises OSError if the metrics' port is taken."""
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
     events = EventPoster(server, settings.node_name)
     board = metrics.MetricsPage(boot_ms)
     metrics.serve(board, settings.host, settings.port)
     boot = node_boot()
     agent = Agent(_ports(server, events, settings.node_name), boot, settings.look_every_ms, boot_ms())
-    told = _reports(settings, loop)
-    duties = UsageTasks(settings, agent, told, events, boot)
-    log("started", node=settings.node_name, api=settings.api_url, reports=bool(told))
+    reports = _usage_reports(settings, loop)
+    tasks = UsageTasks(settings, agent, reports, events, boot)
+    log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
     _start(
         "cards", lambda: watch_cards(NvmlReader(boot_ms, settings.ignored_xids), loop, settings.look_every_ms)
     )
     _start("node", lambda: _follow_node(server, settings.node_name, loop))
     _start("pods", lambda: _follow_pods(server, settings.node_name, loop))
     _start("events", events.run)
-    _loop(loop, agent, duties, board)
+    _run_loop(loop, agent, tasks, board)
 
 
 def watch_cards(reader: NvmlReader, loop: EventLoop, every_ms: int) -> None:
-    """For ever: look, then wait for an event of the driver, or for the next look."""
+    """Forever: read the cards, then wait for a driver event or the next reading."""
     while True:
         loop.put(ReadingTaken(reader.look()))
         until = boot_ms() + every_ms
-        while (left := until - boot_ms()) > 0:
+        while (remaining := until - boot_ms()) > 0:
             if not reader.waits:
-                time.sleep(left / 1000)
+                time.sleep(remaining / 1000)
                 break
-            if broke := reader.wait(left):
-                loop.put(broke)
+            if failed := reader.wait(remaining):
+                loop.put(failed)
                 time.sleep(BREATH_MS / 1000)
                 break
 
 
-def _loop(loop: EventLoop, agent: Agent, duties: UsageTasks, board: metrics.MetricsPage) -> None:
+def _run_loop(loop: EventLoop, agent: Agent, tasks: UsageTasks, board: metrics.MetricsPage) -> None:
     faults: set[str] = set()
     wait_ms = 0
-    while not duties.ended(boot_ms()):
+    while not tasks.ended(boot_ms()):
         try:
             event = loop.wait(wait_ms)
-            while event is not None:  # all that came, or what waits behind others would seem not to have come
-                _take(event, agent, duties)
+            while event is not None:  # all of them: a reading that waits in the queue must not look overdue
+                _handle(event, agent, tasks)
                 event = loop.wait(0)
             now = boot_ms()
             agent.tick(now)
-            duties.tick(now)
+            tasks.tick(now)
             agent.write_if_due(now)
-            board.show(_page(agent, duties), agent.written_ms is not None)
-            due = duties.due_ms()
+            board.show(_page(agent, tasks), agent.written_ms is not None)
+            due = tasks.due_ms()
             wait_ms = TICK_MS if due is None else max(0, min(TICK_MS, due - boot_ms()))
         except Exception as error:
-            # A fault of our own must not take the agent down: it would only be started again, for ever.
+            # A defect of ours must not end the agent: it would be restarted again and again.
             wait_ms = AFTER_A_FAULT_MS
             if str(error) not in faults:
                 faults.add(str(error))
                 log("fault", where="loop", reason=f"{type(error).__name__}: {error}")
 
 
-def _take(event: object, agent: Agent, duties: UsageTasks) -> None:
+def _handle(event: object, agent: Agent, tasks: UsageTasks) -> None:
     now = boot_ms()
     match event:
         case ReadingTaken():
-            agent.looked(event.look, now)
-            duties.looked(event.look, now)
+            agent.on_reading(event.reading, now)
+            tasks.on_reading(event.reading, now)
         case CardFailed():
-            agent.broke(event, now)
+            agent.on_card_failed(event, now)
         case NodeChanged():
-            agent.saw_node(event.node, now)
-            duties.saw_node(agent.node)
+            agent.on_node(event.node, now)
+            tasks.on_node(agent.node)
         case PodsChanged():
             agent.pods = event.pods.pods
-            duties.saw_pods(event.pods)
+            tasks.on_pods(event.pods)
         case PodsUnknown():
-            duties.lost_pods()
+            tasks.on_pods_unknown()
         case PostDone():
-            duties.posted(event.outcome, now)
+            tasks.on_posted(event.outcome, now)
         case End():
-            duties.end(now)
+            tasks.end(now)
 
 
-def _page(agent: Agent, duties: UsageTasks) -> str:
+def _page(agent: Agent, tasks: UsageTasks) -> str:
     wall = time.time_ns() // 1_000_000 - boot_ms()
-    return metrics.of_agent(agent, wall, duties.events.results) + duties.page()
+    return metrics.of_agent(agent, wall, tasks.events.results) + tasks.page()
 
 
 def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
@@ -156,7 +156,7 @@ def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
     return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, log)
 
 
-def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:
+def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:
     if settings.timekeeper is None:
         return None
     boot = node_boot()
@@ -171,7 +171,7 @@ def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports |
     )
     ports = reports.UsagePorts(
         post=lambda post: run_in_background(loop, lambda: PostDone(client.deliver(post)), UNTRIED),
-        keep=lambda post, waiting: disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot)),
+        save=lambda post, waiting: disk.replace(report_spool.FILE, report_spool.encode(post, waiting, boot)),
         fraction=fraction,
         log=log,
     )
@@ -179,7 +179,7 @@ def _reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports |
 
 
 def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple[reports.UsageInterval, ...]]:
-    """The reports that an earlier process of this container kept."""
+    """The post and the intervals that an earlier process of this container saved."""
     try:
         text = disk.read(report_spool.FILE)
         return (None, ()) if text is None else report_spool.decode(text, boot, boot_ms())
@@ -189,27 +189,27 @@ def _left(disk: SpoolFolder, boot: str) -> tuple[reports.UsagePost | None, tuple
 
 
 def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:
-    def heard(objects: dict[str, Any]) -> None:
+    def changed(objects: dict[str, Any]) -> None:
         loop.put(NodeChanged(next(map(api_objects.read_node, objects.values()), None)))
 
-    follow(server, api_objects.node_path(name), api.JSON, heard, _LogOnChange("node"))
+    follow(server, api_objects.node_path(name), api.JSON, changed, _LogOnChange("node"))
 
 
 def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop) -> None:
-    def heard(objects: dict[str, Any]) -> None:
+    def changed(objects: dict[str, Any]) -> None:
         loop.put(PodsChanged(api_objects.read_all(objects.values())))
 
-    once = _LogOnChange("pods")
+    log_on_change = _LogOnChange("pods")
 
     def failed(reason: str) -> None:
         loop.put(PodsUnknown())
-        once(reason)
+        log_on_change(reason)
 
-    follow(server, api_objects.pods_path(name), api.METADATA, heard, failed)
+    follow(server, api_objects.pods_path(name), api.METADATA, changed, failed)
 
 
 class _LogOnChange:
-    """Says each new reason once."""
+    """Logs a reason if it differs from the last."""
 
     def __init__(self, what: str) -> None:
         self._what, self._last = what, ""

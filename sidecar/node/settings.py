@@ -1,6 +1,6 @@
-"""What the node agent is told: flags, with ``BURSAR_*`` environment variables as their defaults.
+"""The node agent's settings: flags, each with an environment variable as its default.
 
-A flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
+The variable of ``--foo-bar`` is ``BURSAR_FOO_BAR``.
 """
 
 from __future__ import annotations
@@ -16,53 +16,57 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-# name of the flag, default, what it holds
+# flag, default, meaning
 FLAGS = (
-    ("node-name", "", "name of the node that the agent runs on; required"),
-    ("api-url", "", "URL of the API server; default: that of the pod's own cluster"),
+    ("node-name", "", "name of the agent's node; required"),
+    ("api-url", "", "URL of the API server; default: that of the pod's cluster"),
     (
         "api-token-file",
         f"{ACCOUNT}/token",
-        "file with the token for the API server, read afresh at each call",
+        "file with the token for the API server; read again for each call",
     ),
     ("api-ca", f"{ACCOUNT}/ca.crt", "file with the CA certificates that sign the API server's"),
     (
         "timekeeper-url",
         "",
-        "https URL of the timekeeper that use is reported to; default: it is not reported",
+        "https URL of the timekeeper; default: none, use is not reported",
     ),
     ("token-file", "/var/run/bursar/token/token", "file with the token for the timekeeper"),
-    ("ca", "/etc/bursar/tls/ca.crt", "CA certificates that sign the timekeeper's, PEM or a path to it"),
+    ("ca", "/etc/bursar/tls/ca.crt", "CA certificates that sign the timekeeper's, as PEM or a path"),
     ("spool", "/var/run/bursar/spool", "folder for reports that the timekeeper has not acknowledged"),
     ("listen", "0.0.0.0:8446", "address and port for /metrics, /livez and /readyz"),
-    ("look-every", "5s", "time between two looks at the cards, 1s to 10s"),
-    ("ignore-xids", "", f"XIDs that say nothing against a card, beside {sorted(OF_PROGRAMS)}; such as 92,94"),
+    ("look-every", "5s", "interval between two readings of the cards, 1s to 10s"),
+    (
+        "ignore-xids",
+        "",
+        f"XIDs that do not make a card unhealthy, beside {sorted(OF_PROGRAMS)}; such as 92,94",
+    ),
     ("proc", "/proc", "the node's /proc"),
     ("cgroups", "/sys/fs/cgroup", "the node's /sys/fs/cgroup"),
     ("pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources socket"),
-    ("runtime-configs", "", "files of the container runtime's configuration, parted by commas"),
+    ("runtime-configs", "", "configuration files of the container runtime, separated by commas"),
     (
         "close-on-strangers",
         "on",
-        "on: unknown processes on cards close the node for sharing; off: they do not",
+        "on: no cards of the node are allocated while unauthorized processes use one; off: they are",
     ),
     (
         "trusted-namespaces",
         "kube-system,gpu-operator,bursar-system,bursar-node",
-        "namespaces whose pods may use any card without being strangers, parted by commas",
+        "namespaces whose pods may use any card, separated by commas",
     ),
 )
 
 
 @value
 class AgentSettings:
-    """``api_url``: scheme, host and port. ``timekeeper``: None where use is not reported."""
+    """See `FLAGS`."""
 
     node_name: str
-    api_url: str
+    api_url: str  # scheme, host and port
     api_token_file: str
     api_ca: str
-    timekeeper: of_pods.SidecarSettings | None
+    timekeeper: of_pods.SidecarSettings | None  # None: use is not reported
     host: str
     port: int
     look_every_ms: int
@@ -82,15 +86,16 @@ class _AgentParser(argparse.ArgumentParser):
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
-    """The settings of ``python -m sidecar.node``. Exits with 2 and a sentence where one is missing or bad."""
+    """The settings of ``python -m sidecar.node``. Exits with 2 and a sentence if one is missing or
+    invalid."""
     parser = _parser(environment)
     given = {
         name.replace("_", "-"): text.strip() for name, text in vars(parser.parse_args(arguments)).items()
     }
     try:
         return _settings(given, environment)
-    except of_pods.SettingError as wrong:
-        parser.error(str(wrong))
+    except of_pods.SettingError as error:
+        parser.error(str(error))
 
 
 def variable(flag: str) -> str:
@@ -154,7 +159,7 @@ def _look_every(text: str) -> int:
 def _numbers(text: str) -> frozenset[int]:
     words = [each.strip() for each in text.split(",") if each.strip()]
     if not all(map(_is_number, words)):
-        raise of_pods.SettingError(f"--ignore-xids is {text!r}, but must be numbers parted by commas.")
+        raise of_pods.SettingError(f"--ignore-xids is {text!r}, but must be numbers separated by commas.")
     return frozenset(map(int, words))
 
 
@@ -171,12 +176,13 @@ def _is_number(text: str) -> bool:
 def _parser(environment: Mapping[str, str]) -> _AgentParser:
     parser = _AgentParser(
         prog="bursar-node",
-        description="The agent of a GPU node: tells its cards, their health, who holds and uses them.",
+        description="The agent of a GPU node: reports its cards, their health, and the pods that hold and use"
+        " them.",
     )
     for flag, default, about in FLAGS:
-        said = environment.get(variable(flag), "") or default
+        value = environment.get(variable(flag), "") or default
         more = f" [{variable(flag)}; {default or 'none'}]".replace("%", "%%")
         parser.add_argument(
-            f"--{flag}", default=said, metavar=flag.rpartition("-")[2].upper(), help=about + more
+            f"--{flag}", default=value, metavar=flag.rpartition("-")[2].upper(), help=about + more
         )
     return parser

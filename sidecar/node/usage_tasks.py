@@ -1,5 +1,5 @@
-"""What is done with a look beside the inventory: whose the processes are, what each pod uses, who is over its
-share, and who really holds what."""
+"""The work on a reading of NVML beside the inventory: owners of processes, use by pod, overuse, and
+holders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from sidecar.node.state.reports import UsageReports
     from sidecar.node.values import GPUProcess, NodeState, ProcessOwner
 
-LATE_MS = 2_000  # beyond the time between two looks: so late NVML may be
+LATE_MS = 2_000  # holders are surveyed without NVML if a reading is this much later than the interval
 SILENCE = NvmlReading((), (), (), (), (), (), (), "it does not answer")
 
 
 class UsageTasks:
-    """The state; used by the main thread alone. ``reports`` None: use is not reported."""
+    """The state. Only the main thread uses it. ``reports`` None: use is not reported."""
 
     def __init__(
         self,
@@ -39,66 +39,66 @@ class UsageTasks:
     ) -> None:
         self._settings, self._agent, self._reports = settings, agent, reports
         self.events = events
-        self._whereabouts = HolderSurvey(_places(settings), boot, log, events.post)
-        self._see_at = 0
+        self._survey = HolderSurvey(_survey_paths(settings), boot, log, events.post)
+        self._survey_at = 0  # the next survey without NVML
         self._proc = Path(settings.proc)
-        self._listed: NodePods | None = None
-        self._is_fresh = False
-        self._measured = use.NOTHING
-        self._episodes: dict[str, OveruseEpisode] = {}
-        self._said: set[str] = set()
+        self._pods: NodePods | None = None  # None until they were listed
+        self._is_fresh = False  # the watch of the pods is up to date
+        self._usage = use.NOTHING  # by the last reading
+        self._episodes: dict[str, OveruseEpisode] = {}  # by pod UID
+        self._logged: set[str] = set()
         self._ended = False
 
-    def looked(self, look: NvmlReading, now_ms: int) -> None:
-        """NVML was read: measure, see who is over, and who is there."""
-        if look.error:
-            self._measured = use.NOTHING
-            self._see(look, None, now_ms)
+    def on_reading(self, reading: NvmlReading, now_ms: int) -> None:
+        """NVML was read: survey the holders, measure use and detect overuse."""
+        if reading.error:
+            self._usage = use.NOTHING
+            self._look_for_holders(reading, None, now_ms)
             return
-        seats = self._seats(look.processes)
-        self._see(look, seats, now_ms)
-        if self._listed is None:
+        owners = self._owners(reading.processes)
+        self._look_for_holders(reading, owners, now_ms)
+        if self._pods is None:
             return
-        self._measured = use.measure(look.loads, look.processes, seats or {}, self._listed.pods)
+        self._usage = use.measure(reading.loads, reading.processes, owners or {}, self._pods.pods)
         if self._reports:
-            self._reports.look(self._measured)
-        self._episodes, notices = overuse.watch(
-            self._episodes, self._measured, self._listed.pods, self._given(), now_ms
+            self._reports.add(self._usage)
+        self._episodes, due = overuse.detect(
+            self._episodes, self._usage, self._pods.pods, self._shares(), now_ms
         )
-        for notice in notices:
-            self.events.post(notice)
+        for event in due:
+            self.events.post(event)
 
-    def saw_node(self, node: NodeState | None) -> None:
-        """The node as it stands now."""
+    def on_node(self, node: NodeState | None) -> None:
+        """The Node object was read."""
         if node is not None:
-            self._whereabouts.saw_node(node)
+            self._survey.on_node(node)
 
-    def saw_pods(self, listed: NodePods) -> None:
-        """The node's pods as they are now."""
-        self._listed, self._is_fresh = listed, True
+    def on_pods(self, pods: NodePods) -> None:
+        """The node's pods were read."""
+        self._pods, self._is_fresh = pods, True
 
-    def lost_pods(self) -> None:
-        """Nobody tells of pods now, so that a process of one that is not listed may be a new pod's."""
+    def on_pods_unknown(self) -> None:
+        """The watch of the pods broke: a process of an unknown pod may belong to a new one."""
         self._is_fresh = False
 
-    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
-        """A report came to its end."""
+    def on_posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
+        """A report's post ended."""
         if self._reports:
-            self._reports.posted(outcome, now_ms)
+            self._reports.on_posted(outcome, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due; who is there is seen also while NVML hangs."""
-        if now_ms >= self._see_at:
-            self._see(SILENCE, None, now_ms)
+        """Do what is due. Holders are surveyed even while NVML hangs."""
+        if now_ms >= self._survey_at:
+            self._look_for_holders(SILENCE, None, now_ms)
         if self._reports:
             self._reports.tick(now_ms)
 
     def due_ms(self) -> int | None:
-        """The next moment at which `tick` has something to do; None: none."""
+        """When `tick` has something to do next; None: nothing is due."""
         return self._reports.due_ms() if self._reports else None
 
     def end(self, now_ms: int) -> None:
-        """The agent shall end: what is measured goes out, once."""
+        """The agent ends: send what is measured, once."""
         self._ended = True
         if self._reports:
             self._reports.end(now_ms)
@@ -111,47 +111,50 @@ class UsageTasks:
             return True
         if not self._reports.ended(now_ms):
             return False
-        self._reports.lose()
+        self._reports.log_rest()
         return True
 
     def page(self) -> str:
-        """Their metrics."""
-        pods = self._listed.pods if self._listed else ()
+        """The metrics of cards, pods, reports and holders."""
+        pods = self._pods.pods if self._pods else ()
         return (
-            exporter.of_cards(self._agent.cards, self._measured, self._settings.node_name)
-            + exporter.of_pods(pods, self._measured, self._given(), self._episodes)
+            exporter.of_cards(self._agent.cards, self._usage, self._settings.node_name)
+            + exporter.of_pods(pods, self._usage, self._shares(), self._episodes)
             + (exporter.of_reports(self._reports) if self._reports else "")
-            + self._whereabouts.page()
+            + self._survey.page()
         )
 
-    def _see(self, look: NvmlReading, seats: dict[int, ProcessOwner | None] | None, now_ms: int) -> None:
-        self._see_at = now_ms + self._settings.look_every_ms + LATE_MS
+    def _look_for_holders(
+        self, reading: NvmlReading, owners: dict[int, ProcessOwner | None] | None, now_ms: int
+    ) -> None:
+        self._survey_at = now_ms + self._settings.look_every_ms + LATE_MS
         cards = self._agent.cards
         if self._agent.node is None or not (cards or self._agent.nvml_answers):
-            return  # of a node that never had a card nothing is said
-        pods = self._listed.pods if self._listed else None
+            return  # the node never had a card
+        pods = self._pods.pods if self._pods else None
         uuids = frozenset(card.uuid for card in cards)
-        judged = seats if self._is_fresh else None
-        self._agent.holders = self._whereabouts.looked(look, judged, pods, uuids, now_ms)
+        known = owners if self._is_fresh else None
+        self._agent.holders = self._survey.survey(reading, known, pods, uuids, now_ms)
 
-    def _given(self) -> dict[str, dict[str, int]]:
-        return {uid: dict(cards) for uid, cards in self._listed.shares} if self._listed else {}
+    def _shares(self) -> dict[str, dict[str, int]]:
+        """MiB by pod UID and card."""
+        return {uid: dict(cards) for uid, cards in self._pods.shares} if self._pods else {}
 
-    def _seats(self, processes: tuple[GPUProcess, ...]) -> dict[int, ProcessOwner | None] | None:
-        """Whose each process is; None where that cannot be told."""
+    def _owners(self, processes: tuple[GPUProcess, ...]) -> dict[int, ProcessOwner | None] | None:
+        """The owner of each process by PID; None if ``/proc`` cannot be read."""
         try:
-            return cgroups.seats(self._proc, [each.pid for each in processes])
+            return cgroups.owners(self._proc, [each.pid for each in processes])
         except OSError as error:
             self._log_once("processes-unknown", f"{self._proc}: {error.strerror}")
             return None
 
     def _log_once(self, event: str, reason: str) -> None:
-        if reason not in self._said:
-            self._said.add(reason)
+        if reason not in self._logged:
+            self._logged.add(reason)
             log(event, reason=reason)
 
 
-def _places(settings: AgentSettings) -> SurveyPaths:
+def _survey_paths(settings: AgentSettings) -> SurveyPaths:
     return SurveyPaths(
         settings.proc,
         settings.cgroups,

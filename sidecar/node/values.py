@@ -1,5 +1,5 @@
-"""What the parts of the node agent tell each other: cards and processes as NVML shows them, pods as the API
-server and the kernel show them."""
+"""The values that the node agent's parts exchange: cards and processes as NVML reports them, nodes and pods
+as the API server and the kernel report them."""
 
 from __future__ import annotations
 
@@ -11,122 +11,106 @@ if TYPE_CHECKING:
 
 @value
 class NodeCard:
-    """One card (or MIG instance) of the node.
-
-    ``fault``: why it is not healthy, for people; empty where it is. ``links``: the UUIDs of the node's cards
-    that it reaches without going through a CPU. ``numa`` and ``links`` are None where NVML does not tell;
-    ``mig``: the MIG profile, such as 1g.10gb, None for a whole card.
-    """
+    """A card or MIG instance of the node."""
 
     uuid: str
     index: int
     model: str
     memory_mib: int
     healthy: bool
-    fault: str
-    numa: int | None
-    links: tuple[str, ...] | None
-    mig: str | None
+    fault: str  # why it is not healthy, for people; empty if it is
+    numa: int | None  # the nearest NUMA node; None: unknown
+    links: (
+        tuple[str, ...] | None
+    )  # the UUIDs of cards that it reaches without a CPU in between; None: unknown
+    mig: str | None  # the MIG profile, such as 1g.10gb; None for a whole card
 
     def but(self, **fields: Any) -> NodeCard:
-        """The same card with these fields."""
-        kept = {name: getattr(self, name) for name in type(self).__annotations__}
-        return NodeCard(**{**kept, **fields})
+        """The same card with other values of these fields."""
+        return NodeCard(**{name: getattr(self, name) for name in type(self).__annotations__} | fields)
 
 
 @value
 class GPUProcess:
-    """A process on a card, by NVML's account. ``pid`` is the node's number for it; ``memory_mib`` and
-    ``utilisation`` (percent of the card's time since the last look) are None where NVML does not tell."""
+    """A process on a card, by NVML."""
 
-    pid: int
-    uuid: str
-    memory_mib: int | None
-    utilisation: int | None
+    pid: int  # in the node's PID namespace
+    uuid: str  # of the card
+    memory_mib: int | None  # None: unknown
+    utilisation: int | None  # percent of the card's time since the last reading; None: unknown
 
 
 @value
 class CardLoad:
-    """What a card's processes use of it together: percent of its time, MiB; None where NVML does not tell."""
+    """The use of a card by its processes together, or by one pod's."""
 
     uuid: str
-    utilisation: int | None
-    memory_mib: int | None
+    utilisation: int | None  # percent of the card's time; None: unknown
+    memory_mib: int | None  # None: unknown
 
 
 @value
 class PodState:
-    """A pod of this node that holds cards, by the API server: the UUIDs in its ``bursar.dev/devices``
-    annotation, together and by container. ``deleted``: it has a deletion timestamp."""
+    """A pod of this node, by the API server."""
 
     uid: str
     namespace: str
     name: str
-    cards: tuple[str, ...]
-    deleted: bool
-    containers: tuple[tuple[str, tuple[str, ...]], ...]
+    cards: tuple[str, ...]  # the UUIDs in its annotation bursar.dev/devices
+    deleted: bool  # it has a deletion timestamp
+    containers: tuple[tuple[str, tuple[str, ...]], ...]  # the same UUIDs by container
 
 
 @value
 class ProcessOwner:
-    """Whose a process is, by the path of its cgroup."""
+    """The pod and container of a process, by the path of its cgroup."""
 
     pod_uid: str
-    container_id: str
+    container_id: str  # empty if the path ends at the pod
 
 
 @value
 class NodeState:
-    """The agent's own node by the API server.
-
-    ``boot``: the kernel's name of the boot that its kubelet last told of. ``inventory`` and ``holders``: the
-    annotations as they stand, None where there is none. ``capacity`` and ``allocatable``: the amounts of GPU
-    resources as Kubernetes writes them, by resource.
-    """
+    """The agent's Node object."""
 
     uid: str
-    version: str
-    boot: str
-    inventory: str | None
-    holders: str | None
-    capacity: tuple[tuple[str, str], ...]
+    version: str  # the resource version
+    boot: str  # the kernel's boot ID that the kubelet reported last
+    inventory: str | None  # the annotation; None: there is none
+    holders: str | None  # the annotation; None: there is none
+    capacity: tuple[tuple[str, str], ...]  # GPU resources and their quantities as Kubernetes writes them
     allocatable: tuple[tuple[str, str], ...]
 
 
 @value
 class CardSilent:
-    """A card that NVML could not tell of in this look: its index, its UUID where that is known (else empty),
-    what NVML said, and whether that alone is proof that it cannot be used now."""
+    """A card that NVML returned an error for."""
 
     index: int
-    uuid: str
-    reason: str
-    sure: bool
+    uuid: str  # empty if unknown
+    reason: str  # NVML's error
+    sure: bool  # the error alone proves that the card is unusable now
 
 
 @value
 class NvmlReading:
-    """What one look at NVML gave.
+    """One reading of NVML."""
 
-    ``cards``: those that answered, ``healthy`` by the driver's word alone, with NVML's own indices.
-    ``divided``: the UUIDs of cards that are given out as MIG instances. ``at_rest``: those of which the
-    driver says that they need no reset. ``mps``: those on which processes compute through MPS. ``error``: why
-    NVML as a whole told nothing; empty where it did.
-    """
-
-    cards: tuple[NodeCard, ...]
+    cards: tuple[
+        NodeCard, ...
+    ]  # those that answered, with NVML's indices; healthy by the driver's state alone
     silent: tuple[CardSilent, ...]
-    divided: tuple[str, ...]
-    at_rest: tuple[str, ...]
+    divided: tuple[str, ...]  # the UUIDs of cards that are divided into MIG instances
+    at_rest: tuple[str, ...]  # cards that need no reset by the driver's state
     processes: tuple[GPUProcess, ...]
     loads: tuple[CardLoad, ...]
-    mps: tuple[str, ...]
-    error: str
+    mps: tuple[str, ...]  # cards that processes use through MPS
+    error: str  # why NVML as a whole has no result; empty if it has one
 
 
 @value
 class CardFailed:
-    """An event of the driver by which these cards are not to be used any more; ``fault`` for people."""
+    """A driver event: these cards must not be used any more. ``fault`` is for people."""
 
     uuids: tuple[str, ...]
     fault: str

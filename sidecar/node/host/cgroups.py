@@ -1,9 +1,9 @@
-"""Whose a process is, and which pods have processes, by the kernel's cgroups.
+"""The pods of processes, and the pods that have processes, by the kernel's cgroups.
 
-The kubelet gives each pod a cgroup named after the pod's UID, and the container runtime one to each container
-below it. Their spelling depends on the cgroup driver (cgroupfs or systemd) and on the runtime, not on the
-cgroup version. A container cannot leave its own part of the tree, so of several pods in a path the first
-counts: what follows is the container's own doing.
+The kubelet makes a cgroup for each pod, named after its UID, and the container runtime one for each container
+below it. The names depend on the cgroup driver (cgroupfs or systemd) and on the runtime, not on the cgroup
+version. A container cannot leave its part of the tree, so the first pod in a path counts; the rest of the
+path may be of the container's own making.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-# UIDs are UUIDs; a static pod's is the hash of its manifest, 32 digits. systemd wants "_" for "-".
+# UIDs are UUIDs; a static pod's is the hash of its manifest, 32 digits. systemd writes "_" for "-".
 _UID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
-# cgroupfs: pod<uid>; systemd: kubepods-burstable-pod<uid>.slice, below a --cgroup-root with its name before;
-# a runtime that was told cgroupfs while the kubelet has systemd: the last with :cri-containerd:<id>.
+# cgroupfs: pod<uid>; systemd: kubepods-burstable-pod<uid>.slice, with the name of a --cgroup-root before it;
+# runtime with cgroupfs below a kubelet with systemd: the same with :cri-containerd:<id>.
 _POD = re.compile(rf"(?:[^/]*kubepods[^/]*-)?pod({_UID})(?:\.slice)?(?::[a-z-]+:([0-9a-f]{{12,64}}))?")
 # <id>, cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope
 _CONTAINER = re.compile(r"(?:[a-z-]+-)?([0-9a-f]{12,64})(?:\.scope)?")
-# In every cgroup v1 hierarchy the kubelet makes its folders; cpu is one it does not start without.
+# The kubelet makes its folders in every cgroup v1 hierarchy, and does not start without cpu.
 _V1 = ("cpu", "cpu,cpuacct", "memory", "pids", "systemd")
-# The tree below the pods is theirs; above them a kubelet's --cgroup-root may stand.
+# Levels above the pods' folders, for a kubelet's --cgroup-root.
 _DEEPEST = 8
 _MOST = 1 << 16
 
 
 class NoPods(OSError):
-    """Not one pod below a cgroup root: on a node that runs the agent as a pod, it is not the node's tree."""
+    """There is no pod below the cgroup root. The agent runs as a pod, so this is not the node's tree."""
 
 
-def seated(text: str) -> ProcessOwner | None:
-    """The pod and container that a ``/proc/<pid>/cgroup`` names; None where it names no pod.
+def owner_in(text: str) -> ProcessOwner | None:
+    """The pod and container in the text of ``/proc/<pid>/cgroup``; None if it names no pod.
 
-    Each line is one hierarchy (of cgroup v2 there is but one), ``id:controllers:path``; the first that names
-    a pod counts, for all name the same. ``container_id`` is empty where the path ends at the pod. In a cgroup
-    namespace of its own the reader sees paths that begin with ``/..``; they still name the pod, unless it is
-    the reader's.
+    Each line is one hierarchy (cgroup v2 has one), ``id:controllers:path``. The first line with a pod counts,
+    for all name the same. A reader in a cgroup namespace of its own sees paths that begin with ``/..``; they
+    still name the pod, unless it is the reader's own.
     """
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
@@ -52,31 +51,29 @@ def seated(text: str) -> ProcessOwner | None:
     return None
 
 
-def seats(proc: Path, pids: Iterable[int]) -> dict[int, ProcessOwner | None]:
-    """By process: its pod and container, None for a process of no pod. One that has ended is left out.
+def owners(proc: Path, pids: Iterable[int]) -> dict[int, ProcessOwner | None]:
+    """By PID: the process's pod and container, None for a process of no pod. Ended processes are left out.
 
-    ``proc`` is the node's, as a process of the node's PID namespace sees it. ``OSError`` where it cannot be
-    read.
+    ``proc``: the ``/proc`` of the node's PID namespace. Raises OSError if it cannot be read.
     """
     read = ((pid, _unless_gone(proc / str(pid) / "cgroup")) for pid in set(pids))
-    return {pid: seated(text) for pid, text in read if text is not None}
+    return {pid: owner_in(text) for pid, text in read if text is not None}
 
 
 def name_of(proc: Path, pid: int) -> str:
-    """What a process calls itself, at most 15 letters; empty where it has ended. ``OSError`` as `seats`."""
+    """The name of a process, at most 15 letters; empty if it has ended. Raises OSError as `owners` does."""
     return (_unless_gone(proc / str(pid) / "comm") or "").strip()
 
 
 def boot(proc: Path) -> str:
-    """The node's boot ID, which the kernel makes anew at each boot. ``OSError`` where it cannot be read."""
+    """The ID of the node's boot. Raises OSError if it cannot be read."""
     return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
 def populated(root: Path) -> dict[str, bool]:
-    """The pods that have a cgroup, by UID, and whether any process is in it, a pause container's included.
+    """The UIDs of pods that have a cgroup, and whether any process is in it, a pause container's included.
 
-    ``root`` is the node's ``/sys/fs/cgroup``, of either version. `NoPods`, or another ``OSError``, where it
-    cannot be told.
+    ``root``: the node's ``/sys/fs/cgroup``, of either version. Raises `NoPods` or another OSError.
     """
     found: dict[str, bool] = {}
     for uid, folder in _pods(_hierarchy(root)):
@@ -99,7 +96,7 @@ def _uid(text: str) -> str:
 
 
 def _hierarchy(root: Path) -> Path:
-    """Where the pods' folders are: of cgroup v2 the root itself, of v1 below a controller's name."""
+    """The folder above the pods' folders: the root for cgroup v2, a controller's folder for v1."""
     if (root / "cgroup.controllers").exists():
         return root
     return next((root / name for name in _V1 if (root / name).is_dir()), root)
@@ -118,7 +115,7 @@ def _pods(top: Path) -> Iterator[tuple[str, str]]:
 
 
 def _has_processes(folder: str) -> bool:
-    # cgroup v2 tells of the whole tree below
+    # cgroup v2 reports on the whole tree below
     events = _unless_gone(os.path.join(folder, "cgroup.events"))
     if events is not None:
         return "populated 1" in events.splitlines()
@@ -127,7 +124,7 @@ def _has_processes(folder: str) -> bool:
 
 
 def _unless_gone(path: str | Path) -> str | None:
-    """The text of a kernel's file; None once what it tells of has ended."""
+    """The text of a kernel's file; None if the process or cgroup has ended."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(_MOST)
@@ -137,6 +134,6 @@ def _unless_gone(path: str | Path) -> str | None:
 
 
 def _unless_it_went(error: OSError) -> None:
-    # Reading what goes away meanwhile: no such file, no such process, no such cgroup.
+    # The process or cgroup ended meanwhile: no such file, process or cgroup.
     if error.errno not in (errno.ENOENT, errno.ESRCH, errno.ENODEV):
         raise error

@@ -1,8 +1,8 @@
-"""Whether the node's container runtime gives cards to containers that nobody gave any.
+"""Whether the node's container runtime gives cards to containers that were allocated none.
 
-Where NVIDIA's runtime is the default one, each container whose image sets ``NVIDIA_VISIBLE_DEVICES=all``, as
-CUDA's own images do, sees all cards: no request, no webhook, no charge. Read from the configuration files
-that the agent is shown, best effort: of one that is not shown nothing is known.
+If NVIDIA's runtime is the default one, a container whose image sets ``NVIDIA_VISIBLE_DEVICES=all``, as CUDA's
+images do, sees all cards without a request, a webhook or a charge. Best effort: only the configuration files
+that are mounted into the agent are read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,19 @@ _UNPRIVILEGED = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 @value
 class RuntimeConfig:
-    """What a configuration says: of which runtime, its default's name (empty: it says none), and the program
-    of each runtime by name."""
+    """The part of a configuration file that concerns runtimes."""
 
-    kind: str
-    default: str
-    programs: tuple[tuple[str, str], ...]
+    kind: str  # CRI-O, containerd or Docker
+    default: str  # the default runtime's name; empty: not set
+    programs: tuple[tuple[str, str], ...]  # each runtime's name and program
 
 
 def hands_out_all(patterns: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """A sentence on the default runtime where it hands out cards unasked, else empty; and what was wrong
-    with files that could not be read.
+    """A sentence if the default runtime gives cards to any image, else empty; and an error for each file that
+    could not be read.
 
-    ``patterns``: paths of configuration files of containerd, CRI-O or Docker, and of NVIDIA's runtime, in
-    the order in which they are read; ``*``, ``?`` and ``[...]`` stand for any name, any letter, one of these.
-    Of a path without them something is wrong where there is no such file; of one with them there may be none.
+    ``patterns``: paths of configuration files of containerd, CRI-O, Docker or NVIDIA's runtime, later ones
+    override earlier ones; ``*``, ``?`` and ``[...]`` as in a shell. A path without them must exist.
     """
     files, wrong = [], []
     for pattern in patterns:
@@ -58,17 +56,17 @@ def hands_out_all(patterns: Iterable[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def judged(files: Iterable[dict[str, Any]]) -> str:
-    """The sentence, from the files' contents; a later one goes before an earlier one."""
+    """The sentence for the files' contents; later files override earlier ones."""
     default: dict[str, str] = {}
     programs: dict[tuple[str, str], str] = {}
     for whole in files:
         if whole.get(_UNPRIVILEGED) is False:
-            return ""  # the variable of a container without privileges is not heard, default runtime or not
+            return ""  # NVIDIA's runtime ignores the variable of an unprivileged container
         if (runtime := _runtime(whole)) is not None:
             default[runtime.kind] = runtime.default or default.get(runtime.kind, "")
             programs |= {(runtime.kind, name): program for name, program in runtime.programs}
     open_by = (
-        f"the default runtime of {kind} ({name}) gives all cards to each container whose image asks for them"
+        f"the default runtime of {kind} ({name}) gives all cards to each container whose image requests them"
         for kind, name in sorted(default.items())
         if _is_nvidias(name, programs.get((kind, name), ""))
     )
@@ -84,12 +82,12 @@ def _read(path: str) -> dict[str, Any]:
         text = file.read(MOST_BYTES).decode("utf-8")
     whole = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     if not isinstance(whole, dict):
-        raise ValueError("it holds no table")
+        raise ValueError("it is no table")
     return whole
 
 
 def _runtime(whole: dict[str, Any]) -> RuntimeConfig | None:
-    """The part of a configuration that names runtimes; None where it has none."""
+    """The part of a configuration that names runtimes; None if there is none."""
     if (crio := _table(whole, "crio", "runtime")) is not None:
         return _of("CRI-O", crio.get("default_runtime"), _table(crio, "runtimes"), "runtime_path")
     for plugin in _CRI_PLUGINS:

@@ -1,4 +1,4 @@
-"""The API server, as little of it as the agent needs: a call, and a watch of one list."""
+"""A client of the API server: a call, and a watch of a list."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ WATCH_S = 290
 MOST_BYTES = 64 << 20  # of an answer, or of one object in a watch
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
-# only what stands in metadata: an agent has no business with the variables in other people's pods
+# Metadata only: the agent must not read the environment variables of other users' pods.
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
 class ApiUnreachable(Exception):
-    """The API server did not answer, or not what can be read; the text is for people."""
+    """The API server did not answer, or its answer is malformed. The text is for people."""
 
 
 @value
 class ApiAnswer:
-    """``said``: the server's own words where it refused, else empty."""
+    """The answer to a call."""
 
     status: int
     body: Any
-    said: str
+    message: str  # the server's, if it refused; else empty
 
 
 class NodeApi:
-    """Calls with the account's token, read afresh each time; each call has a connection of its own, and so
-    threads may share it. Of the objects in answers, the metadata is cut (`lean`)."""
+    """Each call reads the service account's token and opens a connection of its own, so threads may share the
+    client. Objects' metadata is trimmed (`trimmed_json`)."""
 
     def __init__(self, url: str, ca_file: str, token_file: str) -> None:
         self._url, self._ca_file, self._token_file = urlsplit(url), ca_file, token_file
@@ -47,7 +47,7 @@ class NodeApi:
     def call(
         self, method: str, path: str, body: object = None, content: str = JSON, accept: str = JSON
     ) -> ApiAnswer:
-        """One call. Raises Unreached; a refusal is an answer."""
+        """A call. Raises ApiUnreachable; a refusal is an answer."""
         connection = self._connection(CALL_S)
         try:
             response = self._sent(connection, method, path, body, content, accept)
@@ -58,13 +58,13 @@ class NodeApi:
             connection.close()
 
     def watch(self, path: str, accept: str = JSON) -> Iterator[dict[str, Any]]:
-        """The events of a watch as they come, until the server ends it. Raises Unreached; a refusal too, with
-        its words."""
+        """The events of a watch, until the server ends it. Raises ApiUnreachable, also if the server
+        refuses."""
         connection = self._connection(WATCH_S + CALL_S)
         try:
             response = self._sent(connection, "GET", path, None, JSON, accept)
             if response.status >= 300:
-                raise ApiUnreachable(f"{response.status} {_answer(response).said}".strip())
+                raise ApiUnreachable(f"{response.status} {_answer(response).message}".strip())
             while line := response.readline(MOST_BYTES):
                 yield trimmed_json.loads(line)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -99,10 +99,10 @@ class NodeApi:
 
 
 class _KeepAliveConnection(http.client.HTTPSConnection):
-    """Finds out in half a minute that the other side is gone without a word, also while nothing is said."""
+    """Detects within 30 s that the server is gone, also on an idle watch."""
 
     def connect(self) -> None:
-        """As its parent does; before TLS would be as well."""
+        """As in the base class, with keep-alive."""
         super().connect()
         for option, number in (
             (socket.TCP_KEEPIDLE, 15),
@@ -121,15 +121,14 @@ def _answer(response: http.client.HTTPResponse) -> ApiAnswer:
         if response.status < 300:
             raise
         body = None
-    said = ""
+    message = ""
     if response.status >= 300:
-        told = body.get("message") if isinstance(body, dict) else None
-        said = str(told or response.reason)
-    return ApiAnswer(response.status, body, said)
+        message = str((body.get("message") if isinstance(body, dict) else None) or response.reason)
+    return ApiAnswer(response.status, body, message)
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, for people; never what a header holds."""
+    """The error for people, never with the contents of a header."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

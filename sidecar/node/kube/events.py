@@ -1,5 +1,5 @@
-"""Kubernetes Events on pods and on the node: put into a bounded queue, sent one by one by a thread of their
-own, so that nothing else ever waits for them."""
+"""Posts Kubernetes Events on pods and on the node, from a bounded queue and a thread of their own, so nothing
+else waits for the API server."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ REPORTER = "bursar.dev/node"
 
 
 class EventPoster:
-    """``node``: who reports, and what a notice without a namespace is about. `post` may be called from any
-    thread and never waits; `run` sends, in one thread, for ever."""
+    """`post` may be called from any thread and never waits; `run` sends forever in one thread. ``node``: the
+    reporting node, which an event without a namespace is about."""
 
     def __init__(self, api: NodeApi, node: str, pause: Callable[[float], None] = time.sleep) -> None:
         self._api, self._node, self._pause = api, node, pause
@@ -37,7 +37,7 @@ class EventPoster:
         self.results = {"posted": 0, "dropped": 0, "failed": 0}
 
     def post(self, notice: AgentEvent) -> None:
-        """Have it told; where too many wait already, it is counted and said only in the log."""
+        """Queue an Event. If the queue is full, the Event is dropped, counted and logged."""
         try:
             self._queue.put_nowait((notice, time.time_ns()))
         except queue.Full:
@@ -45,7 +45,7 @@ class EventPoster:
             log("event-dropped", about=notice.name, reason=notice.reason, note=notice.note)
 
     def run(self) -> None:
-        """Send them."""
+        """Send the queued Events, forever."""
         while True:
             notice, at_ns = self._queue.get()
             self._send(notice, at_ns)
@@ -64,7 +64,7 @@ class EventPoster:
             if answer.status < 300 or answer.status == 409:
                 self.results["posted"] += 1
                 return
-            why = f"{answer.status} {answer.said}"
+            why = f"{answer.status} {answer.message}"
             if answer.status not in (429, 500, 503, 504):
                 break
             self._pause(PAUSE_S)
@@ -73,8 +73,8 @@ class EventPoster:
 
 
 def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:
-    """The object that is sent. As the kubelet does, a node's name stands for its UID, and what has no
-    namespace is told of in ``default``."""
+    """The Event object. As with the kubelet's Events, a node's name stands for its UID, and an Event about a
+    node is in the namespace ``default``."""
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": notice.namespace, "name": notice.name}
     about["uid"] = notice.uid
     if not notice.namespace:

@@ -1,4 +1,5 @@
-"""Follows a list of the API server: read whole, then by a watch; begun anew where that breaks."""
+"""Keeps a list of the API server up to date: reads it, then watches it, and starts again if the watch
+breaks."""
 
 from __future__ import annotations
 
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 LISTS = "List"
-PAGE = 10  # objects: somebody else's pod may have a megabyte of metadata
+PAGE = 10  # objects: any user's pod may have a megabyte of metadata
 
 
 def follow(
     api: NodeApi,
     path: str,
     accept: str,
-    heard: Callable[[dict[str, Any]], None],
+    changed: Callable[[dict[str, Any]], None],
     failed: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """For ever: give ``heard`` all objects by UID each time that one of them changes. ``path`` has a query
-    already; ``accept`` a ``{}`` in the place of "List". ``failed`` is told each failure, also of ours:
-    whatever comes must not end this for good."""
+    """Forever: call ``changed`` with all objects by UID whenever one changes, and ``failed`` with the reason
+    of each failure, our own defects included. ``path`` has a query; ``accept`` has ``{}`` for the word
+    "List"."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
-            _log_once(api, path, accept, heard, pause)
+            _list_and_watch(api, path, accept, changed, pause)
             pause_s = FIRST_PAUSE_S
         except Exception as error:
             failed(str(error) if isinstance(error, ApiUnreachable) else f"{type(error).__name__}: {error}")
@@ -42,58 +43,59 @@ def follow(
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _log_once(
+def _list_and_watch(
     api: NodeApi,
     path: str,
     accept: str,
-    heard: Callable[[dict[str, Any]], None],
+    changed: Callable[[dict[str, Any]], None],
     pause: Callable[[float], None],
 ) -> None:
-    """One reading of the list, and watches from there until one is told to begin anew."""
-    objects, version = _listed(api, path, accept.format(LISTS))
-    heard(dict(objects))
+    """Read the list once, then watch it until the server requires a new list."""
+    objects, version = _list(api, path, accept.format(LISTS))
+    changed(dict(objects))
     while version:
-        version = _watched(api, path, accept, version, objects, heard)
-        pause(FIRST_PAUSE_S)  # a server that ends each watch at once is not asked without a breath
+        version = _watch(api, path, accept, version, objects, changed)
+        pause(FIRST_PAUSE_S)  # the server may end each watch at once
 
 
-def _listed(api: NodeApi, path: str, accept: str) -> tuple[dict[str, Any], str]:
-    """The objects by UID, read in pages that are all of one version, and that version."""
+def _list(api: NodeApi, path: str, accept: str) -> tuple[dict[str, Any], str]:
+    """The objects by UID, read in pages of one resource version, and that version."""
     objects: dict[str, Any] = {}
     page = f"{path}&limit={PAGE}"
     more = ""
     while True:
         answer = api.call("GET", f"{page}&continue={quote(more, safe='')}" if more else page, accept=accept)
         if answer.status != 200:
-            raise ApiUnreachable(f"{answer.status} {answer.said}".strip())
-        about = answer.body["metadata"]
+            raise ApiUnreachable(f"{answer.status} {answer.message}".strip())
+        metadata = answer.body["metadata"]
         objects |= {each["metadata"]["uid"]: each for each in answer.body.get("items") or ()}
-        more = about.get("continue", "")
+        more = metadata.get("continue", "")
         if not more:
-            return objects, about["resourceVersion"]
+            return objects, metadata["resourceVersion"]
 
 
-def _watched(
+def _watch(
     api: NodeApi,
     path: str,
     accept: str,
     version: str,
     objects: dict[str, Any],
-    heard: Callable[[dict[str, Any]], None],
+    changed: Callable[[dict[str, Any]], None],
 ) -> str:
-    """Watch from ``version``; from where to go on, or empty where the list must be read again."""
+    """Watch from ``version``. Returns the version to continue from, or empty if the list must be read
+    again."""
     query = f"&watch=true&allowWatchBookmarks=true&timeoutSeconds=290&resourceVersion={version}"
     for event in api.watch(path + query, accept.format("")):
-        kind, about = event.get("type"), event.get("object") or {}
+        kind, item = event.get("type"), event.get("object") or {}
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
-            return ""  # as a rule: the version is too old
-        version = about["metadata"]["resourceVersion"]
+            return ""  # an ERROR, as a rule because the version is too old
+        version = item["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             continue
-        uid = about["metadata"]["uid"]
+        uid = item["metadata"]["uid"]
         if kind == "DELETED":
             objects.pop(uid, None)
         else:
-            objects[uid] = about
-        heard(dict(objects))
+            objects[uid] = item
+        changed(dict(objects))
     return version

@@ -1,9 +1,7 @@
-"""One gRPC call with one answer, over a Unix socket: as much of HTTP/2 (RFC 9113) and of gRPC's protocol over
-it as that takes.
+"""A unary gRPC call over a Unix socket: the part of HTTP/2 (RFC 9113) and of gRPC's protocol that it takes.
 
-The agent has one question for the kubelet, and grpcio would multiply what it holds in memory, see
-docs/decisions/0020. A connection carries one call, so nothing is kept between calls, and each is bounded as a
-whole in time and size.
+grpcio would double the agent's memory (docs/decisions/0020), and h2 exceeds its bound (0027). A connection
+carries one call, which is bounded in time and size.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _STREAM = 1
 # types of frames
 _DATA, _HEADERS, _RESET, _SETTINGS, _PUSH, _PING, _AWAY, _CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 9
-# flags; in SETTINGS and PING the first tells an acknowledgement
+# flags; in SETTINGS and PING the first marks an acknowledgement
 _END_STREAM = _ACK = 0x1
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
-# what we set: no table for headers, no pushes, room for all of the answer at once
+# our settings: no table of headers, no pushes, a window for the whole answer
 _TABLE_SIZE, _ENABLE_PUSH, _WINDOW_SIZE = 1, 2, 4
 _DEFAULT_WINDOW = 65_535
 _WINDOW_UPDATE = 8
-_MOST_FRAME = 16_384  # what a peer may send that was told nothing else
+_MOST_FRAME = 16_384  # the default, which a peer may send without another setting
 _MOST_HEADERS = 16_384
 _PREFIX = 5  # bytes before a message: whether it is compressed, its length
-_MOST_SAID = 200  # characters of the other side's own words
+_MOST_MESSAGE_TEXT = 200  # characters of the server's grpc-message
 
 
 class CallFailed(Exception):
-    """There is no answer; the text says why, for a log line. ``status``: gRPC's code where the other side
-    gave one, else None."""
+    """There is no answer. The text gives the reason, for a log line. ``status``: gRPC's code if the server
+    sent one, else None."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -46,16 +44,16 @@ class CallFailed(Exception):
 
 
 def call(path: str, method: str, message: bytes = b"", timeout_s: float = 5.0) -> bytes:
-    """The answer of the service behind the socket at ``path`` to a call of ``method`` (``/package.Service/
-    Name``) with a small ``message``. Takes at most ``timeout_s`` in all; raises `CallFailed`."""
+    """Calls ``method`` (``/package.Service/Name``) of the service behind the socket at ``path`` with a small
+    ``message``, and returns the answer. Takes at most ``timeout_s``; raises `CallFailed`."""
     deadline = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
 
         def remaining() -> float:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no answer within {timeout_s:g} s")
-            return left
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError
+            return remaining_s
 
         def read(count: int) -> bytes:
             taken = bytearray()
@@ -80,15 +78,15 @@ def call(path: str, method: str, message: bytes = b"", timeout_s: float = 5.0) -
 def exchange(
     read: Callable[[int], bytes], send: Callable[[bytes], object], method: str, message: bytes
 ) -> bytes:
-    """The call over a fresh connection: ``read`` gives exactly so many bytes, ``send`` sends all. Raises
-    `CallFailed`, and what these two raise."""
+    """The call over a new connection. ``read`` returns exactly that number of bytes, ``send`` sends all.
+    Raises `CallFailed`, and what these two raise."""
     send(_PREFACE + _opening() + _request(method, message))
     answer = _GrpcAnswer(send)
     while not answer.ended:
         head = read(9)
         length = int.from_bytes(head[:3])
         if length > _MOST_FRAME:
-            raise CallFailed("what answers does not speak HTTP/2, or not as it was told to")
+            raise CallFailed("the server does not speak HTTP/2, or ignores our settings")
         answer.take(head[3], head[4], int.from_bytes(head[5:]) & 0x7FFFFFFF, read(length))
     return answer.message()
 
@@ -121,7 +119,7 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 
 
 class _GrpcAnswer:
-    """What has come of the answer so far."""
+    """The part of the answer that has arrived."""
 
     def __init__(self, send: Callable[[bytes], object]) -> None:
         self._send = send
@@ -132,25 +130,25 @@ class _GrpcAnswer:
         self.ended = False
 
     def take(self, kind: int, flags: int, stream: int, body: bytes) -> None:
-        """The next frame. Kinds that we need not know are passed over, as the RFC asks."""
+        """Handle the next frame. Unknown kinds are ignored, as the RFC requires."""
         if kind in (_SETTINGS, _PING):
             if not flags & _ACK:
                 self._send(_frame(kind, _ACK, 0, body if kind == _PING else b""))
         elif kind == _AWAY:
             self._away(body)
         elif kind == _PUSH:
-            raise CallFailed("what answers pushes, which it was told not to")
+            raise CallFailed("the server pushes, although our settings disable it")
         elif stream == _STREAM:
             self._of_the_call(kind, flags, body)
 
     def message(self) -> bytes:
-        """The one message of the answer, once it has ended."""
+        """The message of the answer, once it has ended."""
         status = self._headers.get("grpc-status")
         if self._headers.get(":status") != "200" or status is None:
             raise CallFailed(f"no gRPC service answers there, but HTTP {self._headers.get(':status', '?')}")
         if status != "0":
-            said = self._headers.get("grpc-message", "")[:_MOST_SAID]
-            raise CallFailed(said or f"gRPC status {status}", int(status) if status.isdecimal() else None)
+            text = self._headers.get("grpc-message", "")[:_MOST_MESSAGE_TEXT]
+            raise CallFailed(text or f"gRPC status {status}", int(status) if status.isdecimal() else None)
         body = bytes(self._body)
         if len(body) < _PREFIX or body[0] or int.from_bytes(body[1:_PREFIX]) != len(body) - _PREFIX:
             raise CallFailed("the answer is not one plain message")
@@ -171,7 +169,7 @@ class _GrpcAnswer:
 
     def _take_data(self, body: bytes) -> None:
         self._body += body
-        # By its first bytes: what is too long never comes whole, for there is no room given for it.
+        # By the length in its prefix: our window has no room for a longer message, so it never arrives whole.
         if int.from_bytes(self._body[1:_PREFIX]) > MOST_MESSAGE or len(self._body) > MOST_MESSAGE + _PREFIX:
             raise CallFailed(f"the answer is longer than {MOST_MESSAGE} bytes")
 
@@ -189,15 +187,15 @@ class _GrpcAnswer:
         self.ended = self._last
 
     def _away(self, body: bytes) -> None:
-        """A peer that goes may still answer the call, if it says that it has taken it up."""
-        taken, code = int.from_bytes(body[:4]) & 0x7FFFFFFF, int.from_bytes(body[4:8])
-        if taken < _STREAM or code:
-            raise CallFailed(f"the other side closes the connection, with HTTP/2 error {code}")
+        """GOAWAY: the server still answers the streams up to the one that it names."""
+        last_stream, code = int.from_bytes(body[:4]) & 0x7FFFFFFF, int.from_bytes(body[4:8])
+        if last_stream < _STREAM or code:
+            raise CallFailed(f"the server closes the connection, with HTTP/2 error {code}")
 
 
 def _unpadded(flags: int, body: bytes) -> bytes:
     if not flags & _PADDED:
         return body
     if not body or body[0] >= len(body):
-        raise CallFailed("what answers does not speak HTTP/2: a frame is all padding")
+        raise CallFailed("the server does not speak HTTP/2: a frame is all padding")
     return body[1 : len(body) - body[0]]

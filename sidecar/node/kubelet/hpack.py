@@ -1,7 +1,7 @@
 """Header blocks of HTTP/2 (RFC 7541), as far as one gRPC call needs them.
 
-Written without the dynamic table, which the other side is told not to use either (a table of size 0), so each
-block stands for itself. Of the static table only what an answer may hold is known by name.
+There is no dynamic table: our settings give it size 0, so each block stands for itself. Of the static table,
+only the entries that an answer can use are here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from sidecar.value import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# RFC 7541, appendix A: the entries that an answer to a gRPC call can use, of 61; others give an empty name.
+# RFC 7541, appendix A: the entries, of 61, that an answer to a gRPC call can use. Others decode to an empty
+# name.
 _STATIC = {
     8: (":status", "200"),
     9: (":status", "204"),
@@ -25,7 +26,7 @@ _STATIC = {
 _LAST_STATIC = 61
 _EOS = 256
 # RFC 7541, appendix B: the length in bits of each symbol's Huffman code, the end-of-string symbol last. The
-# code is canonical: by length, then by symbol, each is the one before plus one.
+# code is canonical: ordered by length, then by symbol, each code is the previous one plus one.
 _LENGTHS = """
 13 23 28 28 28 28 28 28 28 24 30 28 28 30 28 28 28 28 28 28 28 28 30 28 28 28 28 28 28 28 28 28
 6 10 10 12 13 6 8 11 10 10 8 11 8 6 6 6 5 5 5 6 6 6 6 6 6 6 7 8 15 6 12 10
@@ -40,16 +41,16 @@ _LENGTHS = """
 
 
 class MalformedHeaders(ValueError):
-    """The header block cannot be read; the text says why."""
+    """The header block is malformed; the text says how."""
 
 
 def encoded(headers: Iterable[tuple[str, str]]) -> bytes:
-    """A block of literals that no table keeps. Names and values are ASCII."""
+    """A block of literals without indexing. Names and values are ASCII."""
     return b"".join(b"\0" + _text(name) + _text(text) for name, text in headers)
 
 
 def decoded(block: bytes) -> list[tuple[str, str]]:
-    """The headers of a block, in order; `MalformedHeaders` where it cannot be read."""
+    """The headers of a block, in order. Raises `MalformedHeaders`."""
     reader = _Reader(block)
     headers = []
     while reader.at < len(block):
@@ -81,7 +82,7 @@ class _Reader:
         self.at = 0
 
     def header(self) -> tuple[str, str] | None:
-        """The next header; None for a change of the table's size, which is 0 and stays so."""
+        """The next header; None for a change of the table's size, which stays 0."""
         kind = self._peek()
         if kind & 0x80:
             return _static(self.number(0x7F))
@@ -93,7 +94,7 @@ class _Reader:
         return name, self.text()
 
     def number(self, prefix: int) -> int:
-        """An integer whose first byte lends it the bits of ``prefix``."""
+        """An integer (RFC 7541, 5.1) in the ``prefix`` bits of its first byte and in the following bytes."""
         number = self._take(1)[0] & prefix
         if number < prefix:
             return number
@@ -129,7 +130,7 @@ def _static(index: int) -> tuple[str, str]:
 
 
 def _plain(raw: bytes) -> bytes:
-    """What a Huffman code stands for; it is filled up with at most seven ones."""
+    """The bytes of a Huffman-coded text, which is padded with at most seven ones."""
     symbols = _codes()
     plain = bytearray()
     code = length = 0
@@ -148,8 +149,8 @@ def _plain(raw: bytes) -> bytes:
 
 
 def _codes() -> dict[tuple[int, int], int]:
-    """Length and code -> symbol. Made when it is wanted: a call needs it for milliseconds, the agent lives
-    long."""
+    """Length and code -> symbol. Computed for each use: a call takes milliseconds, and the agent runs for
+    months."""
     codes = {}
     code = before = 0
     lengths = map(int, _LENGTHS.split())

@@ -1,6 +1,6 @@
-"""Which pod has which device by the kubelet's own books: its PodResources service (KEP-606, ``v1``).
+"""The devices of each pod, from the kubelet's PodResources service (KEP-606, ``v1``).
 
-Nodes where a device plugin's kubelet side picks the cards are the only ones where that is not ours to know.
+Only needed on nodes where a device plugin picks the cards: elsewhere Bursar's placement does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_VARINT = 10
 
 
 class MalformedAnswer(ValueError):
-    """The kubelet's answer cannot be read; the text says why."""
+    """The kubelet's answer is malformed; the text says how."""
 
 
 def listed(socket: str, timeout_s: float = 5.0) -> tuple[PluginDevices, ...]:
@@ -38,8 +38,7 @@ def listed(socket: str, timeout_s: float = 5.0) -> tuple[PluginDevices, ...]:
 
 
 def parsed(answer: bytes) -> tuple[PluginDevices, ...]:
-    """The pods that have devices in a ListPodResourcesResponse, in its order. Fields that a later kubelet
-    may add are passed over."""
+    """The pods that have devices in a ListPodResourcesResponse, in its order. Unknown fields are ignored."""
     pods = (_given(body) for body in _messages(answer, _PODS))
     return tuple(pod for pod in pods if pod.devices)
 
@@ -56,7 +55,7 @@ def _given(pod: bytes) -> PluginDevices:
 
 
 def _text(body: bytes, field: int) -> str:
-    """A text field; the last counts where there are several, and none is empty, as protobuf has it."""
+    """A text field. As in protobuf, the last of several counts, and a missing one is empty."""
     return _decoded(next(reversed([*_messages(body, field)]), b""))
 
 
@@ -68,12 +67,12 @@ def _decoded(raw: bytes) -> str:
 
 
 def _messages(body: bytes, field: int) -> Iterator[bytes]:
-    """The values of a field that is a text or a message, in order."""
+    """The values of a text or message field, in order."""
     return (raw for number, raw in _fields(body) if number == field and raw is not None)
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Number and bytes of each field; None in place of a number's."""
+    """The number of each field, and its bytes; None for a field of a numeric type."""
     at = 0
     while at < len(body):
         key, at = _varint(body, at)
@@ -86,7 +85,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, bytes | None]]:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             end = at + (8 if kind == _EIGHT_BYTES else 4)
         else:
-            raise MalformedAnswer(f"a field is of kind {kind}, which is none")
+            raise MalformedAnswer(f"a field has the unknown kind {kind}")
         if end > len(body):
             raise MalformedAnswer("a field is cut off")
         yield key >> 3, body[at:end] if kind == _BYTES else None
@@ -94,7 +93,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number in base 128, and where it ends."""
+    """A number in base 128, and the index of the byte after it."""
     number = 0
     for place, byte in enumerate(body[at : at + _LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * place

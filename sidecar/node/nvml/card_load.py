@@ -1,4 +1,4 @@
-"""What a card is used for at this moment, by NVML: its load, and its processes."""
+"""The present load and processes of a card, by NVML."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @value
 class CardReading:
-    """One card's figures; ``mps``: processes compute on it through MPS."""
+    """One card's figures."""
 
     load: CardLoad
     processes: tuple[GPUProcess, ...]
-    mps: bool
+    mps: bool  # processes use the card through MPS
 
 
 class LoadMeter:
-    """Remembers for each card up to when the driver's samples have been read."""
+    """Reads cards, and remembers for each up to when the driver's samples were read."""
 
     def __init__(self) -> None:
         self._seen_us: dict[str, int] = {}
 
     def read(self, nvml: Any, uuid: str, handle: Any) -> CardReading:
-        """The card's figures now; None in place of what it does not tell. Raises NVML's error where the card
-        does not answer at all."""
+        """The card's present figures; None for those that it does not support. Raises NVML's error if the
+        card does not answer."""
         used = unless_unsupported(nvml, lambda: memory(nvml, handle).used // MIB)
         rate = unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         running = unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -44,27 +44,26 @@ class LoadMeter:
         return CardReading(CardLoad(uuid, rate, used), processes, bool(through_mps))
 
     def _shares(self, nvml: Any, uuid: str, handle: Any) -> dict[int, int] | None:
-        """Percent of the card's time by process, over the samples since the last look; None where the card
-        takes none."""
+        """Percent of the card's time by PID, over the samples since the last reading; None if the card takes
+        no samples."""
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us.get(uuid, 0))
         except _unsupported(nvml):
             return None
         except nvml.NVMLError as error:
-            # No sample since then. pynvml raises also the success of a driver that has nothing to tell.
+            # No sample since then. pynvml raises even the success of a driver without samples.
             if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
                 return {}
             raise
         self._seen_us[uuid] = max((each.timeStamp for each in samples), default=0)
         by_pid: dict[int, list[int]] = {}
         for each in samples:
-            by_pid.setdefault(each.pid, []).append(min(each.smUtil, 100))  # drivers have told more
-        return {pid: sum(told) // len(told) for pid, told in by_pid.items()}
+            by_pid.setdefault(each.pid, []).append(min(each.smUtil, 100))  # some drivers return more
+        return {pid: sum(rates) // len(rates) for pid, rates in by_pid.items()}
 
 
 def memory(nvml: Any, handle: Any) -> Any:
-    """Bytes in all and in use, these without what the driver keeps for itself where NVML tells the two
-    apart."""
+    """Total and used bytes; the used ones without the driver's own if NVML distinguishes the two."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotSupported):
@@ -72,7 +71,7 @@ def memory(nvml: Any, handle: Any) -> Any:
 
 
 def unless_unsupported(nvml: Any, ask: Callable[[], T]) -> T | None:
-    """The answer, or None where card, driver or rights do not allow the question: not a fault."""
+    """The answer, or None if card, driver or rights do not support the call, which is no fault."""
     try:
         return ask()
     except _unsupported(nvml):

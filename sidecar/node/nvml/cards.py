@@ -1,11 +1,11 @@
-"""The node's cards by NVIDIA's own binding: what each is, whether the driver finds it well, and what happens
-to it.
+"""Reads the node's cards with NVIDIA's binding: their properties, the driver's view of their health, their
+load.
 
-One thread uses it: it looks, then waits for an event of the driver or for the next look. Nothing of NVML's
-is raised: a card that fails is told of as silent, NVML that fails as the look's error. It is opened afresh,
-for a driver that was restarted or a card that came back: at each look where it fails as a whole, and ever
-less often where only some cards are silent, for it must be closed first, and what happens to the others until
-it is open again the driver tells nobody.
+One thread uses it: it reads, then waits for a driver event or the next reading. No error of NVML is raised: a
+card that fails is in `NvmlReading.silent`, a failure of NVML as a whole is `NvmlReading.error`. NVML is
+opened again for a driver that was restarted or a card that came back: at each reading if it fails as a whole;
+at growing intervals if only some cards are silent, for it must be closed first, and driver events are lost
+until it is open again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from sidecar.node.values import CardFailed
 
-REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # twice as long each time, for events may be lost meanwhile
+REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # doubles each time, for events may be lost meanwhile
 MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
-# Of the program that ran, not of the card; the list is that of NVIDIA's own device plugin.
+# XIDs that a program causes, not the card; the list is that of NVIDIA's device plugin.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
 WHAT_TO_DO = {
@@ -39,8 +39,8 @@ WHAT_TO_DO = {
 
 
 class NvmlReader:
-    """NVML; used by one thread at a time. ``bind`` gives NVIDIA's binding, ``clock`` milliseconds that never
-    go back."""
+    """NVML. One thread at a time may use it. ``bind`` returns NVIDIA's binding; ``clock``: monotonic
+    milliseconds."""
 
     def __init__(
         self,
@@ -49,40 +49,43 @@ class NvmlReader:
         bind: Callable[[], Any] | None = None,
         reopen_ms: int = REOPEN_MS,
     ) -> None:
-        """``ignored``: the XIDs that say nothing against a card."""
+        """``ignored``: the XIDs that do not make a card unhealthy."""
         self._clock, self._reopen_ms, self._pause_ms = clock, reopen_ms, reopen_ms
         self._bind = bind or binding
         self._nvml: Any = None
-        self._alarms = DriverEvents(ignored)
+        self._events = DriverEvents(ignored)
         self._opened_at = 0
-        self._handles: tuple[CardHandle, ...] = ()
-        self._facts: dict[str, tuple[str, int, int | None]] = {}
-        self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = ((), {})
+        self._handles: tuple[CardHandle, ...] = ()  # of this session
+        self._properties: dict[str, tuple[str, int, int | None]] = {}  # by UUID: model, MiB, NUMA node
+        self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = (
+            (),
+            {},
+        )  # links of these cards
         self._meter = card_load.LoadMeter()
-        self._silent_ones: frozenset[int] = frozenset()
+        self._silent_ones: frozenset[int] = frozenset()  # indices
 
     def look(self) -> NvmlReading:
-        """What NVML tells now."""
+        """Read NVML."""
         try:
             self._open()
             return self._read()
         except Exception as error:
-            # A binding can fail in ways of its own: a library without a symbol, a name it cannot decode.
+            # The binding raises more than NVML's errors: a library without a symbol, an undecodable name.
             self._shut()
             return NvmlReading((), (), (), (), (), (), (), said(error))
 
     def wait(self, most_ms: int) -> CardFailed | None:
-        """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
-        none came, or none can be waited for (then at once)."""
-        return self._alarms.wait(most_ms, self._clock)
+        """Wait up to ``most_ms`` for a driver event that makes cards unhealthy. None if there is none, at
+        once if events are not supported."""
+        return self._events.wait(most_ms, self._clock)
 
     @property
     def waits(self) -> bool:
-        """Whether `wait` can wait, or has something to tell."""
-        return self._alarms.listens or self._alarms.holds
+        """Whether `wait` can wait, or has an event to return."""
+        return self._events.listens or self._events.has_events
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Close NVML."""
         self._shut()
 
     def _open(self) -> None:
@@ -97,16 +100,16 @@ class NvmlReader:
         self._nvml, self._opened_at = nvml, self._clock()
 
     def _shut(self) -> None:
-        self._alarms.end()
+        self._events.end()
         nvml, self._nvml = self._nvml, None
         self._handles, self._near = (), ((), {})
-        self._facts.clear()
+        self._properties.clear()
         if nvml is None:
             return
         try:
             nvml.nvmlShutdown()
         except nvml.NVMLError:
-            return  # a driver that is gone has already shut it
+            return  # the driver was unloaded, which has closed it already
 
     def _read(self) -> NvmlReading:
         nvml, silent, divided = self._nvml, list[CardSilent](), list[str]()
@@ -118,8 +121,8 @@ class NvmlReader:
                 silent.append(self._silent(index, self._uuid_at(index), error))
         is_new = [each.uuid for each in handles] != [each.uuid for each in self._handles]
         self._handles = tuple(handles)
-        if not self._alarms.listens or is_new:
-            self._alarms.listen(nvml, self._handles)
+        if not self._events.listens or is_new:
+            self._events.listen(nvml, self._handles)
         cards, measures = list[NodeCard](), list[card_load.CardReading]()
         for each in handles:
             try:
@@ -128,7 +131,7 @@ class NvmlReader:
             except nvml.NVMLError as error:
                 cards = [card for card in cards if card.uuid != each.uuid]
                 silent.append(self._silent(each.index, each.uuid, error))
-        self._note({each.index for each in silent})
+        self._remember_silent({each.index for each in silent})
         return NvmlReading(
             self._linked(cards),
             tuple(silent),
@@ -140,13 +143,13 @@ class NvmlReader:
             "",
         )
 
-    def _note(self, silent: set[int]) -> None:
-        """Begin to count anew where other cards are silent than before."""
+    def _remember_silent(self, silent: set[int]) -> None:
+        """Reset the pause before NVML is opened again if other cards are silent than before."""
         if silent != self._silent_ones:
             self._silent_ones, self._pause_ms = frozenset(silent), self._reopen_ms
 
     def _of_card(self, index: int, divided: list[str]) -> list[CardHandle]:
-        """The card, or its instances where it is divided."""
+        """The card, or its MIG instances if it is divided."""
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(handle)
@@ -163,7 +166,7 @@ class NvmlReader:
         try:
             return self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except self._nvml.NVMLError_NotFound:
-            return None  # fewer instances than there can be
+            return None  # there are fewer instances than the maximum
 
     def _instance(self, of: CardHandle, number: int, handle: Any) -> CardHandle:
         nvml = self._nvml
@@ -172,22 +175,19 @@ class NvmlReader:
         return CardHandle(uuid, index, handle, of.uuid, of.card, profile)
 
     def _card(self, at: CardHandle) -> NodeCard:
-        if at.uuid not in self._facts:
-            self._facts[at.uuid] = self._described(at)
-        model, memory_mib, numa = self._facts[at.uuid]
-        fault = self._complaint(at)
+        if at.uuid not in self._properties:
+            self._properties[at.uuid] = self._read_properties(at)
+        model, memory_mib, numa = self._properties[at.uuid]
+        fault = self._driver_fault(at)
         return NodeCard(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
 
-    def _described(self, at: CardHandle) -> tuple[str, int, int | None]:
+    def _read_properties(self, at: CardHandle) -> tuple[str, int, int | None]:
         nvml = self._nvml
-        model, memory_mib = (
-            str(nvml.nvmlDeviceGetName(at.handle)),
-            card_load.memory(nvml, at.handle).total // MIB,
-        )
-        return model, memory_mib, self._numa(at.card)
+        memory_mib = card_load.memory(nvml, at.handle).total // MIB
+        return str(nvml.nvmlDeviceGetName(at.handle)), memory_mib, self._numa(at.card)
 
     def _numa(self, handle: Any) -> int | None:
-        """The nearest NUMA node; the lowest where several are as near."""
+        """The nearest NUMA node; the lowest of several."""
         nvml = self._nvml
         words = card_load.unless_unsupported(
             nvml,
@@ -198,17 +198,17 @@ class NvmlReader:
         mask = sum(word << (64 * at) for at, word in enumerate(words or ()))
         return (mask & -mask).bit_length() - 1 if mask else None
 
-    def _complaint(self, at: CardHandle) -> str:
-        """What the driver itself says against the card."""
+    def _driver_fault(self, at: CardHandle) -> str:
+        """Why the driver considers the card faulty; empty if it does not."""
         nvml = self._nvml
         action = self._action(at)
         if action:
-            return f"the driver asks for {WHAT_TO_DO.get(action, 'recovery action ' + str(action))}"
+            return f"the driver requires {WHAT_TO_DO.get(action, 'recovery action ' + str(action))}"
         rows = card_load.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(at.handle))
         return "rows of its memory could not be remapped" if rows and rows[3] else ""
 
     def _action(self, at: CardHandle) -> int | None:
-        """What the driver asks to be done with the card (0: nothing), where it tells."""
+        """The recovery action that the driver requires (0: none); None if it does not support that."""
         nvml = self._nvml
         field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
         told = card_load.unless_unsupported(
@@ -217,7 +217,7 @@ class NvmlReader:
         return int(told.value.uiVal) if told is not None and told.nvmlReturn == nvml.NVML_SUCCESS else None
 
     def _linked(self, cards: list[NodeCard]) -> tuple[NodeCard, ...]:
-        """The cards with their links; asked once for the same cards, for they are soldered."""
+        """The cards with their links, which are read once for the same cards: they do not change."""
         uuids = tuple(card.uuid for card in cards)
         if self._near[0] != uuids:
             whole = [each for each in self._handles if each.mig is None and each.uuid in uuids]
@@ -249,7 +249,7 @@ class NvmlReader:
         return tuple(sorted(uuid for uuid, near in joined.items() if near))
 
     def _joined(self, one: CardHandle, other: CardHandle) -> bool:
-        """By NVLink (also through its switches), or by PCIe switches alone."""
+        """By NVLink (also through its switches), or by PCIe switches only."""
         nvml = self._nvml
         by_nvlink = card_load.unless_unsupported(
             nvml,
@@ -270,12 +270,12 @@ class NvmlReader:
 
 
 def said(error: Exception) -> str:
-    """What went wrong, for people."""
+    """The error for people."""
     return str(error) or type(error).__name__
 
 
 def binding() -> Any:
-    """NVIDIA's binding, once its library can be loaded."""
+    """NVIDIA's binding. Raises OSError if its library cannot be loaded."""
     ctypes.CDLL(LIBRARY)
     import pynvml
 

@@ -1,8 +1,7 @@
-"""What the driver tells of its own accord: XIDs and double-bit ECC errors, by NVML's event sets.
+"""Driver events: XIDs and double-bit ECC errors, by NVML's event sets.
 
-An event is told to the sets that were there when it happened, and a set ends with the session of NVML. So
-before a set is given up, what it still holds is taken out, and where the session goes on, only after another
-has been made.
+An event goes to the sets that exist when it happens, and a set ends with its session of NVML. So a set is
+drained before it is freed, and if the session continues, only after the next set exists.
 """
 
 from __future__ import annotations
@@ -21,20 +20,19 @@ MOST_DRAINED = 1_000
 
 @value
 class CardHandle:
-    """A card or MIG instance as NVML knows it in this session; ``parent`` and ``card``: UUID and handle of
-    the card that an instance is of, else its own."""
+    """A card or MIG instance in this session of NVML."""
 
     uuid: str
     index: int
     handle: Any
-    parent: str
-    card: Any
-    mig: str | None
+    parent: str  # the UUID of an instance's card; a card's own
+    card: Any  # the handle of that card
+    mig: str | None  # the MIG profile
 
 
 class DriverEvents:
-    """The events of one session of NVML after another; used by one thread at a time. ``ignored``: the XIDs
-    that say nothing against a card."""
+    """The events of successive sessions of NVML. One thread at a time may use it. ``ignored``: the XIDs that
+    do not make a card unhealthy."""
 
     def __init__(self, ignored: frozenset[int]) -> None:
         self._ignored = ignored
@@ -42,20 +40,20 @@ class DriverEvents:
         self._events: Any = None
         self._failed = False
         self._handles: tuple[CardHandle, ...] = ()
-        self._held: tuple[CardFailed, ...] = ()
+        self._drained: tuple[CardFailed, ...] = ()  # events that were read, but not returned yet
 
     @property
     def listens(self) -> bool:
-        """Whether some card of the session sends events, and they can be waited for."""
+        """Whether some card of the session sends events, and `wait` can wait for them."""
         return self._events is not None and not self._failed
 
     @property
-    def holds(self) -> bool:
-        """Whether `wait` has something to tell at once."""
-        return bool(self._held)
+    def has_events(self) -> bool:
+        """Whether `wait` returns an event at once."""
+        return bool(self._drained)
 
     def listen(self, nvml: Any, handles: tuple[CardHandle, ...]) -> None:
-        """Hear of these cards from now on, of this session; of none where no card sends events."""
+        """Register for events of these cards in this session; has no effect if no card supports them."""
         fresh = self._made(nvml, handles)
         self._drain()
         if self._events is not None:
@@ -63,29 +61,27 @@ class DriverEvents:
         self._nvml, self._events, self._handles, self._failed = nvml, fresh, handles, False
 
     def end(self) -> None:
-        """The session is about to end: keep what it has told and nobody has heard."""
+        """The session is about to end: read the events that are left."""
         self._drain()
         self._events, self._failed = None, False
 
     def wait(self, most_ms: int, clock: Callable[[], int]) -> CardFailed | None:
-        """Wait for an event that tells against cards, until ``most_ms`` are over at the latest; None where
-        none came, or none can be waited for (then at once)."""
-        if self._held:
-            first, self._held = self._held[0], self._held[1:]
+        """Wait up to ``most_ms`` for an event that makes cards unhealthy. None if there is none, at once if
+        events are not supported."""
+        if self._drained:
+            first, self._drained = self._drained[0], self._drained[1:]
             return first
         if not self.listens:
             return None
         until = clock() + most_ms
         try:
-            while (left := until - clock()) > 0:
-                broke = self._judged(self._nvml.nvmlEventSetWait_v2(self._events, left))
-                if broke:
-                    return broke
+            while (remaining := until - clock()) > 0:
+                if failed := self._judged(self._nvml.nvmlEventSetWait_v2(self._events, remaining)):
+                    return failed
         except self._nvml.NVMLError_Timeout:
             return None
         except Exception:
-            # The next look says what is the matter, if something is; until then nothing can be waited for.
-            # What the set holds is taken out when it is replaced.
+            # The next reading finds the cause, if there is one. The set is drained when it is replaced.
             self._failed = True
         return None
 
@@ -93,7 +89,7 @@ class DriverEvents:
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
-            return None  # a driver without events: the looks alone must do
+            return None  # the driver has no events: readings must suffice
         cards = {each.parent: each.card for each in handles}
         registered = [_registered(nvml, card, events) for card in cards.values()]  # each of them
         return events if any(registered) else None
@@ -103,16 +99,16 @@ class DriverEvents:
             return
         try:
             for _ in range(MOST_DRAINED):
-                if (broke := self._judged(self._nvml.nvmlEventSetWait_v2(self._events, 0))) is not None:
-                    self._held = (*self._held, broke)
+                if (failed := self._judged(self._nvml.nvmlEventSetWait_v2(self._events, 0))) is not None:
+                    self._drained = (*self._drained, failed)
         except Exception:
-            return  # by far most often: no more has come
+            return  # almost always a timeout: there is no further event
 
     def _free(self) -> None:
         try:
             self._nvml.nvmlEventSetFree(self._events)
         except self._nvml.NVMLError:
-            return  # it went with a driver that is gone
+            return  # the driver was unloaded, which has freed it already
 
     def _judged(self, event: Any) -> CardFailed | None:
         nvml = self._nvml
@@ -127,7 +123,7 @@ class DriverEvents:
         return CardFailed(uuids, fault) if uuids else None
 
     def _uuid_of(self, event: Any) -> str:
-        """Whose event it is; empty where that cannot be told, and then every card is meant."""
+        """The UUID of the event's card; empty if unknown, and then the event concerns every card."""
         try:
             return str(self._nvml.nvmlDeviceGetUUID(event.device))
         except self._nvml.NVMLError:
@@ -144,5 +140,5 @@ def _registered(nvml: Any, card: Any, events: Any) -> bool:
         if types:
             nvml.nvmlDeviceRegisterEvents(card, types, events)
     except nvml.NVMLError:
-        return False  # not one that sends events, or it is lost, which the looks find
+        return False  # the card has no events, or is lost, which the next reading finds
     return bool(types)

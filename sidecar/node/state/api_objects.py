@@ -1,4 +1,4 @@
-"""What the API server tells of the node and of its pods, read at the door."""
+"""Reads the API server's JSON of the node and its pods into values."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ DEVICES = "bursar.dev/devices"
 
 @value
 class NodePods:
-    """The pods, and by the UIDs of those that were given cards how many MiB of each."""
+    """The node's pods that have not ended."""
 
     pods: tuple[PodState, ...]
-    shares: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    shares: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]  # by pod UID: MiB of each card, by its UUID
 
 
 def node_path(name: str) -> str:
-    """The list that holds the one node."""
+    """The path of the list with the one node."""
     return "/api/v1/nodes?fieldSelector=" + quote(f"metadata.name={name}", safe="")
 
 
 def pods_path(node: str) -> str:
-    """The list of the node's pods that have not ended."""
+    """The path of the list of the node's pods that have not ended."""
     selector = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     return "/api/v1/pods?fieldSelector=" + quote(selector, safe="")
 
 
 def read_node(raw: Mapping[str, Any]) -> NodeState:
-    """A Node's JSON."""
+    """Reads a Node's JSON."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return NodeState(
@@ -52,7 +52,7 @@ def read_node(raw: Mapping[str, Any]) -> NodeState:
 
 
 def read_all(raws: Iterable[Mapping[str, Any]]) -> NodePods:
-    """The pods of a list, from their metadata."""
+    """Reads the pods of a list from their metadata."""
     listed = sorted(raws, key=lambda raw: str(raw["metadata"]["uid"]))
     texts = ((raw, (raw["metadata"].get("annotations") or {}).get(DEVICES)) for raw in listed)
     given = ((str(raw["metadata"]["uid"]), shares(text)) for raw, text in texts if text)
@@ -60,7 +60,7 @@ def read_all(raws: Iterable[Mapping[str, Any]]) -> NodePods:
 
 
 def read_pod(raw: Mapping[str, Any]) -> PodState:
-    """A pod's metadata. One whose cards cannot be read holds none, by this account."""
+    """Reads a pod's metadata. If its annotation is malformed, it holds no cards here."""
     metadata = raw["metadata"]
     containers = _containers((metadata.get("annotations") or {}).get(DEVICES))
     return PodState(

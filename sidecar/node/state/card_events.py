@@ -1,8 +1,7 @@
-"""Whom to tell of cards that fail and recover. Pure.
+"""The Events that report failed and recovered cards to the pods that hold them. Pure.
 
-Events are stored for the whole cluster, and a card can fail in a new way each second. So a pod is told what
-has changed since it was told last, at most once in a while of each kind: what comes in between is not told
-one by one, but what it came to is.
+Events are stored for the whole cluster, and a card can fail in a new way each second. So a pod gets at most
+one Event of each kind in `QUIET_MS`, which reports the difference from the last one.
 """
 
 from __future__ import annotations
@@ -21,52 +20,51 @@ FAULTY, WELL = "GPUUnhealthy", "GPUHealthyAgain"
 
 @value
 class NotifiedFaults:
-    """What a pod knows: which of its cards are not healthy, and why; when it was told last that some are not,
-    and that some are again, None: never."""
+    """The faults that a pod's Events have reported."""
 
-    ill: Mapping[str, str]
-    faulty_ms: int | None
-    well_ms: int | None
+    faults: Mapping[str, str]  # by card
+    faulty_ms: int | None  # the last Event about a fault; None: never
+    well_ms: int | None  # the last Event about a recovery; None: never
 
 
-def tell(
-    told: Mapping[str, NotifiedFaults],
+def notify(
+    notified: Mapping[str, NotifiedFaults],
     known: Mapping[str, str],
     cards: Iterable[NodeCard],
     pods: Iterable[PodState],
     now_ms: int,
 ) -> tuple[dict[str, NotifiedFaults], tuple[AgentEvent, ...]]:
-    """What the pods know afterwards, by UID, and the Events that make it so; a pod that is gone is forgotten.
-    ``known``: the faults, by card, that a pod that was never told anything was told by an agent before."""
+    """The reported faults by pod UID, and the Events that are due. A pod that is gone is dropped. ``known``:
+    the faults by card that the previous agent has reported to a pod without an entry in ``notified``."""
     faults = {card.uuid: card.fault for card in cards}
-    after, notices = {}, list[AgentEvent]()
+    after, due = {}, list[AgentEvent]()
     for pod in pods:
         if pod.cards:
-            before = told.get(pod.uid) or NotifiedFaults(known, None, None)
-            after[pod.uid], new = _of_pod(before, pod, faults, now_ms)
-            notices += new
-    return after, tuple(notices)
+            before = notified.get(pod.uid) or NotifiedFaults(known, None, None)
+            after[pod.uid], events = _of_pod(before, pod, faults, now_ms)
+            due += events
+    return after, tuple(due)
 
 
 def _of_pod(
     before: NotifiedFaults, pod: PodState, faults: Mapping[str, str], now_ms: int
 ) -> tuple[NotifiedFaults, list[AgentEvent]]:
     its = {uuid: faults[uuid] for uuid in pod.cards if uuid in faults}
-    broke = {uuid: why for uuid, why in its.items() if why and why != before.ill.get(uuid)}
-    mended = [uuid for uuid, why in its.items() if not why and uuid in before.ill]
-    ill, notices = dict(before.ill), list[AgentEvent]()
+    failed = {uuid: why for uuid, why in its.items() if why and why != before.faults.get(uuid)}
+    recovered = [uuid for uuid, why in its.items() if not why and uuid in before.faults]
+    reported, events = dict(before.faults), list[AgentEvent]()
     faulty_ms, well_ms = before.faulty_ms, before.well_ms
-    if broke and _is_time(faulty_ms, now_ms):
-        ill.update(broke)
+    if failed and _is_time(faulty_ms, now_ms):
+        reported.update(failed)
         faulty_ms = now_ms
-        each = (f"its GPU {uuid} is not healthy: {why}" for uuid, why in broke.items())
-        notices.append(AgentEvent(pod.uid, pod.namespace, pod.name, "Warning", FAULTY, ", ".join(each)))
-    if mended and _is_time(well_ms, now_ms):
-        ill = {uuid: why for uuid, why in ill.items() if uuid not in mended}
+        each = (f"card {uuid} of this pod is not healthy: {why}" for uuid, why in failed.items())
+        events.append(AgentEvent(pod.uid, pod.namespace, pod.name, "Warning", FAULTY, ", ".join(each)))
+    if recovered and _is_time(well_ms, now_ms):
+        reported = {uuid: why for uuid, why in reported.items() if uuid not in recovered}
         well_ms = now_ms
-        each = (f"its GPU {uuid} is healthy again" for uuid in mended)
-        notices.append(AgentEvent(pod.uid, pod.namespace, pod.name, "Normal", WELL, ", ".join(each)))
-    return NotifiedFaults(ill, faulty_ms, well_ms), notices
+        each = (f"card {uuid} of this pod is healthy again" for uuid in recovered)
+        events.append(AgentEvent(pod.uid, pod.namespace, pod.name, "Normal", WELL, ", ".join(each)))
+    return NotifiedFaults(reported, faulty_ms, well_ms), events
 
 
 def _is_time(last_ms: int | None, now_ms: int) -> bool:

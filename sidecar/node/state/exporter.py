@@ -1,5 +1,5 @@
-"""Cards and pods for Prometheus: each card under the names of NVIDIA's dcgm-exporter, which dashboards know,
-and each pod's part of it under ours. Pure: values in, text out."""
+"""The metrics of cards and pods, in Prometheus' text format: cards under the names of NVIDIA's dcgm-exporter,
+which dashboards use, and each pod's part under ours. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_pods(
     given: Mapping[str, Shares],
     episodes: Mapping[str, OveruseEpisode],
 ) -> str:
-    """Each pod's use of each card by its processes, what it was given, and whether it is over that."""
+    """Each pod's use of each card by its processes, its share, and its use beyond the share."""
     seen = {pod.uid: pod for pod in pods}
     rows = [(seen[each.uid], load) for each in measured.pods if each.uid in seen for load in each.cards]
     busy: list[Sample] = []
@@ -67,15 +67,20 @@ def of_pods(
         for each in episodes[uid].cards
     ]
     return (
-        metric("bursar_pod_gpu_utilization_percent", "gauge", "Percent of the card's time by the pod.", busy)
+        metric(
+            "bursar_pod_gpu_utilization_percent",
+            "gauge",
+            "Percent of the card's time that the pod uses.",
+            busy,
+        )
         + metric("bursar_pod_gpu_memory_used_bytes", "gauge", "Card memory in use by the pod.", used)
-        + metric("bursar_pod_gpu_memory_share_bytes", "gauge", "Card memory that the pod was given.", share)
+        + metric("bursar_pod_gpu_memory_share_bytes", "gauge", "Card memory allocated to the pod.", share)
         + metric("bursar_pod_gpu_memory_over_bytes", "gauge", "Card memory in use beyond the share.", over)
     )
 
 
 def of_reports(reports: UsageReports) -> str:
-    """How the reports to the timekeeper go."""
+    """The posts of usage to the timekeeper."""
     posts: list[Sample] = [
         ({"outcome": "delivered"}, reports.delivered),
         ({"outcome": "failed"}, reports.failed),
@@ -95,7 +100,7 @@ def of_reports(reports: UsageReports) -> str:
 
 
 def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
-    """One metric in Prometheus' text format; empty where it has no sample."""
+    """One metric in Prometheus' text format; empty if it has no sample."""
     lines = [f"{name}{_labels(labels)} {number}\n" for labels, number in samples]
     return f"# HELP {name} {about}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
 

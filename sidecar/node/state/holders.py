@@ -1,10 +1,10 @@
-"""Which pods are really on the node's cards: what the annotation ``bursar.dev/holders`` says (`Holders` in
+"""The pods that really hold the node's cards, for the annotation ``bursar.dev/holders`` (`Holders` in
 timekeeper/core/wire.py). Pure.
 
-A pod is there while a process is in its cgroup, whatever has become of its object: a pod deleted by force
-runs on until its grace period ends, and so does one whose node is cut off. The agent knows that it is a GPU
-pod from what it told itself before, also where it was started anew since: the annotation is its memory, and
-the boot ID in it says whether anything of that can still be there.
+A pod holds its cards while a process is in its cgroup, whether or not its object still exists: a pod that was
+deleted by force runs on until its grace period ends, and so does one whose node is disconnected. That it is a
+GPU pod is known from the annotation, which serves as the agent's memory across restarts; the boot ID in it
+tells whether such a process can still run.
 """
 
 from __future__ import annotations
@@ -23,39 +23,34 @@ if TYPE_CHECKING:
     from sidecar.node.values import PodState
     from timekeeper.core.wire import Holders
 
-MOST_CLOSED = 400  # characters that readers keep of why the node is closed
+MOST_CLOSED = 400  # characters of the reason why the node is closed; readers cut it there
 # Resources of a plugin whose kubelet side picks the cards; as in timekeeper.core.dialects
 _PICKED_BY_PLUGIN = re.compile(r"nvidia\.com/(gpu|mig-)")
 
 
 @value
 class HoldersRecord:
-    """`Holders` past the door: ``pods`` are those that are there, by UID, with their cards."""
+    """The annotation as a value."""
 
-    boot: str
-    known: bool
-    pods: Mapping[str, tuple[str, ...]]
-    closed: str
+    boot: str  # the ID of the node's boot
+    known: bool  # everything was observed at least once in this boot, so that no holder is missing
+    pods: Mapping[str, tuple[str, ...]]  # holders: by pod UID, the cards
+    closed: str  # why no card is allocated on the node; empty: they are
 
 
 @value
 class Observation:
-    """What one look found; None in place of what could not be looked at.
+    """The result of one survey; None for a source that could not be read."""
 
-    ``pods``: all of the node's that the API server knows and that have not ended. ``populated``: by UID, the
-    pods that have a cgroup, and whether a process is in it. ``given``: by UID, the cards that the kubelet's
-    plugin gave; ``picks``: there is such a plugin, so that the placement's cards say nothing.
-    """
-
-    pods: tuple[PodState, ...] | None
-    populated: Mapping[str, bool] | None
-    given: Mapping[str, tuple[str, ...]] | None
-    picks: bool
+    pods: tuple[PodState, ...] | None  # all pods of the node that have not ended, by the API server
+    populated: Mapping[str, bool] | None  # by UID, the pods with a cgroup, and whether a process is in it
+    given: Mapping[str, tuple[str, ...]] | None  # by UID, the cards that the device plugin has allocated
+    picks: bool  # a device plugin picks the cards, so the placement's cards do not count
 
 
-def begun(text: str | None, boot: str) -> HoldersRecord:
-    """What an agent that starts can say: what the one before it said in this boot, and that it has seen
-    nothing yet. A text that is none of ours counts as none."""
+def initial(text: str | None, boot: str) -> HoldersRecord:
+    """The record of a new agent: the previous agent's holders in this boot, not known to be complete. A
+    malformed text counts as none."""
     before = _read(text)
     if before is None or before.boot != boot:
         return HoldersRecord(boot, False, {}, "")
@@ -63,10 +58,10 @@ def begun(text: str | None, boot: str) -> HoldersRecord:
 
 
 def after(before: HoldersRecord, sight: Observation) -> HoldersRecord:
-    """What is said after a look.
+    """The record after a survey.
 
-    Once everything was seen, that stays so; until then ``known`` is false. While the cgroups cannot be read,
-    no pod is taken off the list, and those that were given cards are put on it: they may have begun.
+    ``known`` becomes true once every source was read, and stays so. While the cgroups cannot be read, no pod
+    is removed, and every pod with cards is added, for it may have started.
     """
     seen = {} if sight.pods is None else {pod.uid: pod.cards for pod in sight.pods}
     placed = {} if sight.picks else {uid: cards for uid, cards in seen.items() if cards}
@@ -76,7 +71,7 @@ def after(before: HoldersRecord, sight: Observation) -> HoldersRecord:
 
 
 def closed(held: HoldersRecord, why: str) -> HoldersRecord:
-    """The same, closed for this reason; open where it is empty."""
+    """The record with this reason for being closed; empty: open."""
     return HoldersRecord(held.boot, held.known, held.pods, why[:MOST_CLOSED])
 
 
@@ -96,22 +91,22 @@ def text(held: HoldersRecord) -> str:
 def by_uid(
     given: Iterable[PluginDevices], pods: Iterable[PodState], uuids: frozenset[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The cards that a plugin gave, of the pods that the API server knows. The kubelet tells names; of
-    several pods of one name in a row it knows the last alone, as the API server does."""
+    """The cards that a plugin has allocated, by the UIDs of the API server's pods. The kubelet reports names;
+    of successive pods with one name it lists the last only, as the API server does."""
     uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
     named = ((uids.get((each.namespace, each.name)), each) for each in given)
     return {uid: plugin_devices.cards_among(each, uuids) for uid, each in named if uid is not None}
 
 
 def picked_by_plugin(capacity: Iterable[tuple[str, str]]) -> bool:
-    """Whether a plugin that picks the cards itself serves a node of this capacity."""
+    """Whether a plugin that picks the cards serves a node with this capacity."""
     return any(_PICKED_BY_PLUGIN.match(resource) for resource, _ in capacity)
 
 
 def _is_there(uid: str, before: HoldersRecord, sight: Observation) -> bool:
     if sight.populated is None:
         return True
-    # The kubelet gives cards before it makes the pod's cgroup, and starts processes after that.
+    # The kubelet allocates cards before it makes the pod's cgroup, and starts processes after that.
     has_cards_of_plugin = bool(sight.given and sight.given.get(uid))
     return sight.populated.get(uid, False) or (has_cards_of_plugin and uid in sight.populated)
 
@@ -124,9 +119,9 @@ def _is_whole(sight: Observation) -> bool:
     )
 
 
-def _read(told: str | None) -> HoldersRecord | None:
+def _read(text: str | None) -> HoldersRecord | None:
     try:
-        whole = json.loads(told or "")
+        whole = json.loads(text or "")
         if whole["version"] != 1:
             return None
         pods = {_word(uid): tuple(map(_word, cards)) for uid, cards in whole["pods"].items()}

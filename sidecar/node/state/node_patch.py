@@ -1,7 +1,8 @@
-"""What the agent writes on its node: inventory, holders and capacity, as one change of what is there.
+"""The patch that the agent writes on its node: inventory, holders and capacity, as the difference from the
+present node. Pure.
 
-Capacity never shrinks while pods hold cards there: the kubelet would refuse at its next start what it runs
-now. A node that another plugin serves gets the inventory and no capacity of ours.
+Capacity never shrinks while pods hold cards: after a restart the kubelet would reject the pods that it runs.
+A node that another vendor's plugin serves gets the inventory, but no capacity of ours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GPU_PERCENT = "bursar.dev/gpu-percent"
 GPU_MEMORY = "bursar.dev/gpu-memory"
 OURS = (GPU_PERCENT, GPU_MEMORY)
 PERCENT_OF_A_CARD = 100
-# what the GPU plugins of others call their resources; as in timekeeper.core.dialects
+# resources of other vendors' GPU plugins; as in timekeeper.core.dialects
 OF_OTHERS = re.compile(
     r"^(nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
@@ -36,13 +37,12 @@ _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
 
 @value
 class DesiredNode:
-    """What shall stand on the node; None: nothing is said of it yet, so it stays as it is. ``mps``: the UUIDs
-    of the cards that are computed on through MPS."""
+    """The wanted contents of the node. None: not known yet, so the present contents stay."""
 
     cards: tuple[NodeCard, ...] | None
-    mps: frozenset[str]
-    holders: str | None
-    held: bool
+    mps: frozenset[str]  # the UUIDs of cards that processes use through MPS
+    holders: str | None  # the annotation
+    held: bool  # pods hold cards of the node, or may do so
 
 
 def inventory(cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset()) -> str:
@@ -52,7 +52,7 @@ def inventory(cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset()) ->
 
 
 def read_inventory(text: str | None) -> tuple[NodeCard, ...]:
-    """The cards that an annotation of ours told of; none where it is not readable, or none of ours."""
+    """The cards in an inventory annotation; none if it is malformed."""
     try:
         whole = json.loads(text or "")
         cards = tuple(_card(raw) for raw in whole["cards"]) if whole["version"] == 1 else ()
@@ -62,8 +62,7 @@ def read_inventory(text: str | None) -> tuple[NodeCard, ...]:
 
 
 def read_mps(text: str | None) -> frozenset[str]:
-    """The cards of which an annotation of ours says that they are computed on through MPS; none where it is
-    not readable."""
+    """The cards with MPS in an inventory annotation; none if it is malformed."""
     try:
         return frozenset(raw["uuid"] for raw in json.loads(text or "")["cards"] if raw.get("mps") is True)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -71,7 +70,7 @@ def read_mps(text: str | None) -> frozenset[str]:
 
 
 def boot_in(holders: str | None) -> str:
-    """The boot in which the holders were written; empty where that cannot be read."""
+    """The boot ID in a holders annotation; empty if it is malformed."""
     try:
         boot = json.loads(holders or "")["boot"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -80,7 +79,7 @@ def boot_in(holders: str | None) -> str:
 
 
 def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
-    """The merge patch of the node's status that makes it what it shall be; empty where it is."""
+    """The merge patch of the node's status; empty if the node is as wanted."""
     cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps)
     annotations = {
         name: text
@@ -102,27 +101,27 @@ def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
 
 
 def is_served_by_another(node: NodeState) -> bool:
-    """Whether a plugin's resource stands on the node; also with 0 of it, which is what the kubelet leaves of
-    a plugin that is away."""
+    """Whether the node has a resource of another plugin, also with quantity 0, which the kubelet sets while
+    the plugin is away."""
     return any(OF_OTHERS.match(name) for name, _ in node.capacity)
 
 
 def _amounts(node: NodeState, wanted: DesiredNode) -> dict[str, int | None]:
-    """What is to be advertised by resource, None: nothing."""
+    """The wanted quantity by resource; None removes it."""
     if wanted.cards is None:
         return {}
     if is_served_by_another(node):
         return {} if wanted.held else dict.fromkeys(OURS)
     if not wanted.cards:
         return {}
-    told = {
+    amounts = {
         GPU_PERCENT: PERCENT_OF_A_CARD * len(wanted.cards),
         GPU_MEMORY: sum(card.memory_mib for card in wanted.cards),
     }
     if not wanted.held:
-        return dict(told)
+        return dict(amounts)
     now = {name: amount(text) or 0 for name, text in node.capacity}
-    return {name: max(number, now.get(name, 0)) for name, number in told.items()}
+    return {name: max(number, now.get(name, 0)) for name, number in amounts.items()}
 
 
 def _changed(now: tuple[tuple[str, str], ...], amounts: Mapping[str, int | None]) -> dict[str, str | None]:
@@ -135,7 +134,7 @@ def _changed(now: tuple[tuple[str, str], ...], amounts: Mapping[str, int | None]
 
 
 def amount(text: str) -> int | None:
-    """A whole quantity as Kubernetes writes it; None where it is none."""
+    """A whole quantity as Kubernetes writes it; None for any other text."""
     match = _QUANTITY.fullmatch(text)
     return int(match[1]) * _UNITS[match[2]] if match else None
 

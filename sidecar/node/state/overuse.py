@@ -1,9 +1,10 @@
-"""Sees pods that use more of a card's memory than they were given. Pure: it reports, and evicts nobody.
+"""Detects pods that use more of a card's memory than their share, and reports them by Events. It evicts no
+pod. Pure.
 
-NVML's account of a process has its CUDA context in it, some hundred MiB, as the card's memory has. A pod is
-told of once it was over for a while, so that a short peak is no alarm, then once an hour while it lasts (an
-Event lives for an hour), and when it is within its share again. However often it comes and goes, no more is
-told in an hour than one such pair: its owner chooses how often, and Events are stored for the whole cluster.
+NVML's memory of a process includes its CUDA context, some hundred MiB. A pod gets an Event after
+`OVER_FOR_MS`, so that a short peak is not reported, then once an hour while the overuse lasts (an Event lives
+for an hour), and one when it is within its share again. An hour has at most one such pair, however often the
+overuse starts and ends: the pod's owner controls that, and Events are stored for the whole cluster.
 """
 
 from __future__ import annotations
@@ -28,58 +29,57 @@ WITHIN = "GPUMemoryWithinShare"
 
 @value
 class CardOveruse:
-    """A pod uses more of a card's memory than it was given, MiB."""
+    """A pod's use of a card beyond its share."""
 
     uuid: str
-    memory_mib: int
+    memory_mib: int  # in use
     share_mib: int
 
 
 @value
 class OveruseEpisode:
-    """A pod that is over its share since a moment, or, without ``cards``, within it again since then.
-    ``told_ms``: when an excess of it was told of last, None: never."""
+    """A pod that is beyond its share, or was so within the last hour."""
 
-    since_ms: int
-    told_ms: int | None
-    cards: tuple[CardOveruse, ...]
+    since_ms: int  # when its present state began
+    told_ms: int | None  # the last Event about overuse; None: none yet
+    cards: tuple[CardOveruse, ...]  # empty: within its share
 
 
 @value
 class AgentEvent:
-    """An Event for a pod: its ``kind`` is ``Warning`` or ``Normal``, ``note`` a sentence for people."""
+    """A Kubernetes Event about a pod, or about the node if ``namespace`` is empty."""
 
     uid: str
     namespace: str
     name: str
-    kind: str
+    kind: str  # Warning or Normal
     reason: str
-    note: str
+    note: str  # a sentence
 
 
 def shares(devices: str) -> tuple[tuple[str, int], ...]:
-    """The MiB of each card in the annotation ``bursar.dev/devices``, its containers together; none where the
-    text cannot be read, which the extender reports."""
+    """The MiB of each card in the annotation ``bursar.dev/devices``, all containers together; none if the
+    text is malformed, which the extender reports."""
     found: dict[str, int] = {}
     try:
         for slices in json.loads(devices)["containers"].values():
             for each in slices:
                 found[str(each["uuid"])] = found.get(str(each["uuid"]), 0) + int(each["memory_mib"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return ()  # also for 1e999, which is JSON and no number of MiB
+        return ()  # also for 1e999, which is valid JSON
     return tuple(sorted(found.items()))
 
 
-def watch(
+def detect(
     episodes: Mapping[str, OveruseEpisode],
     measured: UsageReading,
     pods: Iterable[PodState],
     given: Mapping[str, Shares],
     now_ms: int,
 ) -> tuple[dict[str, OveruseEpisode], tuple[AgentEvent, ...]]:
-    """The episodes after a look, by UID, and whom to tell what. ``given``: each pod's shares, by UID. A card
-    that told no figure changes nothing; a pod that is gone is forgotten, and one that is within its share an
-    hour after it was told of."""
+    """The episodes by pod UID after a reading, and the Events that are due. ``given``: each pod's shares, by
+    UID. A card without a figure changes nothing. A pod that is gone is dropped, and one within its share an
+    hour after its last Event."""
     loads = {each.uid: each for each in measured.pods}
     after: dict[str, OveruseEpisode] = {}
     notices = []
@@ -92,7 +92,7 @@ def watch(
                 notices.append(_notice(pod, "Warning", OVER, _sentence(over)))
             continue
         if before and before.cards and before.told_ms is not None and before.told_ms >= before.since_ms:
-            notices.append(_notice(pod, "Normal", WITHIN, "uses no more GPU memory than it was given again"))
+            notices.append(_notice(pod, "Normal", WITHIN, "uses no more GPU memory than its share again"))
         if before and before.told_ms is not None and now_ms - before.told_ms < TELL_AGAIN_MS:
             after[pod.uid] = OveruseEpisode(now_ms, before.told_ms, ())
     return after, tuple(notices)
@@ -109,18 +109,19 @@ def _after(before: OveruseEpisode | None, over: tuple[CardOveruse, ...], now_ms:
 def _excesses(
     load: PodLoad | None, given: Shares, before: tuple[CardOveruse, ...]
 ) -> tuple[CardOveruse, ...]:
-    """The cards on which the pod is over; where a card does not tell now, what was told before stays."""
-    told = {each.uuid: each.memory_mib for each in load.cards} if load else {}
+    """The cards on which the pod is beyond its share; for a card without a figure the previous state
+    stays."""
+    used = {each.uuid: each.memory_mib for each in load.cards} if load else {}
     found = [
         CardOveruse(uuid, memory_mib, given[uuid])
-        for uuid, memory_mib in sorted(told.items())
+        for uuid, memory_mib in sorted(used.items())
         if uuid in given and memory_mib is not None and memory_mib > given[uuid]
     ]
-    return (*found, *(each for each in before if told.get(each.uuid) is None))
+    return (*found, *(each for each in before if used.get(each.uuid) is None))
 
 
 def _sentence(over: tuple[CardOveruse, ...]) -> str:
-    cards = (f"{each.memory_mib} MiB of {each.uuid} and was given {each.share_mib} MiB" for each in over)
+    cards = (f"{each.memory_mib} MiB of {each.uuid} (its share is {each.share_mib} MiB)" for each in over)
     return f"uses {', '.join(cards)}"
 
 

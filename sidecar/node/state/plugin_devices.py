@@ -1,23 +1,23 @@
-"""Which devices the kubelet's device plugins gave to a pod, and which of the node's cards those are. Pure."""
+"""Maps the devices that the kubelet's device plugins allocated to a pod to the node's cards. Pure."""
 
 from __future__ import annotations
 
 from sidecar.value import value
 
-# NVIDIA's plugin names a card by its UUID, and one of its replicas (time slicing, MPS) with ::<n> behind it;
-# the plugins of others that give out parts of a card put -<n> or -_-<n> there.
+# NVIDIA's plugin names a card by its UUID, and appends ::<n> for its replicas (time slicing, MPS); other
+# plugins that divide cards append -<n> or -_-<n>.
 _AFTER_A_UUID = ("::", "-")
 _NVIDIAS = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
 @value
 class PluginDevices:
-    """What device plugins gave the containers of one pod: pairs of a resource's name and a device's ID, in
-    order, each once. The service tells names, no UIDs."""
+    """The devices that plugins allocated to a pod. The kubelet's service reports the pod's name, not its
+    UID."""
 
     namespace: str
     name: str
-    devices: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[str, str], ...]  # the resource's name and the device's ID, in order, each once
 
 
 def cards_among(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def cards_among(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
 
 
 def unknown_cards(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
-    """The IDs of NVIDIA's devices that name none of these cards."""
+    """The IDs of NVIDIA devices that are none of these cards."""
     return tuple(
         device
         for resource, device in given.devices

@@ -1,8 +1,9 @@
-"""Reports that the timekeeper has not acknowledged, as a text for the spool folder. Pure.
+"""Writes and reads the usage reports that the timekeeper has not acknowledged, as text for the spool folder.
+Pure.
 
-Each look has the same cards and pods, so their names are written once and numbered: 50,000 figures come to
-less than a MiB. Moments are milliseconds of the node's boot clock, which goes on while the agent is started
-anew.
+The intervals have the same cards and pods, so their names are written once and numbered: 50,000 figures take
+less than 1 MiB. Moments are milliseconds of the node's boot clock, which a restart of the agent does not
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FILE = "uses.json"
 
 
 def encode(post: UsagePost | None, waiting: tuple[UsageInterval, ...], node_boot: str) -> str:
-    """The text; ``node_boot`` names the boot that the moments count from."""
+    """The text. ``node_boot``: the ID of the boot that the moments count from."""
     names: dict[str, int] = {}
 
     def number(name: str) -> int:
@@ -43,8 +44,8 @@ def encode(post: UsagePost | None, waiting: tuple[UsageInterval, ...], node_boot
 
 
 def decode(text: str, node_boot: str, now_ms: int) -> tuple[UsagePost | None, tuple[UsageInterval, ...]]:
-    """The post that was under way, as it was, and the uses that waited. ValueError, with the reason, for a
-    text that we did not write, or not since the node booted: such uses have no age."""
+    """The post in flight and the waiting intervals. Raises ValueError, with the reason, for any other text,
+    and for one of another boot of the node: its intervals have no age."""
     try:
         read = json.loads(text)
         if read["version"] != 1 or read["node_boot"] != node_boot:
@@ -60,12 +61,12 @@ def decode(text: str, node_boot: str, now_ms: int) -> tuple[UsagePost | None, tu
     except _FromElsewhere:
         raise ValueError("it is from another boot of the node or another version") from None
     except (ValueError, TypeError, LookupError, RecursionError):
-        raise ValueError("it holds no reports") from None
+        raise ValueError("it contains no reports") from None
     return post or None, fold(waiting, MOST_WAITING)
 
 
 class _FromElsewhere(Exception):
-    """Well written, and of no use here."""
+    """The text is valid, but of another boot or version."""
 
 
 def _written(use: UsageInterval, number: Callable[[str], int]) -> list[Any]:

@@ -1,9 +1,9 @@
-"""What the agent tells the timekeeper, and when: the mean of an interval's looks, kept until it is
-acknowledged, one post under way at most.
+"""The usage reports to the timekeeper: the mean use of each interval, stored until it is acknowledged, at
+most one post in flight.
 
 All effects go through `UsagePorts` and every moment is an argument (milliseconds of the boot clock). Nothing
-here waits. What cannot be kept any longer is counted and said: the looks that go are those whose loss
-leaves the smallest gap, never the first or the last.
+here waits. If too many intervals wait, those whose removal leaves the smallest gap are dropped, counted and
+logged, but never the first or the last.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 PATH = "/v1/nodeusage"
 DEFAULT_INTERVAL_MS = 15_000
-# Figures of cards: a post of so many has 150 KB, and the timekeeper takes 256 KiB.
+# Figures of cards: a post with 1,000 has 150 KB, and the timekeeper accepts 256 KiB.
 MOST_IN_A_POST = 1_000
 MOST_WAITING = 50_000  # some 8 MB
-MOST_AGE_MS = 30 * 86_400_000  # the oldest that the timekeeper takes
+MOST_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age
 ENDING_MS = 600
 MOST_REASONS = 8
-# What a timekeeper will never take, however often it is sent.
+# Refusals that a repeat would get again.
 _FINAL = ("it answered 400", "it answered 413")
 
 
 @value
 class UsageInterval:
-    """The mean of the looks of an interval that ended at ``at_ms``."""
+    """The mean use of an interval that ended at ``at_ms``."""
 
     at_ms: int
     measured: UsageReading
@@ -43,27 +43,26 @@ class UsageInterval:
 
 @value
 class UsagePost:
-    """Uses as they were first sent together."""
+    """Intervals that are sent, and repeated, together."""
 
-    boot: str
-    sequence: int
+    boot: str  # the run of the agent that sent them first
+    sequence: int  # the number of this post within that run
     uses: tuple[UsageInterval, ...]
 
 
 @value
 class UsagePorts:
-    """The edges. ``post`` only starts something, whose end is told to ``posted``. ``keep`` has the post under
-    way and the uses that wait outlive the process, in place of what it was given before; False where it
-    cannot."""
+    """The effects."""
 
-    post: Callable[[UsagePost], None]
-    keep: Callable[[UsagePost | None, tuple[UsageInterval, ...]], bool]
-    fraction: Callable[[], float]
+    post: Callable[[UsagePost], None]  # starts a post; its end is passed to `UsageReports.on_posted`
+    # replaces the saved post in flight and the waiting intervals on the disk; False if that failed
+    save: Callable[[UsagePost | None, tuple[UsageInterval, ...]], bool]
+    fraction: Callable[[], float]  # a random number from 0 to 1
     log: LogEvent
 
 
 class UsageReports:
-    """The state. Give it each look by ``look``, call ``tick`` after each event and at ``due_ms``."""
+    """The state. Pass each reading to `add`; call `tick` after each event and at `due_ms`."""
 
     def __init__(
         self,
@@ -72,35 +71,35 @@ class UsageReports:
         now_ms: int,
         left: tuple[UsagePost | None, tuple[UsageInterval, ...]] = (None, ()),
     ) -> None:
-        """``left``: what an earlier process kept."""
+        """``left``: the post and the intervals that an earlier process saved."""
         self._ports = ports
         self._boot = boot
         self._sequence = 1
         self._interval_ms = DEFAULT_INTERVAL_MS
         self._close_at = now_ms + DEFAULT_INTERVAL_MS
-        self._looks: tuple[UsageReading, ...] = ()
-        self._post, self._waiting = self._kept = left
-        self._is_kept = True
+        self._readings: tuple[UsageReading, ...] = ()
+        self._post, self._waiting = self._saved = left
+        self._is_saved = True
         self._posting = False
         self._retry_at = 0
         self._failures = 0
         self._reasons: set[str] = set()
-        self._lost_by: set[str] = set()
+        self._dropped_for: set[str] = set()
         self._end_at: int | None = None
         self._gave_up = False
         self.delivered = self.failed = self.dropped = 0
 
     @property
     def waiting(self) -> int:
-        """How many intervals are not acknowledged yet."""
+        """The number of intervals that are not acknowledged."""
         return len(self._waiting) + (len(self._post.uses) if self._post else 0)
 
-    def look(self, measured: UsageReading) -> None:
-        """A look at the node was taken."""
-        self._looks = (*self._looks, measured)
+    def add(self, measured: UsageReading) -> None:
+        """Add a reading to the present interval."""
+        self._readings = (*self._readings, measured)
 
     def due_ms(self) -> int:
-        """The next moment at which ``tick`` has something to do."""
+        """When `tick` has something to do next."""
         moments = [self._close_at]
         if self.waiting and not self._posting:
             moments.append(self._retry_at)
@@ -113,7 +112,7 @@ class UsageReports:
         if now_ms >= self._close_at:
             self._close(now_ms)
         is_new = self._is_posting(now_ms)
-        self._keep()  # before it is sent, or the next process would send it as another
+        self._save()  # before it is sent, or the next process would send it as another
         if is_new and self._post is not None:
             self._ports.post(self._post)
 
@@ -127,8 +126,8 @@ class UsageReports:
         self._posting = self._post is not None
         return self._posting
 
-    def posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
-        """The post under way came to its end."""
+    def on_posted(self, outcome: Delivered | NotDelivered, now_ms: int) -> None:
+        """The post in flight ended."""
         self._posting = False
         if isinstance(outcome, Delivered):
             self._delivered(outcome.reply)
@@ -136,10 +135,10 @@ class UsageReports:
             self._refused(outcome.reason)
         else:
             self._failed(outcome.reason, now_ms)
-        self._keep()
+        self._save()
 
     def end(self, now_ms: int) -> None:
-        """The agent ends: what it has goes at once, once."""
+        """The agent ends: send what there is at once, once."""
         if self._end_at is None:
             self._end_at = now_ms + ENDING_MS
             self._close(now_ms)
@@ -147,39 +146,40 @@ class UsageReports:
             self._retry_at = 0
 
     def ended(self, now_ms: int) -> bool:
-        """Whether the process may exit. What is left then is told of by ``lose``."""
+        """Whether the process may exit. Call `log_rest` then."""
         if self._end_at is None:
             return False
         return now_ms >= self._end_at or (not self._posting and (self._gave_up or not self.waiting))
 
-    def lose(self) -> None:
-        """The process exits: what was not acknowledged is the next one's, or lost, and said either way."""
-        if self.waiting and self._is_kept:
+    def log_rest(self) -> None:
+        """The process exits: log the intervals that are not acknowledged, either saved for the next process
+        or lost."""
+        if self.waiting and self._is_saved:
             self._ports.log("use-kept", intervals=self.waiting)
         elif self.waiting:
-            self._drop(self.waiting, "the agent ends")
+            self._drop(self.waiting, "the agent ends, and they could not be saved")
 
     def _close(self, now_ms: int) -> None:
         self._close_at = now_ms + beats.jittered_ms(self._interval_ms, self._ports.fraction())
-        if self._looks:
-            self._waiting = (*self._waiting, UsageInterval(now_ms, use.mean(self._looks)))
-            self._looks = ()
+        if self._readings:
+            self._waiting = (*self._waiting, UsageInterval(now_ms, use.mean(self._readings)))
+            self._readings = ()
             self._fold()
 
-    def _keep(self) -> None:
-        post, waiting = self._kept
+    def _save(self) -> None:
+        post, waiting = self._saved
         if self._post is not post or self._waiting is not waiting:
-            self._kept = self._post, self._waiting
-            self._is_kept = self._ports.keep(*self._kept)
+            self._saved = self._post, self._waiting
+            self._is_saved = self._ports.save(*self._saved)
 
     def _fold(self) -> None:
-        kept = fold(self._waiting, MOST_WAITING)
-        if len(kept) < len(self._waiting):
-            self._drop(len(self._waiting) - len(kept), "too many wait")
-        self._waiting = kept
+        folded = fold(self._waiting, MOST_WAITING)
+        if len(folded) < len(self._waiting):
+            self._drop(len(self._waiting) - len(folded), "too many intervals wait")
+        self._waiting = folded
 
     def _fit(self) -> int:
-        """How many of those that wait go into one post: at least one."""
+        """How many of the waiting intervals fit into one post: at least one."""
         total, count = 0, 0
         for each in self._waiting:
             total += figures_in(each)
@@ -217,16 +217,16 @@ class UsageReports:
             self._ports.log("timekeeper-away", reason=reason, waiting=self.waiting)
 
     def _drop(self, looks: int, reason: str) -> None:
-        is_new = reason not in self._lost_by and len(self._lost_by) < MOST_REASONS
+        is_new = reason not in self._dropped_for and len(self._dropped_for) < MOST_REASONS
         self.dropped += looks
         if is_new or self._end_at is not None:
-            self._lost_by.add(reason)
+            self._dropped_for.add(reason)
             self._ports.log("use-lost", intervals=looks, reason=reason)
 
 
 def fold(uses: tuple[UsageInterval, ...], most: int) -> tuple[UsageInterval, ...]:
-    """As many of the uses as have ``most`` figures together, first and last among them, with gaps as even as
-    may be."""
+    """The intervals, reduced to ``most`` figures in total, always with the first and the last and with gaps
+    as even as possible."""
     while len(uses) > 2 and sum(map(figures_in, uses)) > most:
         gaps = ((uses[i + 1].at_ms - uses[i - 1].at_ms, i) for i in range(1, len(uses) - 1))
         _, least = min(gaps)
@@ -235,12 +235,12 @@ def fold(uses: tuple[UsageInterval, ...], most: int) -> tuple[UsageInterval, ...
 
 
 def figures_in(one: UsageInterval) -> int:
-    """How many figures of cards it has; one at least."""
+    """The number of figures of an interval, at least one."""
     return 1 + len(one.measured.cards) + sum(1 + len(pod.cards) for pod in one.measured.pods)
 
 
 def document(post: UsagePost, now_ms: int) -> NodeUsage:
-    """The body of ``POST /v1/nodeusage``, with ages as of now."""
+    """The body of ``POST /v1/nodeusage``, with ages at ``now_ms``."""
     return {
         "version": 1,
         "boot": post.boot,

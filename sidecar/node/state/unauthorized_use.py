@@ -1,12 +1,12 @@
-"""Processes on cards that their pods were not given. Pure.
+"""Detects processes on cards that are not allocated to their pods. Pure.
 
-Nobody paid for such a process, and it takes memory and time from those who did. How it can come to be: an
-image that asks for all cards itself on a node whose runtime grants that, a privileged pod, a program of the
-node's own, a pod that had cards before the agent came and whose object is gone.
+Such a process is not charged, and it takes memory and time from the pods that are. Causes: an image that
+requests all cards itself, on a node whose runtime grants that; a privileged pod; a program of the node; a pod
+whose object was deleted before the agent first ran.
 
-A pod's start is seen in pieces: its process may show before its placement does. So a stranger counts only
-when a second look still shows it, and is told of for a while after the last, for a node that opens and closes
-with each short process wakes every waiting pod each time.
+A pod's process can be visible before its placement is. So a use counts only if the next reading still shows
+it. It lasts for `LASTS_MS` after the last reading that shows it, because each opening and closing of the node
+requeues every waiting pod.
 """
 
 from __future__ import annotations
@@ -19,103 +19,104 @@ if TYPE_CHECKING:
     from sidecar.node.values import GPUProcess, PodState, ProcessOwner
 
 LASTS_MS = 60_000
-# NVIDIA's own programs that hold cards outside of pods, by the 15 letters that the kernel keeps of a name.
+# NVIDIA's programs that use cards outside of pods, by the first 15 letters of their names, which the kernel
+# keeps.
 _PROGRAMS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"})
 
 
 @value
 class UnauthorizedUse:
-    """Who is on a card unasked. ``pod_uid``: empty for a program of no pod; ``namespace`` and ``name`` of
-    the pod: empty where it has no object; ``program``: what a process of no pod calls itself."""
+    """A card's use by a pod, or by a program outside of pods, that it is not allocated to."""
 
-    uuid: str
-    pod_uid: str
-    namespace: str
-    name: str
-    program: str
+    uuid: str  # of the card
+    pod_uid: str  # empty: the process belongs to no pod
+    namespace: str  # of the pod; empty if its object is gone
+    name: str  # of the pod; empty if its object is gone
+    program: str  # the name of a process of no pod
 
 
 @value
 class UseHistory:
-    """``suspects``: seen at the last look alone; ``strangers``: seen twice in a row, each with the moment
-    from which on it is forgotten."""
+    """The uses over several readings."""
 
-    suspects: frozenset[UnauthorizedUse]
-    strangers: tuple[tuple[UnauthorizedUse, int], ...]
+    suspects: frozenset[UnauthorizedUse]  # in the last reading
+    proven: tuple[
+        tuple[UnauthorizedUse, int], ...
+    ]  # in two readings in a row, each with the moment of its end
 
 
-NOBODY = UseHistory(frozenset(), ())
+NONE = UseHistory(frozenset(), ())
 
 
 def found(
     processes: Iterable[GPUProcess],
-    seats: Mapping[int, ProcessOwner | None],
+    owners: Mapping[int, ProcessOwner | None],
     pods: Iterable[PodState],
     held: Mapping[str, tuple[str, ...]],
     trusted: frozenset[str],
     name_of: Callable[[int], str],
 ) -> frozenset[UnauthorizedUse]:
-    """The strangers of one look.
+    """The unauthorized uses in one reading.
 
-    ``seats``: whose a process is, None for nobody's; one that has no entry has ended, or nobody could tell.
-    ``held``: the cards of each pod that is there. ``trusted``: namespaces whose pods may use any card.
-    ``name_of``: what a process calls itself, asked for those of no pod; empty where it has ended.
+    ``owners``: the owner of each process by PID, None for a process of no pod; a process without an entry has
+    ended or is unknown. ``held``: the cards of each holder, by pod UID. ``trusted``: namespaces whose pods
+    may use any card. ``name_of``: returns the name of a process of no pod; empty if it has ended.
     """
     known = {pod.uid: pod for pod in pods}
-    strangers = set()
+    uses = set()
     for each in processes:
-        seat = seats.get(each.pid)
-        if seat is not None and each.uuid not in held.get(seat.pod_uid, ()):
-            pod = known.get(seat.pod_uid)
+        owner = owners.get(each.pid)
+        if owner is not None and each.uuid not in held.get(owner.pod_uid, ()):
+            pod = known.get(owner.pod_uid)
             names = (pod.namespace, pod.name) if pod else ("", "")
             if names[0] not in trusted:
-                strangers.add(UnauthorizedUse(each.uuid, seat.pod_uid, *names, ""))
-        elif seat is None and each.pid in seats:
+                uses.add(UnauthorizedUse(each.uuid, owner.pod_uid, *names, ""))
+        elif owner is None and each.pid in owners:
             program = name_of(each.pid)
             if program and program not in _PROGRAMS:
-                strangers.add(UnauthorizedUse(each.uuid, "", "", "", program))
-    return frozenset(strangers)
+                uses.add(UnauthorizedUse(each.uuid, "", "", "", program))
+    return frozenset(uses)
 
 
-def after(watch: UseHistory, seen: frozenset[UnauthorizedUse], now_ms: int) -> UseHistory:
-    """The watch after a look; ``now_ms`` by a clock that never goes back."""
-    lasting = {each: until for each, until in watch.strangers if until > now_ms}
-    proven = {each: now_ms + LASTS_MS for each in seen if each in lasting or each in watch.suspects}
+def after(history: UseHistory, seen: frozenset[UnauthorizedUse], now_ms: int) -> UseHistory:
+    """The history after a reading. ``now_ms``: of a monotonic clock."""
+    lasting = {each: until for each, until in history.proven if until > now_ms}
+    proven = {each: now_ms + LASTS_MS for each in seen if each in lasting or each in history.suspects}
     return UseHistory(seen, tuple(sorted({**lasting, **proven}.items(), key=lambda pair: _order(pair[0]))))
 
 
 def new(before: UseHistory, now: UseHistory) -> tuple[UnauthorizedUse, ...]:
-    """Those that count from this look on."""
-    known = {each for each, _ in before.strangers}
-    return tuple(each for each, _ in now.strangers if each not in known)
+    """The uses that count from this reading on."""
+    known = {each for each, _ in before.proven}
+    return tuple(each for each, _ in now.proven if each not in known)
 
 
-def sentence(watch: UseHistory) -> str:
-    """Why they close the node; empty where there are none. The same for the same strangers."""
-    if not watch.strangers:
+def sentence(history: UseHistory) -> str:
+    """Why the uses close the node; empty if there are none. The same sentence for the same uses."""
+    if not history.proven:
         return ""
-    first, *others = (each for each, _ in watch.strangers)
+    first, *others = (each for each, _ in history.proven)
     more = f" (and {len(others)} more such)" if others else ""
-    return f"{about(first)}{more}"
+    return f"{describe(first)}{more}"
 
 
-def about(stranger: UnauthorizedUse) -> str:
-    """One stranger, for people."""
-    if not stranger.pod_uid:
-        return f"a process of no pod ({stranger.program}) uses card {stranger.uuid}"
-    if not stranger.name:
-        return f"a pod that has no object (UID {stranger.pod_uid}) uses card {stranger.uuid}"
-    pod = f"{stranger.namespace}/{stranger.name}"
-    return f"pod {pod} uses card {stranger.uuid}, which it was not given"
+def describe(use: UnauthorizedUse) -> str:
+    """One use, for people."""
+    if not use.pod_uid:
+        return f"a process outside of pods ({use.program}) uses card {use.uuid}"
+    if not use.name:
+        return f"a deleted pod (UID {use.pod_uid}) uses card {use.uuid}"
+    pod = f"{use.namespace}/{use.name}"
+    return f"pod {pod} uses card {use.uuid}, which is not allocated to it"
 
 
-def _order(stranger: UnauthorizedUse) -> tuple[str, ...]:
-    # those that can be named first
+def _order(use: UnauthorizedUse) -> tuple[str, ...]:
+    # pods with a name first
     return (
-        "" if stranger.name else "~",
-        stranger.namespace,
-        stranger.name,
-        stranger.pod_uid,
-        stranger.program,
-        stranger.uuid,
+        "" if use.name else "~",
+        use.namespace,
+        use.name,
+        use.pod_uid,
+        use.program,
+        use.uuid,
     )

@@ -1,7 +1,7 @@
-"""What each pod uses of each card, from what NVML tells of processes and the kernel of their pods. Pure.
+"""Each pod's use of each card, from NVML's processes and the kernel's owners of processes. Pure.
 
-Zero is said only where it is known: a card that did not answer, or that is used by a process of which nobody
-could tell whose it is, gives no figure for a pod that has no process of its own there.
+A figure is 0 only if that is known. If a card did not answer, or one of its processes has an unknown owner, a
+pod without a process of its own there gets no figure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHOLE_PERCENT = 100
 
 @value
 class PodLoad:
-    """What a pod uses of its cards, and of others where it has processes on them."""
+    """A pod's use of its cards, and of other cards that it has processes on."""
 
     uid: str
     cards: tuple[CardLoad, ...]
@@ -27,7 +27,7 @@ class PodLoad:
 
 @value
 class UsageReading:
-    """One look: each pod's use, and each card's as a whole."""
+    """The use of one reading, or the mean of several: by pod, and of each card as a whole."""
 
     pods: tuple[PodLoad, ...]
     cards: tuple[CardLoad, ...]
@@ -39,13 +39,13 @@ NOTHING = UsageReading((), ())
 def measure(
     loads: tuple[CardLoad, ...],
     processes: Iterable[GPUProcess],
-    seats: Mapping[int, ProcessOwner | None],
+    owners: Mapping[int, ProcessOwner | None],
     pods: Iterable[PodState],
 ) -> UsageReading:
-    """The use of those of these pods that were given cards, in the order of their UIDs.
+    """The use of the pods with cards, in the order of their UIDs.
 
-    ``loads``: of the cards that answered. ``seats``: whose a process is, by its number; None where it is no
-    pod's; a process that is not in it belongs to somebody of whom nobody could tell.
+    ``loads``: of the cards that answered. ``owners``: the owner of each process by PID, None for a process of
+    no pod; a process without an entry has an unknown owner.
     """
     on_card: dict[str, list[GPUProcess]] = {}
     for each in processes:
@@ -53,16 +53,16 @@ def measure(
     by_uuid = {each.uuid: each for each in loads}
     found = []
     for pod in sorted((each for each in pods if each.cards), key=lambda each: each.uid):
-        strayed = (uuid for uuid, those in on_card.items() if _of(pod.uid, those, seats))
+        strayed = (uuid for uuid, those in on_card.items() if _of(pod.uid, those, owners))
         uuids = sorted({*pod.cards, *strayed})
-        cards = (_on(pod.uid, uuid, by_uuid.get(uuid), on_card.get(uuid, []), seats) for uuid in uuids)
+        cards = (_on(pod.uid, uuid, by_uuid.get(uuid), on_card.get(uuid, []), owners) for uuid in uuids)
         found.append(PodLoad(pod.uid, tuple(cards)))
     return UsageReading(tuple(found), loads)
 
 
 def mean(looks: tuple[UsageReading, ...]) -> UsageReading:
-    """The mean of several looks in a row, each figure over the looks that have it; what is in none of them
-    has none. NOTHING of no look."""
+    """The mean of several readings, each figure over the readings that have it. `NOTHING` if there are
+    none."""
     pods: dict[str, dict[str, list[CardLoad]]] = {}
     cards: dict[str, list[CardLoad]] = {}
     for look in looks:
@@ -80,30 +80,30 @@ def _on(
     uuid: str,
     load: CardLoad | None,
     there: list[GPUProcess],
-    seats: Mapping[int, ProcessOwner | None],
+    owners: Mapping[int, ProcessOwner | None],
 ) -> CardLoad:
     """The pod's use of one card; ``load`` None: the card did not answer."""
     if load is None:
         return CardLoad(uuid, None, None)
-    mine = _of(uid, there, seats)
-    is_untold = any(each.pid not in seats for each in there) or (not there and (load.utilisation or 0) > 0)
+    mine = _of(uid, there, owners)
+    is_untold = any(each.pid not in owners for each in there) or (not there and (load.utilisation or 0) > 0)
     if not mine:
         return CardLoad(uuid, None, None) if is_untold else CardLoad(uuid, 0, 0)
     utilisation = _sum([each.utilisation for each in mine])
     memory_mib = _sum([each.memory_mib for each in mine])
-    if len(mine) == len(there):  # alone on it: what is the card's is the pod's
+    if len(mine) == len(there):  # the pod alone uses the card
         utilisation = load.utilisation if utilisation is None else utilisation
         memory_mib = load.memory_mib if memory_mib is None else memory_mib
     return CardLoad(uuid, None if utilisation is None else min(WHOLE_PERCENT, utilisation), memory_mib)
 
 
-def _of(uid: str, there: list[GPUProcess], seats: Mapping[int, ProcessOwner | None]) -> list[GPUProcess]:
-    seated = ((each, seats.get(each.pid)) for each in there)
-    return [each for each, seat in seated if seat is not None and seat.pod_uid == uid]
+def _of(uid: str, there: list[GPUProcess], owners: Mapping[int, ProcessOwner | None]) -> list[GPUProcess]:
+    seated = ((each, owners.get(each.pid)) for each in there)
+    return [each for each, owner in seated if owner is not None and owner.pod_uid == uid]
 
 
 def _sum(figures: list[int | None]) -> int | None:
-    """None where one of them is: the sum of the others would be too small."""
+    """None if one figure is unknown: the sum of the others would be too small."""
     known = [each for each in figures if each is not None]
     return sum(known) if len(known) == len(figures) else None
 

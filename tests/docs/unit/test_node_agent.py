@@ -33,8 +33,8 @@ def written(_: dict[str, Any]) -> ApiAnswer:
 
 def test_every_metric_is_told_with_its_kind_and_labels() -> None:
     one = Agent(AgentPorts(written, lambda _: None, lambda *_, **__: None), "boot", 5_000, 0)
-    one.saw_node(node(), 0)
-    one.looked(look(card()), 0)
+    one.on_node(node(), 0)
+    one.on_reading(look(card()), 0)
     one.write_if_due(0)
     families = list(text_string_to_metric_families(of_agent(one, 0, {"posted": 1})))
     exist = {

@@ -60,7 +60,7 @@ class Agent:
     def __init__(self, annotation: str | None = None) -> None:
         places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
         self._parts = HolderSurvey(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
-        self._parts.saw_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
+        self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
         self._now_ms = 0
 
     def tells(self, *pods: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Agent:
         seen = tuple(_seen(pod["metadata"]) for pod in pods)
         look = NvmlReading((), (), (), (), (), (), (), "")
         told: dict[str, Any] = json.loads(
-            self._parts.looked(look, {}, seen, frozenset(CARDS), self._now_ms) or "null"
+            self._parts.survey(look, {}, seen, frozenset(CARDS), self._now_ms) or "null"
         )
         return told
 

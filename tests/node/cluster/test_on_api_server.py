@@ -324,7 +324,7 @@ def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp
             return [each["note"] for each in events if each["regarding"]["name"] == "user"]
 
         eventually(told)
-        assert told() == ["its GPU GPU-b is not healthy: XID 79"]
+        assert told() == ["card GPU-b of this pod is not healthy: XID 79"]
         assert 'bursar_node_card_healthy{uuid="GPU-b"' in agent.metrics()
         assert "bursar_node_cards_healthy 1\n" in agent.metrics()
 

@@ -268,8 +268,8 @@ def test_without_the_library_the_look_says_so() -> None:
     ("words", "fault"),
     [
         ("remap-failed GPU-a", "rows of its memory could not be remapped"),
-        ("recovery GPU-a 1", "the driver asks for a reset of the GPU"),
-        ("recovery GPU-a 99", "the driver asks for recovery action 99"),
+        ("recovery GPU-a 1", "the driver requires a reset of the GPU"),
+        ("recovery GPU-a 99", "the driver requires recovery action 99"),
     ],
 )
 def test_what_the_driver_says_against_a_card_is_its_fault(tmp_path: Path, words: str, fault: str) -> None:

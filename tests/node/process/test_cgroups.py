@@ -26,7 +26,7 @@ def test_the_kernels_own_cgroups_tell_when_a_pods_last_process_has_ended(real_po
     try:
         (container / "cgroup.procs").write_text(str(process.pid))
 
-        seats = cgroups.seats(Path("/proc"), [process.pid])
+        seats = cgroups.owners(Path("/proc"), [process.pid])
         while_it_runs = cgroups.populated(root)
     finally:
         process.kill()

@@ -77,7 +77,7 @@ def test_the_real_timekeeper_takes_what_the_agent_writes(tmp_path: Path) -> None
         sent = document(world.posts[-1], world.now_ms)
         answer = town.post("/v1/nodeusage", sent, agent)
         assert (answer.status_code, sent["sequence"]) == (200, number)
-        world.reports.posted(FINE, world.now_ms)
+        world.reports.on_posted(FINE, world.now_ms)
 
     with town.store.reading() as connection:
         (found,) = figures.hours(connection, "uid-p", "node").values()

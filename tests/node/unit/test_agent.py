@@ -33,7 +33,7 @@ class World:
         )
         self.agent = Agent(ports, "boot-1", LOOK_MS, 0)
         self.version = 1
-        self.agent.saw_node(stands or node(), 0)
+        self.agent.on_node(stands or node(), 0)
 
     def _write(self, patch: dict[str, Any]) -> ApiAnswer:
         self.patches.append(patch)
@@ -55,7 +55,7 @@ def test_a_look_is_written_once_and_only_what_changes_later() -> None:
     world = World()
 
     for at in range(5):
-        world.agent.looked(look(A, B), at * LOOK_MS)
+        world.agent.on_reading(look(A, B), at * LOOK_MS)
         world.agent.write_if_due(at * LOOK_MS)
 
     assert len(world.patches) == 1
@@ -63,12 +63,12 @@ def test_a_look_is_written_once_and_only_what_changes_later() -> None:
 
 def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> None:
     world = World()
-    world.agent.saw_node(None, 0)
-    world.agent.looked(look(A), 1)
+    world.agent.on_node(None, 0)
+    world.agent.on_reading(look(A), 1)
     world.agent.write_if_due(1)
     assert world.patches == []
 
-    world.agent.saw_node(node(uid="n2", version="9"), 2)
+    world.agent.on_node(node(uid="n2", version="9"), 2)
     world.agent.write_if_due(2)
     assert len(world.patches) == 1
 
@@ -76,18 +76,18 @@ def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> Non
 def test_looks_from_before_the_node_was_heard_count_when_it_is() -> None:
     world = World()
     agent = Agent(AgentPorts(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
-    agent.looked(look(A), 0)
-    agent.saw_node(node(), 1)
+    agent.on_reading(look(A), 0)
+    agent.on_node(node(), 1)
 
     assert agent.cards == (A,)
 
 
 def test_a_node_that_was_deleted_and_made_again_gets_everything_again() -> None:
     world = World()
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
-    world.agent.saw_node(None, GAP_MS)
-    world.agent.saw_node(node(uid="n2", version="50"), GAP_MS)
+    world.agent.on_node(None, GAP_MS)
+    world.agent.on_node(node(uid="n2", version="50"), GAP_MS)
     world.agent.write_if_due(GAP_MS)
 
     assert world.patches[1] == world.patches[0]
@@ -95,11 +95,11 @@ def test_a_node_that_was_deleted_and_made_again_gets_everything_again() -> None:
 
 def test_what_somebody_removed_is_written_again_but_not_without_a_breath() -> None:
     world = World()
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
 
     for at in range(1, 2 * GAP_MS):
-        world.agent.saw_node(node(version=str(100 + at)), at)
+        world.agent.on_node(node(version=str(100 + at)), at)
         world.agent.write_if_due(at)
 
     assert len(world.patches) == 2
@@ -108,9 +108,9 @@ def test_what_somebody_removed_is_written_again_but_not_without_a_breath() -> No
 def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> None:
     world = World()
     world.version = 10
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
-    world.agent.saw_node(node(version="9"), GAP_MS)
+    world.agent.on_node(node(version="9"), GAP_MS)
     world.agent.write_if_due(GAP_MS)
 
     assert len(world.patches) == 1
@@ -120,7 +120,7 @@ def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> Non
 def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: int) -> None:
     world = World()
     world.answer = lambda _: ApiAnswer(status, None, "no")
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     for at in range(0, 10 * LONGEST_PAUSE_MS, 500):
         world.agent.write_if_due(at)
 
@@ -138,7 +138,7 @@ def test_an_api_server_that_is_away_costs_nothing_but_time() -> None:
         raise ApiUnreachable("Connection refused")
 
     world.answer = away
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
     world.answer = world.well
     world.agent.write_if_due(GAP_MS)
@@ -150,14 +150,14 @@ def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_w
     world = World()
     on_both, on_b = pod("both", "GPU-a", "GPU-b"), pod("b", "GPU-b")
     world.agent.pods = (on_both, on_b, pod("none"))
-    world.agent.looked(look(A, B), 0)
-    world.agent.looked(look(B, silent=(lost("GPU-a"),)), 5_000)
-    world.agent.looked(look(B, silent=(lost("GPU-a"),)), 10_000)
-    world.agent.looked(look(A, B), 15_000)
+    world.agent.on_reading(look(A, B), 0)
+    world.agent.on_reading(look(B, silent=(lost("GPU-a"),)), 5_000)
+    world.agent.on_reading(look(B, silent=(lost("GPU-a"),)), 10_000)
+    world.agent.on_reading(look(A, B), 15_000)
 
     assert [(each.name, each.kind, each.note) for each in world.notices] == [
-        ("both", "Warning", "its GPU GPU-a is not healthy: GPU is lost"),
-        ("both", "Normal", "its GPU GPU-a is healthy again"),
+        ("both", "Warning", "card GPU-a of this pod is not healthy: GPU is lost"),
+        ("both", "Normal", "card GPU-a of this pod is healthy again"),
     ]
     assert world.words() == ["card-unhealthy", "card-healthy-again"]
 
@@ -166,7 +166,9 @@ def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_
     world = World()
     world.agent.pods = (pod("p", "GPU-a"),)
     for at in range(0, 3_600_000, 1_000):
-        world.agent.looked(look(card("GPU-a", healthy=at % 3_000 == 0, fault="x" * (at // 1_000 % 3))), at)
+        world.agent.on_reading(
+            look(card("GPU-a", healthy=at % 3_000 == 0, fault="x" * (at // 1_000 % 3))), at
+        )
         world.agent.tick(at)
 
     kinds = [each.kind for each in world.notices]
@@ -178,36 +180,36 @@ def test_what_a_card_came_to_is_told_when_it_is_time_again() -> None:
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     ill = card("GPU-a", healthy=False, fault="XID 48")
     for at, seen in ((0, look(A, B)), (1, look(ill, B)), (2, look(A, B)), (3, look(ill, B))):
-        world.agent.looked(seen, at)
-    world.agent.looked(look(ill, B), QUIET_MS)
+        world.agent.on_reading(seen, at)
+    world.agent.on_reading(look(ill, B), QUIET_MS)
     assert [each.kind for each in world.notices] == ["Warning", "Normal"]
 
-    world.agent.looked(look(ill, B), QUIET_MS + 1)
-    assert [each.note for each in world.notices][2:] == ["its GPU GPU-a is not healthy: XID 48"]
-    world.agent.looked(look(ill, B), 9 * QUIET_MS)
+    world.agent.on_reading(look(ill, B), QUIET_MS + 1)
+    assert [each.note for each in world.notices][2:] == ["card GPU-a of this pod is not healthy: XID 48"]
+    world.agent.on_reading(look(ill, B), 9 * QUIET_MS)
     assert len(world.notices) == 3
 
 
 def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
     world = World()
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
-    world.agent.looked(look(A, B), 0)
-    world.agent.broke(CardFailed(("GPU-a", "GPU-b"), "XID 79"), 1)
+    world.agent.on_reading(look(A, B), 0)
+    world.agent.on_card_failed(CardFailed(("GPU-a", "GPU-b"), "XID 79"), 1)
 
     (notice,) = world.notices
-    assert notice.note == "its GPU GPU-a is not healthy: XID 79, its GPU GPU-b is not healthy: XID 79"
+    assert notice.note == "card GPU-a of this pod is not healthy: XID 79, card GPU-b of this pod is not healthy: XID 79"
 
 
 def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> None:
     ill = card("GPU-a", healthy=False, fault="XID 48")
     world = World(node(node_patch.inventory((ill, B))))
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
-    world.agent.looked(look(ill, B), 0)
+    world.agent.on_reading(look(ill, B), 0)
     assert world.notices == []
 
-    world.agent.looked(look(A, B), 1)
+    world.agent.on_reading(look(A, B), 1)
     world.agent.pods = (pod("new", "GPU-a"),)
-    world.agent.looked(look(ill, B), 2)
+    world.agent.on_reading(look(ill, B), 2)
     assert [(each.name, each.kind) for each in world.notices] == [("p", "Normal"), ("new", "Warning")]
 
 
@@ -216,7 +218,7 @@ def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_writte
     for at in range(0, 1_200_000, 5_000):
         comes_and_goes = at < 300_000 and at % 10_000
         stays = 300_000 <= at < 400_000
-        world.agent.looked(look(A, B, mps=("GPU-a",) if comes_and_goes or stays else ()), at)
+        world.agent.on_reading(look(A, B, mps=("GPU-a",) if comes_and_goes or stays else ()), at)
         world.agent.write_if_due(at)
 
     told = [patch["metadata"]["annotations"]["bursar.dev/inventory"] for patch in world.patches]
@@ -227,9 +229,9 @@ def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_writte
 
 def test_an_xid_is_written_at_once() -> None:
     world = World()
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
-    world.agent.broke(CardFailed(("GPU-a",), "XID 79"), GAP_MS)
+    world.agent.on_card_failed(CardFailed(("GPU-a",), "XID 79"), GAP_MS)
     world.agent.write_if_due(GAP_MS)
 
     (told,) = node_patch.read_inventory(world.patches[1]["metadata"]["annotations"]["bursar.dev/inventory"])
@@ -239,13 +241,13 @@ def test_an_xid_is_written_at_once() -> None:
 
 def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_are_well_after() -> None:
     world = World()
-    world.agent.looked(look(A), 0)
+    world.agent.on_reading(look(A), 0)
     for at in range(0, 30_000, 1_000):
         world.agent.tick(at)
     assert not world.agent.cards[0].healthy
     assert not world.agent.nvml_answers
 
-    world.agent.looked(look(A), 40_000)
+    world.agent.on_reading(look(A), 40_000)
     assert world.agent.cards == (A,)
     assert world.words() == ["nvml-silent", "card-unhealthy", "nvml-back", "card-healthy-again"]
     assert LOOK_MS + HUNG_MS + PATIENCE_MS <= 30_000
@@ -259,7 +261,7 @@ def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_
     )
     world = World(stands)
     for at in range(3):
-        world.agent.looked(look(error="Driver Not Loaded"), at * 1_000)
+        world.agent.on_reading(look(error="Driver Not Loaded"), at * 1_000)
         world.agent.write_if_due(at * 1_000)
 
     assert world.patches == []
@@ -269,7 +271,7 @@ def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_
 def test_a_node_without_a_driver_and_without_an_inventory_gets_none() -> None:
     world = World()
     for at in range(0, 100_000, LOOK_MS):
-        world.agent.looked(look(error="no library"), at)
+        world.agent.on_reading(look(error="no library"), at)
         world.agent.write_if_due(at)
 
     assert world.patches == []
@@ -280,9 +282,9 @@ def test_after_a_reboot_cards_that_are_gone_go_once_it_is_known_that_nobody_hold
         node_patch.inventory((A, B)), '{"version":1,"boot":"boot-0","known":true,"pods":{},"closed":""}'
     )
     world = World(stands)
-    world.agent.looked(look(B.but(index=0)), 0)
+    world.agent.on_reading(look(B.but(index=0)), 0)
     assert len(world.agent.cards) == 2
 
     world.agent.pods = ()
-    world.agent.looked(look(B.but(index=0)), 5_000)
+    world.agent.on_reading(look(B.but(index=0)), 5_000)
     assert [(each.uuid, each.index) for each in world.agent.cards] == [("GPU-b", 0)]

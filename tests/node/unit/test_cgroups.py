@@ -65,26 +65,26 @@ below = st.lists(st.sampled_from(["init.scope", "container", "a", f"pod{OTHER_UI
 
 @pytest.mark.parametrize("line", [f"0::{path}" for path in PATHS.values()], ids=PATHS)
 def test_a_path_that_was_seen_on_a_node_names_its_pod_and_container(line: str) -> None:
-    assert cgroups.seated(f"{line}\n") == ProcessOwner(UID, ID)
+    assert cgroups.owner_in(f"{line}\n") == ProcessOwner(UID, ID)
 
 
 @pytest.mark.parametrize("path", NO_PODS.values(), ids=NO_PODS)
 def test_a_process_of_no_pod_has_no_seat(path: str) -> None:
-    assert cgroups.seated(f"12:pids:{path}\n0::/\n") is None
+    assert cgroups.owner_in(f"12:pids:{path}\n0::/\n") is None
 
 
 def test_a_static_pods_hash_is_its_uid() -> None:
-    assert cgroups.seated(f"0::/kubepods/burstable/pod{STATIC}/{ID}\n") == ProcessOwner(STATIC, ID)
+    assert cgroups.owner_in(f"0::/kubepods/burstable/pod{STATIC}/{ID}\n") == ProcessOwner(STATIC, ID)
 
 
 def test_of_cgroup_v1s_lines_the_first_that_names_a_pod_counts() -> None:
     lines = ["12:misc:/", "11:rdma:/system.slice", f"5:memory:/kubepods/pod{UID}/{ID}", "0::/"]
 
-    assert cgroups.seated("\n".join(lines)) == ProcessOwner(UID, ID)
+    assert cgroups.owner_in("\n".join(lines)) == ProcessOwner(UID, ID)
 
 
 def test_a_process_beside_the_containers_is_of_the_pod_and_no_container() -> None:
-    assert cgroups.seated(f"0::/kubepods/pod{UID}") == ProcessOwner(UID, "")
+    assert cgroups.owner_in(f"0::/kubepods/pod{UID}") == ProcessOwner(UID, "")
 
 
 @given(uids, ids, classes, above, below, st.sampled_from(["", "crio-"]))
@@ -93,7 +93,7 @@ def test_any_pod_is_found_below_any_folder_with_cgroupfs(
 ) -> None:
     parts = ["", *over, "kubepods", *([qos] if qos else []), f"pod{uid}", runtime + container, *under]
 
-    assert cgroups.seated(f"7:cpu,cpuacct:{'/'.join(parts)}\n") == ProcessOwner(uid, container)
+    assert cgroups.owner_in(f"7:cpu,cpuacct:{'/'.join(parts)}\n") == ProcessOwner(uid, container)
 
 
 @given(uids, ids, classes, above, below, st.sampled_from(["cri-containerd", "crio", "docker"]))
@@ -103,12 +103,12 @@ def test_any_pod_is_found_below_any_slice_with_systemd(
     pod = "-".join(["kubepods", *([qos] if qos else []), "pod" + uid.replace("-", "_")]) + ".slice"
     parts = ["", *over, "kubepods.slice", pod, f"{runtime}-{container}.scope", *under]
 
-    assert cgroups.seated(f"0::{'/'.join(parts)}\n") == ProcessOwner(uid, container)
+    assert cgroups.owner_in(f"0::{'/'.join(parts)}\n") == ProcessOwner(uid, container)
 
 
 @given(st.text() | st.text("podkube-.slice/:0123456789abcdef\n"))
 def test_no_text_makes_the_reading_fail(text: str) -> None:
-    found = cgroups.seated(text)
+    found = cgroups.owner_in(text)
 
     assert found is None or found.pod_uid.replace("-", "") in text.replace("-", "").replace("_", "")
 
@@ -117,20 +117,20 @@ def test_processes_that_have_ended_are_left_out(tmp_path: Path) -> None:
     _process(tmp_path, 7, f"0::/kubepods/pod{UID}/{ID}\n")
     _process(tmp_path, 8, "0::/system.slice/ssh.service\n")
 
-    assert cgroups.seats(tmp_path, [7, 8, 9]) == {7: ProcessOwner(UID, ID), 8: None}
+    assert cgroups.owners(tmp_path, [7, 8, 9]) == {7: ProcessOwner(UID, ID), 8: None}
 
 
 def test_a_proc_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "7" / "cgroup").mkdir(parents=True)
 
     with pytest.raises(IsADirectoryError):
-        cgroups.seats(tmp_path, [7])
+        cgroups.owners(tmp_path, [7])
 
 
 def test_the_kernel_is_asked_about_this_very_process() -> None:
     proc = Path("/proc")
 
-    assert cgroups.seats(proc, [os.getpid()]) == {os.getpid(): None}
+    assert cgroups.owners(proc, [os.getpid()]) == {os.getpid(): None}
     assert cgroups.name_of(proc, os.getpid()) == Path("/proc/self/comm").read_text().strip()
     assert uuid.UUID(cgroups.boot(proc))
 

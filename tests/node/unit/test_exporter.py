@@ -81,7 +81,7 @@ def _say_nothing(event: str, **pairs: object) -> None:
 
 def test_how_the_reports_go_is_told() -> None:
     world = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
-    world.look(SEEN)
+    world.add(SEEN)
     world.tick(20_000)
 
     assert read(of_reports(world)) == {

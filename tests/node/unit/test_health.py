@@ -18,9 +18,9 @@ def book(
     *looks: NvmlReading, held: frozenset[str] | None = NOBODY, step_ms: int = 5_000
 ) -> health.CardHistory:
     """The book after these looks, one each five seconds."""
-    kept = health.begun(())
+    kept = health.initial(())
     for at, each in enumerate(looks):
-        kept = health.after_look(kept, each, held, False, at * step_ms)
+        kept = health.after_reading(kept, each, held, False, at * step_ms)
     return kept
 
 
@@ -47,9 +47,9 @@ def test_a_lost_card_of_which_only_the_index_is_known_is_found_by_it() -> None:
 
 @pytest.mark.parametrize("silent", [(), (CardSilent(0, "GPU-a", "Unknown Error", False),)])
 def test_a_card_that_is_silent_without_proof_is_given_some_seconds(silent: tuple[CardSilent, ...]) -> None:
-    first = health.after_look(book(BOTH), look(B, silent=silent), NOBODY, False, 1_000)
-    almost = health.after_look(first, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS - 1)
-    late = health.after_look(almost, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS)
+    first = health.after_reading(book(BOTH), look(B, silent=silent), NOBODY, False, 1_000)
+    almost = health.after_reading(first, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS - 1)
+    late = health.after_reading(almost, look(B, silent=silent), NOBODY, False, 1_000 + PATIENCE_MS)
 
     assert [of(each, "GPU-a").healthy for each in (first, almost, late)] == [True, True, False]
     assert of(late, "GPU-a").fault == (silent[0].reason if silent else health.NOT_LISTED)
@@ -69,8 +69,8 @@ def test_links_stay_while_a_card_is_lost_for_they_are_soldered() -> None:
 
 def test_nvml_that_fails_leaves_the_inventory_and_the_health_for_some_seconds() -> None:
     silence = look(error="Driver Not Loaded")
-    first = health.after_look(book(BOTH), silence, NOBODY, False, 1_000)
-    late = health.after_look(first, silence, NOBODY, False, 1_000 + PATIENCE_MS)
+    first = health.after_reading(book(BOTH), silence, NOBODY, False, 1_000)
+    late = health.after_reading(first, silence, NOBODY, False, 1_000 + PATIENCE_MS)
 
     assert first.cards == (A, B)
     assert [(each.uuid, each.healthy, each.fault) for each in late.cards] == [
@@ -86,14 +86,14 @@ def test_nvml_that_fails_from_time_to_time_for_a_moment_harms_no_card() -> None:
 
 
 def test_an_agent_that_starts_while_nvml_fails_keeps_what_was_written() -> None:
-    kept = health.after_look(health.begun((A, B)), look(error="Driver Not Loaded"), None, False, 0)
+    kept = health.after_reading(health.initial((A, B)), look(error="Driver Not Loaded"), None, False, 0)
 
     assert kept.cards == (A, B)
 
 
 def test_an_xid_makes_its_card_unhealthy_though_it_answers() -> None:
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
-    later = health.after_look(kept, BOTH, NOBODY, False, 10_000_000)
+    later = health.after_reading(kept, BOTH, NOBODY, False, 10_000_000)
 
     assert [of(each, "GPU-a").fault for each in (kept, later)] == ["XID 79", "XID 79"]
     assert of(later, "GPU-b").healthy
@@ -101,32 +101,32 @@ def test_an_xid_makes_its_card_unhealthy_though_it_answers() -> None:
 
 def test_after_an_xid_a_card_is_well_again_once_it_was_reset() -> None:
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
-    gone = health.after_look(kept, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 6_000)
+    gone = health.after_reading(kept, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 6_000)
 
-    assert health.after_look(gone, BOTH, NOBODY, False, 11_000).cards == (A, B)
+    assert health.after_reading(gone, BOTH, NOBODY, False, 11_000).cards == (A, B)
 
 
 def test_after_an_xid_a_card_is_well_again_once_the_driver_was_loaded_anew() -> None:
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
-    out = health.after_look(kept, look(error="Driver Not Loaded"), NOBODY, False, 6_000)
+    out = health.after_reading(kept, look(error="Driver Not Loaded"), NOBODY, False, 6_000)
 
-    assert health.after_look(out, BOTH, NOBODY, False, 6_000 + PATIENCE_MS).cards == (A, B)
+    assert health.after_reading(out, BOTH, NOBODY, False, 6_000 + PATIENCE_MS).cards == (A, B)
 
 
 def test_a_moments_failure_of_nvml_is_no_reset_after_an_xid() -> None:
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 79"), 1_000)
-    out = health.after_look(kept, look(error="Unknown Error"), NOBODY, False, 6_000)
+    out = health.after_reading(kept, look(error="Unknown Error"), NOBODY, False, 6_000)
 
-    assert of(health.after_look(out, BOTH, NOBODY, False, 11_000), "GPU-a").fault == "XID 79"
+    assert of(health.after_reading(out, BOTH, NOBODY, False, 11_000), "GPU-a").fault == "XID 79"
 
 
 def test_after_an_xid_a_card_that_the_driver_wants_nothing_done_with_is_well_after_a_calm_while() -> None:
     at_rest = look(A, B, at_rest=("GPU-a", "GPU-b"))
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 94"), 1_000)
-    almost = health.after_look(kept, at_rest, NOBODY, False, 1_000 + CALM_MS - 1)
+    almost = health.after_reading(kept, at_rest, NOBODY, False, 1_000 + CALM_MS - 1)
 
     assert not of(almost, "GPU-a").healthy
-    assert health.after_look(almost, at_rest, NOBODY, False, 1_000 + CALM_MS).cards == (A, B)
+    assert health.after_reading(almost, at_rest, NOBODY, False, 1_000 + CALM_MS).cards == (A, B)
 
 
 def test_a_new_xid_begins_the_calm_while_anew() -> None:
@@ -134,12 +134,12 @@ def test_a_new_xid_begins_the_calm_while_anew() -> None:
     kept = health.after_event(book(BOTH), CardFailed(("GPU-a",), "XID 94"), 1_000)
     again = health.after_event(kept, CardFailed(("GPU-a",), "XID 94"), CALM_MS)
 
-    assert not of(health.after_look(again, at_rest, NOBODY, False, CALM_MS + 1_000), "GPU-a").healthy
+    assert not of(health.after_reading(again, at_rest, NOBODY, False, CALM_MS + 1_000), "GPU-a").healthy
 
 
 def test_after_a_reboot_a_card_that_is_gone_is_left_out_unless_a_pod_holds_it() -> None:
     def rebooted(held: frozenset[str] | None) -> list[str]:
-        kept = health.after_look(health.begun((A, B)), look(B), held, True, 0)
+        kept = health.after_reading(health.initial((A, B)), look(B), held, True, 0)
         return [each.uuid for each in kept.cards]
 
     assert rebooted(NOBODY) == ["GPU-b"]
@@ -180,7 +180,7 @@ def test_a_card_that_was_divided_under_a_pod_is_unhealthy_and_left_out_when_the_
 def test_indices_that_nvml_shifts_when_a_card_is_gone_stay_as_they_were_until_a_reboot() -> None:
     shifted = look(B.but(index=0))
     kept = book(BOTH, shifted)
-    anew = health.after_look(kept, shifted, NOBODY, True, 10_000)
+    anew = health.after_reading(kept, shifted, NOBODY, True, 10_000)
 
     assert [(each.uuid, each.index) for each in kept.cards] == [("GPU-a", 0), ("GPU-b", 1)]
     assert [(each.uuid, each.index) for each in anew.cards] == [("GPU-b", 0)]
@@ -192,9 +192,9 @@ def test_cards_that_nvml_numbers_otherwise_keep_their_indices() -> None:
 
 def test_new_faults_and_recoveries_are_told_once() -> None:
     before = book(BOTH)
-    ill = health.after_look(before, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 5_000)
-    same = health.after_look(ill, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 10_000)
-    well = health.after_look(same, BOTH, NOBODY, False, 15_000)
+    ill = health.after_reading(before, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 5_000)
+    same = health.after_reading(ill, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 10_000)
+    well = health.after_reading(same, BOTH, NOBODY, False, 15_000)
 
     assert [each.uuid for each in health.new_faults(before, ill)] == ["GPU-a"]
     assert health.new_faults(ill, same) == ()
@@ -223,10 +223,10 @@ steps = st.lists(st.tuples(some_looks, st.booleans(), st.sampled_from([None, NOB
 def test_whatever_is_seen_no_held_card_is_left_out_and_no_index_is_given_twice(
     told: list[tuple[NvmlReading, bool, frozenset[str] | None]], holding: frozenset[str]
 ) -> None:
-    kept = health.begun(())
+    kept = health.initial(())
     for at, (each, rebooted, unknown) in enumerate(told):
         before = {one.uuid for one in kept.cards}
-        kept = health.after_look(kept, each, None if unknown is None else holding, rebooted, at * 5_000)
+        kept = health.after_reading(kept, each, None if unknown is None else holding, rebooted, at * 5_000)
         now = [one.uuid for one in kept.cards]
 
         assert before & holding <= set(now)

@@ -68,7 +68,7 @@ class World:
         self.agent = HolderSurvey(
             places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
         )
-        self.agent.saw_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources))
+        self.agent.on_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources))
         return self.agent
 
     def tell(self, notice: AgentEvent) -> None:
@@ -77,10 +77,10 @@ class World:
     def look(self, after_ms: int = 5_000) -> dict[str, Any]:
         """What is told after the next look."""
         self.now_ms += after_ms
-        seats = cgroups.seats(self.folder / "proc", [each.pid for each in self.processes])
+        seats = cgroups.owners(self.folder / "proc", [each.pid for each in self.processes])
         look = NvmlReading((), (), (), (), self.processes, (), (), self.error)
         told: dict[str, Any] = json.loads(
-            self.agent.looked(look, seats, self.pods, CARDS, self.now_ms) or "null"
+            self.agent.survey(look, seats, self.pods, CARDS, self.now_ms) or "null"
         )
         return told
 
@@ -117,7 +117,7 @@ def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
     places = SurveyPaths("", "", "", (), True, frozenset())
     agent = HolderSurvey(places, BOOT, lambda event, **pairs: None, world.tell)
 
-    assert agent.looked(NvmlReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
+    assert agent.survey(NvmlReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
     assert "bursar_node_holders_known 0" in agent.page()
 
 
@@ -151,7 +151,7 @@ def test_a_stranger_closes_the_node_is_told_to_its_pod_and_counted(world: World)
     world.processes = (GPUProcess(1, "GPU-1", 100, 5), GPUProcess(2, "GPU-1", 100, 5))
     first, second, third = world.look(), world.look(), world.look()
 
-    why = "pod team-a/web uses card GPU-1, which it was not given"
+    why = "pod team-a/web uses card GPU-1, which is not allocated to it"
     assert [each["closed"] for each in (first, second, third)] == ["", why, why]
     assert world.events == [AgentEvent(WEB, "team-a", "web", "Warning", "GPUStranger", why)]
     assert [event for event, _ in world.said] == ["stranger"]
@@ -167,7 +167,7 @@ def test_the_node_opens_a_minute_after_the_stranger_was_seen_last(world: World) 
     closed = world.look()
     world.processes = ()
 
-    assert closed["closed"] == "a process of no pod (python3) uses card GPU-2"
+    assert closed["closed"] == "a process outside of pods (python3) uses card GPU-2"
     assert world.look(after_ms=59_999)["closed"]
     assert world.look(after_ms=1)["closed"] == ""
 

@@ -52,7 +52,7 @@ def test_a_pod_deleted_by_force_stays_listed_while_its_cgroup_has_processes() ->
 
 def test_it_stays_listed_over_a_restart_of_the_agent_too() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
-    begun = holders.begun(holders.text(ran), BOOT)
+    begun = holders.initial(holders.text(ran), BOOT)
     forced = holders.after(begun, sight(there={"a": True}))
 
     assert begun == HoldersRecord(BOOT, False, {"a": ("GPU-1",)}, "")
@@ -62,7 +62,7 @@ def test_it_stays_listed_over_a_restart_of_the_agent_too() -> None:
 def test_after_a_reboot_nothing_of_before_is_listed() -> None:
     ran = holders.after(NEW, sight(pod("a", "GPU-1"), there={"a": True}))
 
-    assert holders.begun(holders.text(ran), "another") == HoldersRecord("another", False, {}, "")
+    assert holders.initial(holders.text(ran), "another") == HoldersRecord("another", False, {}, "")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_after_a_reboot_nothing_of_before_is_listed() -> None:
     ],
 )
 def test_an_annotation_that_is_none_of_ours_counts_as_none(text: str | None) -> None:
-    assert holders.begun(text, BOOT) == NEW
+    assert holders.initial(text, BOOT) == NEW
 
 
 def test_nothing_is_known_before_everything_was_seen_once() -> None:
@@ -149,7 +149,7 @@ def test_where_a_plugin_picks_a_pod_holds_its_cards_as_soon_as_it_has_a_cgroup()
 def test_where_a_plugin_picks_a_pod_deleted_by_force_keeps_the_cards_it_was_given() -> None:
     # the kubelet tells of it no longer, though it runs
     ran = holders.after(NEW, sight(pod("a"), there={"a": True}, given={"a": ("GPU-1",)}))
-    forced = holders.after(holders.begun(holders.text(ran), BOOT), sight(there={"a": True}, given={}))
+    forced = holders.after(holders.initial(holders.text(ran), BOOT), sight(there={"a": True}, given={}))
 
     assert forced == HoldersRecord(BOOT, True, {"a": ("GPU-1",)}, "")
 
@@ -222,4 +222,4 @@ def test_a_pod_once_listed_is_listed_exactly_while_it_has_processes(
         told = {uid for uid in running if uid in told or state[uid][0]}
 
         assert held == HoldersRecord(BOOT, True, {uid: (f"GPU-{uid}",) for uid in told}, "")
-        held = holders.begun(holders.text(held), BOOT) if restarts else held
+        held = holders.initial(holders.text(held), BOOT) if restarts else held

@@ -11,8 +11,8 @@ from sidecar.node.state.overuse import (
     WITHIN,
     AgentEvent,
     OveruseEpisode,
+    detect,
     shares,
-    watch,
 )
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad, PodState
@@ -38,7 +38,7 @@ class UseHistory:
             seen = UsageReading(
                 (PodLoad("u", (CardLoad("G0", 0, memory_mib), CardLoad("G9", 0, 9_999_999))),), ()
             )
-            self.episodes, notices = watch(self.episodes, seen, (POD,), GIVEN, self.now_ms)
+            self.episodes, notices = detect(self.episodes, seen, (POD,), GIVEN, self.now_ms)
             self.told += [(self.now_ms, each.reason) for each in notices]
         return notices
 
@@ -50,7 +50,7 @@ def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> N
 
     assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
     assert UseHistory().look(9_000, times=4) == (
-        AgentEvent("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 and was given 8000 MiB"),
+        AgentEvent("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 (its share is 8000 MiB)"),
     )
 
 
@@ -135,13 +135,13 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     looks = UseHistory()
     looks.look(9_000, times=5)
 
-    assert watch(looks.episodes, UsageReading((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())
+    assert detect(looks.episodes, UsageReading((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())
 
 
 def test_a_pod_without_a_known_share_is_never_over_it() -> None:
     seen = UsageReading((PodLoad("u", (CardLoad("G0", 0, 9_000),)),), ())
 
-    assert watch({}, seen, (POD,), {}, 1) == ({}, ())
+    assert detect({}, seen, (POD,), {}, 1) == ({}, ())
 
 
 def test_shares_are_the_annotations_memory_by_card_all_containers_together() -> None:

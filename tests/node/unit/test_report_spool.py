@@ -66,7 +66,7 @@ def changed(**fields: Any) -> str:
     ids=lambda text: text[:40],
 )
 def test_what_we_did_not_write_is_refused_with_a_reason(text: str) -> None:
-    with pytest.raises(ValueError, match="it holds no reports"):
+    with pytest.raises(ValueError, match="it contains no reports"):
         report_spool.decode(text, "boot", NOW)
 
 

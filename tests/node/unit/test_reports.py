@@ -68,11 +68,11 @@ class World:
         while self.now_ms < until:
             self.now_ms += STEP
             if look is not None:
-                self.reports.look(look)
+                self.reports.add(look)
             self.reports.tick(self.now_ms)
             if answer is not None and len(self.posts) > self.answered:
                 self.answered = len(self.posts)
-                self.reports.posted(answer, self.now_ms)
+                self.reports.on_posted(answer, self.now_ms)
                 self.reports.tick(self.now_ms)
 
     answered = 0
@@ -118,7 +118,7 @@ def test_intervals_of_an_outage_all_arrive_once_it_is_over() -> None:
 def test_a_post_without_an_answer_is_sent_again_as_it_was() -> None:
     world = World()
     world.turn(15_000, look=seen())
-    world.reports.posted(AWAY, world.now_ms)
+    world.reports.on_posted(AWAY, world.now_ms)
     world.turn(60_000, look=seen())
 
     assert len(world.posts) >= 2
@@ -189,7 +189,7 @@ def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: li
 def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(status: int) -> None:
     world = World()
     world.turn(15_000, look=seen())
-    world.reports.posted(NotDelivered(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
+    world.reports.on_posted(NotDelivered(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
     world.turn(30_000, look=seen(), answer=FINE)
 
     assert world.posts[-1].sequence > 1
@@ -200,7 +200,7 @@ def test_each_reason_for_a_loss_is_said_once() -> None:
     world = World()
     for status in (400, 400, 413, 400):
         world.turn(15_000, look=seen())
-        world.reports.posted(NotDelivered(f"it answered {status}"), world.now_ms)
+        world.reports.on_posted(NotDelivered(f"it answered {status}"), world.now_ms)
 
     assert (world.reports.dropped, world.said) == (4, ["use-lost", "use-lost"])
 
@@ -215,7 +215,7 @@ def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer
     assert [each.at_ms for each in world.posts[0].uses] == [world.now_ms]
     assert not world.reports.ended(world.now_ms + ENDING_MS - 1)
     assert world.reports.ended(world.now_ms + ENDING_MS)
-    world.reports.posted(FINE, world.now_ms + 10)
+    world.reports.on_posted(FINE, world.now_ms + 10)
     assert world.reports.ended(world.now_ms + 10)
 
 
@@ -250,7 +250,7 @@ def test_what_was_acknowledged_is_kept_no_longer() -> None:
     world.turn(15_000, look=seen())
     sent = world.disk
 
-    world.reports.posted(FINE, world.now_ms)
+    world.reports.on_posted(FINE, world.now_ms)
 
     assert (sent, world.disk) == ((world.posts[0], ()), (None, ()))
 
@@ -261,8 +261,8 @@ def test_what_the_end_keeps_is_said() -> None:
 
     world.reports.end(world.now_ms)
     world.reports.tick(world.now_ms)
-    world.reports.posted(AWAY, world.now_ms)
-    world.reports.lose()
+    world.reports.on_posted(AWAY, world.now_ms)
+    world.reports.log_rest()
 
     assert (world.said[-1], world.reports.dropped) == ("use-kept", 0)
     post, waiting = world.disk
@@ -277,8 +277,8 @@ def test_what_the_end_loses_is_said() -> None:
 
     world.reports.end(world.now_ms)
     world.reports.tick(world.now_ms)
-    world.reports.posted(AWAY, world.now_ms)
-    world.reports.lose()
+    world.reports.on_posted(AWAY, world.now_ms)
+    world.reports.log_rest()
 
     assert world.reports.ended(world.now_ms)
     assert world.said[-1] == "use-lost"

@@ -45,7 +45,7 @@ def test_nvidias_runtime_as_the_default_one_gives_cards_to_all(tmp_path: Path, n
 
     why, wrong = runtimes.hands_out_all([str(tmp_path / name)])
 
-    assert "(nvidia) gives all cards to each container whose image asks for them" in why
+    assert "(nvidia) gives all cards to each container whose image requests them" in why
     assert wrong == ()
 
 
@@ -64,7 +64,7 @@ def test_a_runtime_of_any_name_is_nvidias_by_its_program() -> None:
     }
 
     assert runtimes.judged([whole]) == (
-        "the default runtime of containerd (gpu) gives all cards to each container whose image asks for them"
+        "the default runtime of containerd (gpu) gives all cards to each container whose image requests them"
     )
     runtime["options"]["BinaryName"] = "/usr/bin/crun"
     assert runtimes.judged([whole]) == ""

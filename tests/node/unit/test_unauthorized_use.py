@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.node.state import unauthorized_use
-from sidecar.node.state.unauthorized_use import LASTS_MS, NOBODY, UnauthorizedUse, UseHistory
+from sidecar.node.state.unauthorized_use import LASTS_MS, NONE, UnauthorizedUse, UseHistory
 from sidecar.node.values import GPUProcess, PodState, ProcessOwner
 
 TRUSTED = frozenset({"kube-system"})
@@ -19,30 +19,30 @@ def on(card: str, pid: int = 7) -> GPUProcess:
 
 
 def found(
-    *processes: GPUProcess, seat: ProcessOwner | None = None, program: str = "python3", ended: bool = False
+    *processes: GPUProcess, owner: ProcessOwner | None = None, program: str = "python3", ended: bool = False
 ) -> frozenset[UnauthorizedUse]:
     """The strangers where all processes are of one pod (or none), and train holds GPU-1."""
-    seats = {} if ended else {each.pid: seat for each in processes}
+    owners = {} if ended else {each.pid: owner for each in processes}
     pods = (TRAIN, WEB, DCGM)
-    return unauthorized_use.found(processes, seats, pods, {"a": ("GPU-1",)}, TRUSTED, lambda _: program)
+    return unauthorized_use.found(processes, owners, pods, {"a": ("GPU-1",)}, TRUSTED, lambda _: program)
 
 
 def test_a_process_on_a_card_of_its_pod_is_no_stranger() -> None:
-    assert found(on("GPU-1"), seat=ProcessOwner("a", "c1")) == frozenset()
+    assert found(on("GPU-1"), owner=ProcessOwner("a", "c1")) == frozenset()
 
 
 def test_a_process_on_another_card_than_its_pods_is_one() -> None:
-    assert found(on("GPU-2"), seat=ProcessOwner("a", "c1")) == {
+    assert found(on("GPU-2"), owner=ProcessOwner("a", "c1")) == {
         UnauthorizedUse("GPU-2", "a", "team-a", "train", "")
     }
 
 
 def test_a_process_of_a_pod_without_cards_is_one() -> None:
-    assert found(on("GPU-1"), seat=ProcessOwner("w", "c1")) == {INTRUDER}
+    assert found(on("GPU-1"), owner=ProcessOwner("w", "c1")) == {INTRUDER}
 
 
 def test_a_process_of_a_pod_that_nobody_knows_is_one() -> None:
-    assert found(on("GPU-1"), seat=ProcessOwner("gone", "c1")) == {
+    assert found(on("GPU-1"), owner=ProcessOwner("gone", "c1")) == {
         UnauthorizedUse("GPU-1", "gone", "", "", "")
     }
 
@@ -53,11 +53,11 @@ def test_a_process_of_no_pod_is_one_by_its_name_alone() -> None:
 
 def test_nvidias_own_programs_and_pods_of_trusted_namespaces_are_none() -> None:
     assert found(on("GPU-1"), program="nvidia-cuda-mps") == frozenset()
-    assert found(on("GPU-1"), seat=ProcessOwner("d", "c1")) == frozenset()
+    assert found(on("GPU-1"), owner=ProcessOwner("d", "c1")) == frozenset()
 
 
 def test_a_program_in_a_pod_is_not_trusted_by_its_name() -> None:
-    assert found(on("GPU-1"), seat=ProcessOwner("w", "c1"), program="nvidia-cuda-mps") == {INTRUDER}
+    assert found(on("GPU-1"), owner=ProcessOwner("w", "c1"), program="nvidia-cuda-mps") == {INTRUDER}
 
 
 def test_a_process_that_ended_before_it_was_asked_about_is_none() -> None:
@@ -66,21 +66,21 @@ def test_a_process_that_ended_before_it_was_asked_about_is_none() -> None:
 
 
 def test_a_stranger_counts_from_the_second_look_in_a_row_on() -> None:
-    once = unauthorized_use.after(NOBODY, frozenset({INTRUDER}), 1_000)
+    once = unauthorized_use.after(NONE, frozenset({INTRUDER}), 1_000)
     twice = unauthorized_use.after(once, frozenset({INTRUDER}), 6_000)
 
     assert unauthorized_use.sentence(once) == ""
-    assert unauthorized_use.new(NOBODY, once) == ()
-    assert unauthorized_use.sentence(twice) == "pod team-a/web uses card GPU-1, which it was not given"
+    assert unauthorized_use.new(NONE, once) == ()
+    assert unauthorized_use.sentence(twice) == "pod team-a/web uses card GPU-1, which is not allocated to it"
     assert unauthorized_use.new(once, twice) == (INTRUDER,)
 
 
 def test_two_looks_that_are_not_in_a_row_make_no_stranger() -> None:
-    watch = NOBODY
+    watch = NONE
     for now_ms, seen in ((0, {INTRUDER}), (5_000, set()), (10_000, {INTRUDER})):
         watch = unauthorized_use.after(watch, frozenset(seen), now_ms)
 
-    assert watch.strangers == ()
+    assert watch.proven == ()
 
 
 def test_a_stranger_is_told_of_for_a_minute_after_it_was_seen_last_and_once() -> None:
@@ -91,7 +91,7 @@ def test_a_stranger_is_told_of_for_a_minute_after_it_was_seen_last_and_once() ->
     over = unauthorized_use.after(lasting, frozenset(), 2 * LASTS_MS - 1)
 
     assert unauthorized_use.new(seen, back) == ()
-    assert [len(each.strangers) for each in (seen, back, lasting, over)] == [1, 1, 1, 0]
+    assert [len(each.proven) for each in (seen, back, lasting, over)] == [1, 1, 1, 0]
 
 
 def test_of_several_one_is_named_and_the_others_are_counted() -> None:
@@ -101,16 +101,16 @@ def test_of_several_one_is_named_and_the_others_are_counted() -> None:
         watch = unauthorized_use.after(watch, frozenset({INTRUDER, *others}), 0)
 
     assert unauthorized_use.sentence(watch) == (
-        "pod team-a/web uses card GPU-1, which it was not given (and 2 more such)"
+        "pod team-a/web uses card GPU-1, which is not allocated to it (and 2 more such)"
     )
 
 
 def test_each_kind_of_stranger_is_told_in_words() -> None:
-    assert unauthorized_use.about(UnauthorizedUse("GPU-1", "", "", "", "python3")) == (
-        "a process of no pod (python3) uses card GPU-1"
+    assert unauthorized_use.describe(UnauthorizedUse("GPU-1", "", "", "", "python3")) == (
+        "a process outside of pods (python3) uses card GPU-1"
     )
-    assert unauthorized_use.about(UnauthorizedUse("GPU-1", "gone", "", "", "")) == (
-        "a pod that has no object (UID gone) uses card GPU-1"
+    assert unauthorized_use.describe(UnauthorizedUse("GPU-1", "gone", "", "", "")) == (
+        "a deleted pod (UID gone) uses card GPU-1"
     )
 
 
@@ -123,7 +123,7 @@ kinds = st.sampled_from(
 def test_only_who_was_seen_twice_in_a_row_within_the_last_minute_is_told_of(
     looks: list[tuple[frozenset[UnauthorizedUse], int]],
 ) -> None:
-    watch, now_ms = NOBODY, 0
+    watch, now_ms = NONE, 0
     until: dict[UnauthorizedUse, int] = {}
     before: frozenset[UnauthorizedUse] = frozenset()
     for seen, step_ms in looks:
@@ -133,4 +133,4 @@ def test_only_who_was_seen_twice_in_a_row_within_the_last_minute_is_told_of(
         before = seen
         watch = unauthorized_use.after(watch, seen, now_ms)
 
-        assert dict(watch.strangers) == until
+        assert dict(watch.proven) == until

@@ -9,7 +9,7 @@ import pytest
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube.api import ApiAnswer, ApiUnreachable
 from sidecar.node.kube.events import EventPoster
-from sidecar.node.run import NodeChanged, PodsChanged, PodsUnknown, _follow_pods, _take
+from sidecar.node.run import NodeChanged, PodsChanged, PodsUnknown, _follow_pods, _handle
 from sidecar.node.settings import read
 from sidecar.node.state.api_objects import NodePods
 from sidecar.node.usage_tasks import UsageTasks
@@ -35,7 +35,7 @@ class World:
         self.hears(NodeChanged(node(boot=BOOT)))
 
     def hears(self, event: object) -> None:
-        _take(event, self.agent, self.duties)
+        _handle(event, self.agent, self.duties)
 
     def runs(self, uid: str, pid: int) -> None:
         """The process runs in the pod of this UID."""
@@ -50,8 +50,8 @@ class World:
         """What is told of holders after a look that shows these processes on the card."""
         self.now_ms += STEP_MS
         seen = look(GPU, processes=tuple(GPUProcess(pid, GPU.uuid, 100, 5) for pid in pids))
-        self.agent.looked(seen, self.now_ms)
-        self.duties.looked(seen, self.now_ms)
+        self.agent.on_reading(seen, self.now_ms)
+        self.duties.on_reading(seen, self.now_ms)
         told: dict[str, Any] = json.loads(self.agent.holders or "null")
         return told
 
