@@ -197,7 +197,9 @@ def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
     world.agent.on_card_failed(CardFailed(("GPU-a", "GPU-b"), "XID 79"), 1)
 
     (notice,) = world.notices
-    assert notice.note == "card GPU-a of this pod is not healthy: XID 79, card GPU-b of this pod is not healthy: XID 79"
+    assert notice.note == (
+        "card GPU-a of this pod is not healthy: XID 79, card GPU-b of this pod is not healthy: XID 79"
+    )
 
 
 def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> None:
