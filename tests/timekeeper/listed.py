@@ -12,7 +12,7 @@ from timekeeper.core.ledger.metering import Interval
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The sums out of lists: sessions one by one, and this tick's postings on top of what stood there."""
+    """`statements.LedgerTotals` out of lists: sessions one by one, and postings on top of ``totals``."""
 
     grants: Mapping[AccountKey, GrantSums]
     totals: Mapping[Part, int]
@@ -22,36 +22,31 @@ class Listed:
     now_ms: int
 
     def expect(self, parts: Iterable[Part]) -> None:
-        """See `statements.LedgerTotals`: it is all there."""
+        """Everything is there."""
 
     def expect_granted(self, keys: Iterable[AccountKey]) -> None:
-        """See `statements.LedgerTotals`: it is all there."""
+        """Everything is there."""
 
     def granted(self, key: AccountKey) -> GrantSums:
-        """See `statements.LedgerTotals`."""
         return self.grants.get(key, NO_GRANTS)
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
-        """See `statements.LedgerTotals`."""
         ended = [(start, end) for name, start, end in self.grants if name == subject and end <= before_ms]
         return Interval(*max(ended)) if ended else None
 
     def posted(self, part: Part) -> int:
-        """See `statements.LedgerTotals`."""
         namespace, start, end = part
         new = (each for each in self.postings if each.namespace == namespace)
         return self.totals.get(part, 0) + amount_within(new, Interval(start, end))
 
     def pending(self, part: Part) -> int:
-        """See `statements.LedgerTotals`."""
         namespace, start, end = part
         return sum(each.pending(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
 
     def rates(self, namespace: str) -> Rates:
-        """See `statements.LedgerTotals`."""
         return rates_of(self.held.get(namespace, ()), self.waiting.get(namespace, 0), self.now_ms)
 
     def changed_since(self, namespace: str) -> int | None:
-        """See `statements.LedgerTotals`: here as in the first tick, always."""
+        """Always as in the first tick."""
         starts = (each.witnessed(self.now_ms).interval.start_ms for each in self.held.get(namespace, ()))
         return min((start for start in starts if start), default=None)

@@ -97,7 +97,6 @@ class Statement:
 
     @property
     def ends_ms(self) -> int:
-        """The end of the account's own period."""
         return self.account.span.end_ms
 
     @property

@@ -32,8 +32,6 @@ SpentIn = Callable[[Account], int]
 
 @dataclass(frozen=True, slots=True)
 class DueGrants:
-    """The grants that are due to a subject."""
-
     grants: tuple[Grant, ...]
     granted: GrantSums  # what its present account has after these grants
     # when it must be recomputed in any case; None: not before something of it changes

@@ -24,8 +24,6 @@ NEVER = Pulse(0, 0, "")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The differences that a tick writes."""
-
     pulse: Pulse | None = None
     entries: tuple[BudgetEntry, ...] = ()
     errors: Mapping[str, str] | None = None  # all errors by entry key; None: unchanged

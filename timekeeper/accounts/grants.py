@@ -39,8 +39,6 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantSums:
-    """The sums of an account's grants."""
-
     by_budget: int | None = None  # period grant and corrections; None: there is no period grant yet
     by_hand: int = 0  # manual grants, transfers, and corrections made by people
     carried: int = 0  # carried over from the period before
@@ -49,7 +47,6 @@ class GrantSums:
 
     @property
     def amount(self) -> int:
-        """The total."""
         return (self.by_budget or 0) + self.by_hand + self.carried
 
     def plus(self, grant: Grant) -> "GrantSums":

@@ -29,7 +29,6 @@ class Posting:
 
     @property
     def interval(self) -> Interval:
-        """The charged time."""
         return Interval(self.from_ms, self.to_ms)
 
     @property

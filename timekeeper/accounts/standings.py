@@ -19,8 +19,6 @@ _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of
 
 @dataclass(frozen=True, slots=True)
 class StandingsDocument:
-    """A standings document as it is served."""
-
     revision: str  # its strong ETag
     body: bytes
     content_digest: str  # of everything that changes what a reader does; while equal, the document is kept
@@ -46,7 +44,6 @@ class EntryCache:
         self._kept: dict[str, _EncodedEntry] = {}
 
     def encoded(self, settings: BudgetSettings, statements: Mapping[str, Statement]) -> list[_EncodedEntry]:
-        """The entries of these statements, in their order."""
         if self._settings != settings or len(self._kept) > 2 * len(statements) + 100:
             self._settings, self._kept = settings, {}
         kept = self._kept

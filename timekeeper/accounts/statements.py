@@ -57,8 +57,6 @@ class LedgerTotals(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """All statements of a moment."""
-
     namespaces: Mapping[str, Statement]  # those whose standing may differ from ``default``
     default: Statement  # of every other namespace
     groups: Mapping[str, Statement] = field(default_factory=dict)  # by subject
@@ -245,7 +243,6 @@ class _StatementMaker:
         return self.sums.granted((subject, account.span.start_ms, account.span.end_ms))
 
     def _spent(self, subject: str, span: Interval) -> tuple[int, int]:
-        """Posted and pending inside the span."""
         own = _parts(self.members, subject, span)
         return sum(map(self.sums.posted, own)), sum(map(self.sums.pending, own))
 

@@ -56,7 +56,6 @@ class UsageSums:
 
     @property
     def amount(self) -> int:
-        """Posted plus pending."""
         return self.posted + self.pending
 
     @property
@@ -77,8 +76,6 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
-    """What a report is about."""
-
     span: Interval
     columns: tuple[str, ...]
     now_ms: int

@@ -22,8 +22,6 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAsk:
-    """A container's request."""
-
     container: str
     init: bool  # it ends before the pod's other containers start
     ask: Ask
@@ -31,8 +29,6 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True)
 class GPURequest:
-    """What a pod requests."""
-
     dialect: str
     asks: tuple[ContainerAsk, ...]  # of each GPU container in the pod's order, init containers first
     models: tuple[str, ...] = ()

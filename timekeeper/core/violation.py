@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule."""
-
     rule: str  # rule ID
     path: str  # the field
     got: str  # the value in the field; "": none
@@ -37,7 +35,6 @@ def first_of(words: Sequence[str], most: int, between: str = ", ") -> str:
 
 
 def message(violations: Iterable[Violation]) -> str:
-    """All violations in one message: a sentence, or a numbered list."""
     sentences = [violation.sentence() for violation in violations]
     if len(sentences) == 1:
         return sentences[0]

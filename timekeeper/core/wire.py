@@ -53,8 +53,6 @@ class CardUse(TypedDict):
 
 
 class PodUse(TypedDict):
-    """The cards that one pod uses."""
-
     uid: str
     cards: list[CardUse]
 
@@ -77,8 +75,6 @@ class NodeUsage(TypedDict):
 
 
 class NodeUsageAnswer(TypedDict):
-    """The answer to a node's report."""
-
     version: Literal[1]
     interval_ms: int  # when to report next
     ca: NotRequired[str]  # CA bundle (PEM) to trust from now on
@@ -92,8 +88,6 @@ class MeasuredCards(TypedDict):
 
 
 class SliceWire(TypedDict):
-    """A container's part of one card."""
-
     uuid: str
     index: int
     share_milli: int  # thousandths of the card's compute
@@ -108,8 +102,6 @@ class Devices(TypedDict):
 
 
 class PriorityClassWire(TypedDict):
-    """A priority class."""
-
     name: str
     value: int | None  # null: the class is not in the cluster
     preemptionPolicy: str | None  # null: the class is not in the cluster
@@ -181,8 +173,6 @@ class BeatDevice(TypedDict):
 
 
 class Beat(TypedDict):
-    """One heartbeat."""
-
     age_ms: int  # age when sent, by the sender's monotonic clock
     devices: list[BeatDevice]
 
@@ -197,8 +187,6 @@ class Heartbeats(TypedDict):
 
 
 class HeartbeatAnswer(TypedDict):
-    """The answer to heartbeats."""
-
     version: Literal[1]
     interval_ms: int  # when to send the next
     in_budget: bool  # whether the namespace is in budget

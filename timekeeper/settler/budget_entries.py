@@ -23,8 +23,6 @@ class BudgetNotice:
 
 @dataclass(frozen=True, slots=True)
 class EntryChanges:
-    """The result of one comparison."""
-
     entries: tuple[BudgetEntry, ...]  # new, changed and ended entries
     errors: Mapping[str, str]  # key -> everything that is wrong with the entry now
     notices: tuple[BudgetNotice, ...]  # the errors and warnings that have not been reported before

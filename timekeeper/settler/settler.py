@@ -68,7 +68,6 @@ class Settler:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
     def apply(self, update: WatchUpdate) -> None:
-        """Apply one watch update to the cluster state."""
         self.cluster.apply(update)
 
     def tick(self) -> bool:

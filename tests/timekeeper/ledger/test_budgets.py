@@ -247,7 +247,7 @@ def test_a_clock_turned_back_does_not_put_a_new_entry_behind_an_old_one(town: To
 
 
 def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
-    town: Town, capsys: pytest.CaptureFixture[str]
+    town: Town, capfd: pytest.CaptureFixture[str]
 ) -> None:
     town.begin(("configmaps", budgets(team_a=MONTH)))
     with town.store.writing() as connection:
@@ -255,4 +255,4 @@ def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
 
     town.restart()
 
-    assert "stored entry not readable entry=team-a" in capsys.readouterr().err
+    assert "event=stored-entry-unreadable entry=team-a" in capfd.readouterr().err

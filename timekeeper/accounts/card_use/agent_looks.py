@@ -14,8 +14,6 @@ from timekeeper.core.request.cards import UndecodableError, decode_placement
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """One sample of an agent."""
-
     age_ms: int  # its age when it was received
     pods: tuple[tuple[str, tuple[CardSample, ...]], ...]  # UID -> figures of the pod on each card
     cards: tuple[CardSample, ...]  # figures of each card as a whole
@@ -23,8 +21,6 @@ class UsageSample:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSession:
-    """The part of a session that measuring needs."""
-
     uid: str
     since_ms: int  # when it began to hold its cards
     ended_ms: int | None  # None: it still holds them

@@ -27,8 +27,6 @@ RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "uncle
 
 @dataclass(frozen=True, slots=True)
 class EvictionCandidate:
-    """A pod over its share."""
-
     over: OverusingPod
     grace_ms: int | None  # how long it may be over; None: without limit
     evictable: bool  # the pod with this UID is on this node, and has neither ended nor is about to

@@ -29,8 +29,6 @@ class CardSample:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """Use over some time."""
-
     covered_ms: int  # time with samples
     milli_ms: int  # milli-GPU x milliseconds
     memory_mib_ms: int  # MiB x milliseconds

@@ -22,8 +22,6 @@ DEEPEST = 4  # levels of nesting; the deepest value of an entry is a rule's mode
 
 @dataclass(frozen=True, slots=True)
 class EntryError:
-    """A mistake in one entry."""
-
     key: str
     line: int  # within the entry, from 1
     field: str  # "": the entry as a whole
@@ -32,7 +30,6 @@ class EntryError:
     config_map: str = ""  # the ConfigMap to correct, if it is not the one whose entry is effective
 
     def sentence(self) -> str:
-        """One line for logs, Events and refusals."""
         where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
         text = f"{where}: {self.problem}; allowed: {self.allowed}"
         # YAML can express any character, but databases and JSON do not accept all of them
@@ -41,8 +38,6 @@ class EntryError:
 
 @dataclass(frozen=True, slots=True)
 class ParsedBudgets:
-    """All ConfigMaps together."""
-
     budgets: Mapping[str, Budget]  # key -> valid entry
     settings: BudgetSettings | None  # None: there is no valid entry ``_settings``
     errors: tuple[EntryError, ...]  # of the other entries

@@ -24,7 +24,6 @@ class BadValueError(ValueError):
 
 
 def one_of(words: Iterable[str]) -> Reader:
-    """Reads one of these words."""
     allowed = tuple(words)
 
     def read_word(text: str) -> str:
@@ -75,7 +74,6 @@ def duration_ms(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """A whole number."""
     if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
         raise BadValueError("a whole number from 0 to 999999")
     return int(text)
@@ -103,7 +101,6 @@ def name(text: str) -> str:
 
 
 def user_or_group(text: str) -> str:
-    """A user's or group's name."""
     if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
         raise BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
     return text

@@ -11,14 +11,11 @@ from timekeeper.core.violation import Violation, shown
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """One container's limits."""
-
     path: str  # of the limits, as a message names it
     container: str
     amounts: Mapping[str, Any]  # resource -> amount as in JSON
 
     def at(self, resource: str) -> str:
-        """The path of one resource's amount."""
         return f"{self.path}[{resource}]"
 
 

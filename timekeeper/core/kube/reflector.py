@@ -30,8 +30,6 @@ class ObjectsListed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
-    """One object was added, modified or deleted."""
-
     item: Json
     deleted: bool
 

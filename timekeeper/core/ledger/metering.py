@@ -204,7 +204,6 @@ class Balance:
 
     @property
     def spent(self) -> int:
-        """Posted plus pending."""
         return self.posted + self.pending
 
     @property

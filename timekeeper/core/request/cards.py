@@ -18,8 +18,6 @@ class UndecodableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CardAmount:
-    """An amount of one card."""
-
     share_milli: int
     memory_mib: int
 

@@ -29,8 +29,6 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a pod's JSON."""
-
     path: str  # as messages name it
     name: str
     init: bool  # it ends before the others start (a native sidecar does not)

@@ -18,8 +18,6 @@ MOST_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node's cards."""
-
     name: str
     cards: tuple[Card, ...]
     fault: str = ""  # why its inventory cannot be read
@@ -38,8 +36,6 @@ class NodeLease:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfigMap:
-    """A ConfigMap that contains budgets."""
-
     name: str
     uid: str
     data: tuple[tuple[str, str], ...]
@@ -47,8 +43,6 @@ class BudgetConfigMap:
 
 @dataclass(frozen=True, slots=True)
 class KnownPriorityClass:
-    """A priority class, its value and its preemption policy."""
-
     name: str
     value: int
     preemption_policy: str = "PreemptLowerPriority"
@@ -89,8 +83,6 @@ class WatchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DeletedPod:
-    """A pod whose object was deleted."""
-
     pod: LedgerPod  # its last state
     at_ms: int
     seen: bool  # False if it was deleted while no watch was running
@@ -143,12 +135,10 @@ class ClusterState:
         return None if lease is None or not self.pods_current_ms else min(self.pods_current_ms, lease)
 
     def cards(self, node: str) -> tuple[Card, ...]:
-        """The node's cards; empty for an unknown node."""
         known = self.nodes.get(node)
         return known.cards if known else ()
 
     def apply(self, update: WatchUpdate) -> None:
-        """Apply one watch update."""
         match update.change:
             case ListReplaced(items):
                 self._replace(update.source, items, update.at_ms)

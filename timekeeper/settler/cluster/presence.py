@@ -20,8 +20,6 @@ class RebootReport(NamedTuple):
 
 
 class NodeBoot(NamedTuple):
-    """A node's boot."""
-
     id: str  # the boot ID
     at_ms: int  # when it was first observed; 0 if no other boot was known before
     # UIDs in its first complete report that have not departed since; None before that report

@@ -25,8 +25,6 @@ PULSE_MS = 1_000  # how often the settler writes a sign of life if there is noth
 
 @dataclass(frozen=True, slots=True)
 class TickInputs:
-    """What a tick needs besides the cluster state and the ledger state."""
-
     entry_changes: EntryChanges
     history: History  # with the entries that take effect now
     names: tuple[str, ...]  # the namespaces to list
@@ -53,7 +51,6 @@ def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerSta
 
 
 def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> TickDecision:
-    """Everything that follows from the current state."""
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)

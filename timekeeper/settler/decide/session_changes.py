@@ -26,15 +26,12 @@ _LONGEST_UNMARKED_MS = 5_000
 
 @dataclass(slots=True)
 class SessionChanges:
-    """What this tick changes in the sessions."""
-
     sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
     opened: set[str] = field(default_factory=set)  # UIDs of the new ones
     deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
     doubts: dict[str, str] = field(default_factory=dict)  # UID -> why it is charged by its request
 
     def open(self, opened: OpenedSession) -> Session:
-        """Add a new session."""
         session = opened.session
         self.sessions[session.uid] = session
         self.opened.add(session.uid)
@@ -60,8 +57,6 @@ def changed_sessions(
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    """One tick's inputs, and the changes found so far."""
-
     cluster: ClusterState
     ledger: LedgerState
     settings: BudgetSettings

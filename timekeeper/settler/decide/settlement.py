@@ -23,7 +23,6 @@ class Settlement:
     settled: Mapping[str, Session]
 
     def by_namespace(self) -> dict[str, tuple[Posting, ...]]:
-        """The postings by namespace."""
         found: dict[str, list[Posting]] = {}
         for posting in self.postings:
             found.setdefault(posting.namespace, []).append(posting)

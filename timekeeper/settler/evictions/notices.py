@@ -51,12 +51,10 @@ class Telling:
 
 
 def evicted(candidate: EvictionCandidate, now_ms: int) -> PodNotice:
-    """The pod was evicted."""
     return _notice(candidate, EVICTED, f"Evicted by Bursar: {_why(candidate)}", now_ms)
 
 
 def protected(candidate: EvictionCandidate, now_ms: int) -> PodNotice:
-    """A PodDisruptionBudget prevents the eviction."""
     note = f"A PodDisruptionBudget prevents the eviction of this pod: {_why(candidate)}"
     return _notice(candidate, PROTECTED, note, now_ms)
 

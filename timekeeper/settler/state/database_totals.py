@@ -14,23 +14,20 @@ from timekeeper.store.queries import ledger as reading
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTotals:
-    """The ledger's own totals. Each query is a short transaction of its own, because a decision can take
-    seconds. They are consistent with each other, because only the settler posts."""
+    """The ledger's own totals (`totals.StoredTotals`). Each query is a short transaction of its own, because
+    a decision can take seconds. They are consistent with each other, because only the settler posts."""
 
     store: Store
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
-        """See `totals.StoredTotals`."""
         with self.store.reading() as connection:
             return reading.posted_of(connection, parts)
 
     def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
-        """See `totals.StoredTotals`."""
         with self.store.reading() as connection:
             return reading.granted_of(connection, keys)
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
-        """See `totals.StoredTotals`."""
         with self.store.reading() as connection:
             return reading.last_granted(connection, before_ms)
 

@@ -55,7 +55,6 @@ class LedgerState:
     watermarks_ms: int = 0  # when watermarks were last written
 
     def session(self, uid: str) -> Session | None:
-        """The pod's session, settled or not."""
         return self.sessions.get(uid) or self.settled.get(uid)
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:

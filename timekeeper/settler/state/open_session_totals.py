@@ -21,8 +21,6 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class _SessionTotals:
-    """One session's contribution."""
-
     namespace: str
     node: str
     rate_milli: int  # what it is charged at
@@ -124,12 +122,10 @@ class OpenSessionTotals:
         return Rates(sums.reserving_milli, sums.running_milli, waiting_milli)
 
     def sessions_of(self, namespace: str) -> tuple[str, ...]:
-        """The UIDs of the namespace's open sessions."""
         sums = self._namespaces.get(namespace)
         return tuple(sums.uids) if sums else ()
 
     def namespaces(self) -> tuple[str, ...]:
-        """Namespaces with open sessions."""
         return tuple(self._namespaces)
 
     def spans_of(self, namespace: str) -> tuple[Interval, ...]:
@@ -172,7 +168,6 @@ class OpenSessionTotals:
         return True
 
     def put(self, held: UnsettledSession, seen: WitnessedInterval, now_ms: int) -> None:
-        """Add or replace an open session."""
         session, uid = held.session, held.session.uid
         before, start_ms = self._sessions.get(uid), seen.interval.start_ms
         live_milli = 0 if seen.closed else session.rate_milli
@@ -279,7 +274,6 @@ def _changed_since(before: _SessionTotals | None, held: UnsettledSession, now: I
 
 
 def _span(postings: tuple[Posting, ...]) -> Interval:
-    """From the first to the last posted moment."""
     return Interval(
         min((each.from_ms for each in postings), default=0), max((each.to_ms for each in postings), default=0)
     )

@@ -19,8 +19,6 @@ _DEFAULT = ""  # the subject of the statement ``default``: namespaces without an
 
 @dataclass(frozen=True, slots=True)
 class Invalidation:
-    """What changed since the last written tick."""
-
     namespaces: Set[str]  # namespaces whose totals or grants changed
     keys: Set[str]  # budget entries that changed
     everything: bool  # no cached statement may be used

@@ -28,8 +28,6 @@ class StoredTotals(Protocol):
 
 @dataclass(slots=True)
 class GrantCache:
-    """Grants by account."""
-
     mark: tuple[int, int] = (-1, -1)  # identifies the newest grant in the database when this was read
     at_ms: int = 0  # when it was read
     # grants of accounts that had not ended at ``at_ms``
@@ -44,7 +42,8 @@ class GrantCache:
 
 @dataclass(slots=True)
 class TickTotals:
-    """The totals of one tick. Missing values are read from the database and cached."""
+    """The totals of one tick (`statements.LedgerTotals`). Missing values are read from the database and
+    cached."""
 
     grants: GrantCache  # the ledger state's; grows
     totals: dict[Part, int]  # the ledger state's; grows
@@ -77,7 +76,6 @@ class TickTotals:
         self.open_totals.retain(parts)
 
     def granted(self, key: AccountKey) -> GrantSums:
-        """See `statements.LedgerTotals`."""
         found = self.grants.now.get(key)
         if found is not None or key[2] > self.now_ms:
             return found or NO_GRANTS
@@ -96,8 +94,7 @@ class TickTotals:
         return latest is None or latest.end_ms < end_ms
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
-        """See `statements.LedgerTotals`. The first call reads the answer for all subjects and all earlier
-        moments."""
+        """The first call reads the answer for all subjects and all earlier moments."""
         grants = self.grants
         if before_ms > grants.latest_ms:
             grants.latest, grants.latest_ms = self.stored.last_granted(self.now_ms), self.now_ms
@@ -110,7 +107,6 @@ class TickTotals:
         return grants.last[before_ms].get(subject)
 
     def posted(self, part: Part) -> int:
-        """See `statements.LedgerTotals`."""
         namespace, start, end = part
         if part not in self.totals:
             self.expect((part,))
@@ -118,16 +114,13 @@ class TickTotals:
         return self.totals[part] + (amount_within(new, Interval(start, end)) if new else 0)
 
     def pending(self, part: Part) -> int:
-        """See `statements.LedgerTotals`."""
         namespace, start, end = part
         return self.open_totals.pending(namespace, Interval(start, end))
 
     def rates(self, namespace: str) -> Rates:
-        """See `statements.LedgerTotals`."""
         return self.open_totals.rates(namespace, self.waiting.get(namespace, 0))
 
     def changed_since(self, namespace: str) -> int | None:
-        """See `statements.LedgerTotals`."""
         moments = (
             self.open_totals.changed_since.get(namespace),
             self.open_totals.changed_without_budget.get(namespace),
