@@ -1,5 +1,5 @@
-"""What can happen to the agents of a life's nodes: they tell who is there, begin anew, fall silent, are
-wrong; nodes boot anew, and are deleted and registered again."""
+"""Events of node agents: they list pods, restart, fall silent, are wrong; nodes reboot, are deleted, and are
+registered again."""
 
 from dataclasses import replace
 
@@ -16,18 +16,18 @@ nodes = st.sampled_from(NODES)
 
 
 class Agents(Checked):
-    """The rules by which nodes are told of."""
+    """The rules about nodes."""
 
     @rule(node=nodes, chosen=st.integers(0, 2**MOST_LISTED - 1), knows=st.booleans(), ticks=st.booleans())
     def an_agent_tells(self, node: str, chosen: int, knows: bool, ticks: bool) -> None:
-        """It lists some of the pods that its node ever had, rightly or not."""
+        """It lists some of the pods that its node ever had, correctly or not."""
         mine = [pod.uid for pod in self.pods if pod.node == node][-MOST_LISTED:]
         there = frozenset(uid for at, uid in enumerate(mine) if chosen >> at & 1)
         self.speaks(node, there, knows, ticks)
 
     @rule(node=nodes, knows=st.booleans())
     def an_agent_lists_all(self, node: str, knows: bool) -> None:
-        """Every pod that its node ever had."""
+        """It lists every pod that its node ever had."""
         self.speaks(node, frozenset(pod.uid for pod in self.pods if pod.node == node), knows, ticks=True)
 
     @precondition(lambda self: self.vanished())
@@ -35,7 +35,7 @@ class Agents(Checked):
         which=st.integers(0, 99), after=st.sampled_from((0, 1, 10 * SECOND, 40 * SECOND)), was=st.booleans()
     )
     def an_agent_sees_a_pod_gone(self, which: int, after: int, was: bool) -> None:
-        """A while after its object vanished; ``was``: it is listed once before."""
+        """A while after the pod's object vanished; ``was``: it is listed once before."""
         pod = self.vanished()[which % len(self.vanished())]
         there = self.said[pod.node].there or frozenset()
         if was:
@@ -45,13 +45,14 @@ class Agents(Checked):
 
     @rule(node=nodes, text=st.sampled_from(("{", None)), ticks=st.booleans())
     def an_agent_falls_silent(self, node: str, text: str | None, ticks: bool) -> None:
-        """Its words are removed, or cannot be read."""
+        """Its annotation is removed, or becomes unreadable."""
         there = None if text is None else frozenset[str]()
         self.says(node, replace(self.said[node], text=text, there=there, knows=False), ticks)
 
     @rule(node=nodes, is_told=st.booleans(), ticks=st.booleans())
     def a_node_boots_anew(self, node: str, is_told: bool, ticks: bool) -> None:
-        """Its kubelet tells first, and its agent's words are of the boot before; or that begins anew."""
+        """Its kubelet reports first, while the agent's annotation is of the earlier boot; or the agent
+        restarts."""
         boot = f"boot-{next(self.numbers)}"
         if is_told:
             self.says(node, Said(boot, self.words(boot, frozenset(), False), frozenset(), False), ticks)
@@ -68,7 +69,7 @@ class Agents(Checked):
     def a_node_boots_anew_after_a_pod_went(
         self, which: int, after: int, looks: list[bool], ticks: bool
     ) -> None:
-        """And its agent looks, perhaps some times before the next tick; it may list the pod once more."""
+        """Its agent reports, perhaps several times before the next tick; it may list the pod once more."""
         pod = self.pod(which)
         self.nodes_are_heard()
         pod.gone = self.now
@@ -84,7 +85,7 @@ class Agents(Checked):
     @precondition(lambda self: self.connected and not self.away and not self.late)
     @rule(node=nodes)
     def a_node_is_deleted_or_registered_again(self, node: str) -> None:
-        """Its pods' rates are fixed by then; others are bound to it only when it is there."""
+        """Its pods' rates are fixed by then; pods are bound to it only while it exists."""
         if node in self.absent:
             self.absent.remove(node)
             self.says(node, self.said[node], ticks=True)
@@ -95,5 +96,5 @@ class Agents(Checked):
             self.tick()
 
     def vanished(self) -> list[truth.Pod]:
-        """Pods that were deleted by force."""
+        """Force-deleted pods."""
         return [pod for pod in self.pods if pod.gone is not None and pod.end is None]

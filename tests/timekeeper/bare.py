@@ -1,5 +1,5 @@
-"""A settler without a database, to which anything may happen, and after each tick a look whether all that it
-keeps is what everything together makes."""
+"""A settler without a database, driven by random events. After each tick all its cached totals are compared
+with totals computed from scratch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,13 +50,13 @@ BUDGETS: tuple[dict[str, str], ...] = (
 
 @dataclass
 class Shelf:
-    """A database of lists: every posting and grant that was ever written."""
+    """A database in lists: every posting and grant ever written."""
 
     postings: list[Posting] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
-        """The postings of each part, one by one."""
+        """Posted amounts, summed from single postings."""
         return {part: self._sum(*part) for part in parts}
 
     def _sum(self, namespace: str, start: int, end: int) -> int:
@@ -64,11 +64,10 @@ class Shelf:
         return amount_within(mine, Interval(start, end))
 
     def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
-        """The grants of these accounts."""
         return {key: each for key, each in self.all().items() if key in set(keys)}
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
-        """The latest account of each subject that has ended."""
+        """The latest ended account of each subject."""
         ended = sorted((end, start, name) for name, start, end in self.all() if end <= before_ms)
         return {name: Interval(start, end) for end, start, name in ended}
 
@@ -82,7 +81,7 @@ class Shelf:
 
 
 def timeless(told: Mapping[str, Statement]) -> dict[str, Statement]:
-    """Statements without their forecasts, which are made for whoever asks, at his moment."""
+    """Statements without forecasts: those depend on the moment of the request."""
     return {
         name: replace(
             each, own_exhausted_ms=None, group=each.group and replace(each.group, own_exhausted_ms=None)
@@ -92,7 +91,7 @@ def timeless(told: Mapping[str, Statement]) -> dict[str, Statement]:
 
 
 class Life:
-    """A settler without a database: cluster, ledger and ticks, and a clock that is turned both ways."""
+    """A settler without a database: cluster, ledger, ticks, and a clock that can be set both ways."""
 
     def __init__(self) -> None:
         self.now = T0
@@ -118,7 +117,7 @@ class Life:
         )
 
     def tick(self, is_written: bool = True) -> TickDecision:
-        """A tick; where it is not written, nothing of it counts."""
+        """One tick; if it is not written, it has no effect."""
         ledger = self.ledger
         now = max(self.now, ledger.history.newest_ms() + 1)
         read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now)
@@ -139,7 +138,7 @@ class Life:
         self.shelf.grants += decision.changes.grants
 
     def check(self, names: tuple[str, ...], now: int) -> None:
-        """Everything that is kept, against everything worked out from the beginning."""
+        """Compare all cached totals with totals computed from scratch."""
         ledger = self.ledger
         sessions = ledger.sessions.values()
         held = [ledger.unsettled(each, ledger.watermarks.get(each.node)) for each in sessions]
@@ -162,7 +161,7 @@ class Life:
         self.note_grants(now)
 
     def note_grants(self, now: int) -> None:
-        """What the settler reads at its next tick."""
+        """What the settler reads in its next tick."""
         living = {key: each for key, each in self.shelf.all().items() if key[2] > now}
         before = self.ledger.grants.now
         keys = living.keys() | before.keys()
@@ -170,7 +169,7 @@ class Life:
         self.ledger.grants = GrantCache((len(self.shelf.grants), 0), 0, living)
 
     def waiting(self, now: int) -> dict[str, int]:
-        """The rates of admitted pods without a node, from all of them."""
+        """The rates of admitted pods without a node, summed from all pods."""
         terms = self.ledger.history.settings(now)
         cards = [card for each in self.cluster.nodes.values() for card in each.cards]
         most = sum(weight_of(card.model, terms.weights) for card in cards)
@@ -184,7 +183,7 @@ class Life:
         return {name: rate for name, rate in rates.items() if rate}
 
     def statement(self, namespace: str) -> Statement:
-        """The namespace's, as it is kept."""
+        """The namespace's cached statement."""
         assert self.ledger.statement_cache is not None
         return self.ledger.statement_cache.statements.namespaces[namespace]
 
@@ -232,15 +231,14 @@ class Life:
             self.hear("pods", gpu_pod(name, **self.pods.pop(name)), deleted=True)
 
     def lose(self, which: int, span: int, more: int) -> None:
-        """A pod goes, and a list is the first to tell of it."""
+        """A pod is deleted, and a list is the first to show it."""
         name = self.pod(which)
         if name:
             self.pods.pop(name)
         self.list_all("pods", [gpu_pod(each, **true) for each, true in self.pods.items()])
 
     def beat(self, which: int, span: int, more: int) -> None:
-        """A heartbeat is read; a session's latest may be of a while ago, or of a clock that was turned
-        back."""
+        """A heartbeat is read; a session's latest may be old, or from a clock that was set back."""
         uids = list(self.ledger.sessions)
         if uids:
             uid = uids[which % len(uids)]
@@ -266,11 +264,11 @@ class Life:
         self.hear("nodes", node(NODES[which % 3], cards=4 + more % 3, model=("A100", "T4")[more % 2]))
 
     def database_is_away(self, which: int, span: int, more: int) -> None:
-        """A tick decides, and cannot write."""
+        """A tick decides but cannot write."""
         self.tick(is_written=False)
 
     def given(self, which: int, span: int, more: int) -> None:
-        """Somebody grants something by hand."""
+        """A manual grant."""
         account = self.ledger.history.account(TEAMS[which], self.now)
         key = f"by-hand/{len(self.shelf.grants)}"
         grant = Grant(TEAMS[which], account.span, 1 + more, "manual", "", "admin", key, self.now)

@@ -1,5 +1,5 @@
-"""A ledger whose rows a test writes itself, and its REST API: what the settler would have written, or never
-would."""
+"""A ledger whose rows a test writes itself, including rows that the settler would never write, and its REST
+API."""
 
 import itertools
 import json
@@ -24,8 +24,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """A session, and what was posted of it as (from, to, times its rate). Where it is not settled and
-    ``ended_ms`` is None it runs, and its last heartbeat was at ``heard_ms``."""
+    """A session, and its postings as (from, to, factor of its rate). Without ``settled`` and ``ended_ms`` it
+    is running, and its last heartbeat was at ``heard_ms``."""
 
     uid: str
     namespace: str = "team-a"
@@ -44,13 +44,13 @@ class Run:
 
 
 def days(start: int, end: int) -> tuple[tuple[int, int, int], ...]:
-    """A time cut at UTC midnights, as postings are."""
+    """The interval cut at UTC midnights, as postings are."""
     cuts = [start, *(at for at in range(start - start % DAY + DAY, end, DAY)), end]
     return tuple((a, b, 1) for a, b in itertools.pairwise(cuts) if a < b)
 
 
 class Books:
-    """The database at a URL, with an API of one worker. ``clock`` stands a day after T0."""
+    """The database at a URL, with an API of one worker. ``clock`` is a day after T0."""
 
     def __init__(self, url: str) -> None:
         self.store: Store = open_store(url)
@@ -62,28 +62,27 @@ class Books:
         self.client: FlaskClient = self.app.test_client()
 
     def close(self) -> None:
-        """Close the database."""
         self.store.close()
 
     def entries(self, *given: tuple[str, str, int]) -> None:
-        """Budget entries as (key, text, from)."""
+        """Write budget entries as (key, text, from)."""
         with self.store.writing() as connection:
             rows = [{"key": key, "text": text, "from_ms": at} for key, text, at in given]
             connection.execute(insert(ENTRIES), rows)
 
     def write(self, *runs: Run) -> None:
-        """Sessions with their postings."""
+        """Write sessions with their postings."""
         with self.store.writing() as connection:
             write(connection, runs)
 
     def roll_up(self, *runs: Run) -> None:
-        """What remains of sessions: their charges, net. Those of their postings must be one UTC day each."""
+        """Write the rolled-up charges of sessions, net. Each posting must cover one UTC day."""
         with self.store.writing() as connection:
             for run in runs:
                 connection.execute(insert(FOLDED), [_folded(run, *each) for each in run.posted])
 
     def used(self, uid: str, hour_ms: int, source: str, covered_ms: int, used_milli_ms: int) -> None:
-        """Measured use."""
+        """Write measured use."""
         row = {
             "session_uid": uid,
             "hour_ms": hour_ms,
@@ -96,11 +95,9 @@ class Books:
             connection.execute(insert(FIGURES), [row])
 
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
-        """A GET of the REST API."""
         return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:
-        """A POST of JSON to it."""
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
 
@@ -113,7 +110,7 @@ class Books:
 
 
 def write(connection: Connection, runs: Iterable[Run]) -> None:
-    """Sessions with their postings, heartbeats and nodes."""
+    """Write sessions with their postings, heartbeats and nodes."""
     for run in runs:
         connection.execute(insert(SESSIONS), [session_row(run)])
         rows = [posting_row(run, number, *each) for number, each in enumerate(run.posted)]
@@ -127,7 +124,6 @@ def write(connection: Connection, runs: Iterable[Run]) -> None:
 
 
 def session_row(run: Run) -> Json:
-    """A session's row."""
     ended = run.ended_ms
     if run.settled and ended is None:
         ended = max((to for _, to, _ in run.posted), default=run.started_ms)
@@ -157,7 +153,7 @@ def session_row(run: Run) -> Json:
 
 
 def posting_row(run: Run, sequence: int, start: int, end: int, times: int) -> Json:
-    """A posting's row: ``times`` -1 for a correction that takes it back."""
+    """A posting's row; ``times`` -1: a correction that takes it back."""
     rate = times * run.rate
     return {
         "session_uid": run.uid,

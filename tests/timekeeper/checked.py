@@ -1,14 +1,14 @@
-"""What must hold of a ledger after every step, and at its end."""
+"""What must be true of a ledger after every step, and at its end."""
 
 from tests.timekeeper.lives import TEAMS, Life
 from tests.timekeeper.worlds import DAY, Json
 
 
 class Checked(Life):
-    """A life whose ledger can be held against the oracle and the truth."""
+    """A history whose ledger can be compared with the oracle and the truth."""
 
     def look(self) -> None:
-        """Each pod's charge is the oracle's, and so is each namespace's account."""
+        """Each pod's charge and each namespace's account equal the oracle's."""
         if self.away or not hasattr(self, "town"):
             return
         self.failed = True
@@ -24,8 +24,8 @@ class Checked(Life):
         self.failed = False
 
     def _told(self, path: str) -> Json:
-        """What is answered; asked again, three times in all, where the machine stood still for so long in a
-        question that PostgreSQL hung up."""
+        """The answer. Retried up to three times: on a stalled machine PostgreSQL may close a connection
+        during a query."""
         answer = self.town.get(path)
         for _ in range(2):
             if answer.status_code != 503 or self.away:
@@ -52,8 +52,8 @@ class Checked(Life):
             assert told["remaining"] == granted - owed - told["reserved"]
 
     def _nothing_beyond_the_truth(self, charged: dict[str, int]) -> None:
-        """No pod costs more than its hold of the cards, but for what a wrong clock adds, and the grace that a
-        vanished one is given."""
+        """No pod is charged beyond its true hold of the cards, except for clock errors and the grace period
+        of vanished pods."""
         for pod in self.pods:
             known = self.written.pods.get(pod.uid)
             if known is None or known.terms is None:
@@ -68,7 +68,8 @@ class Checked(Life):
                 assert charged.get(pod.uid, 0) == known.rate * max(0, pod.finished() - start)
 
     def settles(self) -> None:
-        """At the end nothing is pending: what is there is proved, the rest has fallen silent."""
+        """At the end nothing is pending: existing pods are proven, the others have been silent for long
+        enough."""
         self.away = self.fuse.away = False
         self.fuse.out()
         self.late = 0
@@ -85,7 +86,8 @@ class Checked(Life):
         self._sums_are_sums()
 
     def _sums_are_sums(self) -> None:
-        """Postings are what they say, lie in one day and one account each, and the days are their sums."""
+        """Postings are consistent, each is within one day and one account, and the daily rows are their
+        sums."""
         with self.town.store.reading() as connection:
             postings = connection.exec_driver_sql(
                 "SELECT session_uid, namespace, from_ms, to_ms, rate_milli, amount FROM postings"

@@ -6,7 +6,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso(at_ms: int) -> str:
-    """Milliseconds since 1970 as a timestamp of the API server, with microseconds where there are any."""
+    """Milliseconds since 1970 as a timestamp of the API server, with microseconds unless they are 0."""
     at = _EPOCH + timedelta(milliseconds=at_ms)
     precision = "milliseconds" if at_ms % 1000 else "seconds"
     return at.isoformat(timespec=precision).replace("+00:00", "Z")

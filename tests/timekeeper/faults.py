@@ -1,4 +1,4 @@
-"""Whatever can happen to a process and its database between any two statements."""
+"""Everything that can happen to a process and its database between any two statements."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from timekeeper.store.engine.engine import Store
 
 
 class KilledError(BaseException):
-    """Nothing of ours catches this, as nothing catches SIGKILL."""
+    """No code of ours catches this, like SIGKILL."""
 
 
 class Fuse:
-    """Lit, it counts points: before and after each statement, before and after each commit. At the ``at``-th
-    it blows: the process is ``killed``, or loses its database. ``written``: a transaction that changed
-    something was committed while it was lit."""
+    """While lit, it counts points: before and after each statement and each commit. At point ``at`` it blows:
+    the process is ``killed``, or loses its database. ``written``: a transaction with changes was committed
+    while it was lit."""
 
     def __init__(self, store: Store) -> None:
         self.engine = store.engine
@@ -36,7 +36,7 @@ class Fuse:
         self.at = 0
 
     def leave(self) -> None:
-        """The database cannot be reached any more; who is connected is cut off."""
+        """The database becomes unreachable; open connections are cut."""
         self.away = True
         self.engine.dispose()
 

@@ -1,6 +1,7 @@
-"""One ledger's life: the cluster as it is, what of it the settler is told, and what the oracle makes of that.
+"""The history of one ledger: the true state of the cluster, the updates that reach the settler, and what the
+oracle computes from them.
 
-What can happen to it is in machine.py.
+The events are in machine.py.
 """
 
 import copy
@@ -72,8 +73,8 @@ Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone,
 
 @dataclass(frozen=True)
 class Said:
-    """What a node's object says: the boot by its kubelet, and the agent's ``text``, which comes to this: who
-    is there, None where nothing follows from it, and whether others are not."""
+    """The content of a node's object: the kubelet's boot ID, and the agent's ``text``, decoded as the pods
+    that are there (None: nothing can be concluded) and whether unlisted pods are absent."""
 
     boot: str
     text: str | None = None
@@ -82,7 +83,7 @@ class Said:
 
 
 def _in_no_hurry(connection: Any, *_: object) -> None:
-    """A machine that loses its power loses the tests with it: SQLite need not wait for the disk."""
+    """The tests need no durability: SQLite does not wait for the disk."""
     connection.execute("PRAGMA synchronous = OFF")
 
 
@@ -142,20 +143,20 @@ class Life(RuleBasedStateMachine):
 
     @property
     def now(self) -> int:
-        """The true time."""
+        """True time."""
         return self.town.clock() - self.wrong
 
     def living(self) -> list[truth.Pod]:
-        """Pods whose objects are there."""
+        """Pods whose objects exist."""
         return [pod for pod in self.pods if pod.there]
 
     def pod(self, which: int) -> truth.Pod:
-        """One of those that are there."""
+        """One of the existing pods."""
         there = self.living()
         return there[which % len(there)]
 
     def tell(self, pod: truth.Pod) -> None:
-        """The API server writes the pod down, and tells whoever watches."""
+        """The API server stores the pod and notifies watchers."""
         raw = pod.raw()
         key = f"{pod.namespace}/{pod.name}/{pod.uid}"
         if pod.there:
@@ -166,7 +167,7 @@ class Life(RuleBasedStateMachine):
         self.catches_up()
 
     def catches_up(self) -> None:
-        """The watch brings what happened since, in order."""
+        """The watch delivers the pending events, in order."""
         while self.connected and self.told < len(self.log):
             self.hears(*self.log[self.told])
             self.told += 1
@@ -214,7 +215,7 @@ class Life(RuleBasedStateMachine):
                 pod.slack = max(pod.slack, self.wrong)
 
     def node(self, name: str) -> Json:
-        """As the API server has it now."""
+        """The Node object."""
         raw, said = truth.node(name, CARDS), self.said[name]
         raw["status"] = {"nodeInfo": {"bootID": said.boot}}
         if said.text is not None:
@@ -227,12 +228,12 @@ class Life(RuleBasedStateMachine):
         return json.dumps({"version": 1, "boot": boot, "known": knows, "closed": "", "pods": listed})
 
     def speaks(self, name: str, there: frozenset[str], knows: bool, ticks: bool) -> None:
-        """A node's agent lists these in its present boot."""
+        """A node's agent lists these pods in its present boot."""
         boot = self.said[name].boot
         self.says(name, Said(boot, self.words(boot, there, knows), there, knows), ticks)
 
     def says(self, name: str, said: Said, ticks: bool) -> None:
-        """A node's object changes; while it is absent, it will be so when it is there again."""
+        """A node's object changes; if the node is absent, the change shows when it returns."""
         self.said[name] = said
         if name in self.absent:
             return
@@ -243,7 +244,7 @@ class Life(RuleBasedStateMachine):
             self.tick()
 
     def word(self, name: str) -> Word:
-        """What is heard of a node now."""
+        """The current report about a node."""
         said = self.said[name]
         return Word(self.town.clock(), said.boot, said.there, said.knows)
 
@@ -260,7 +261,7 @@ class Life(RuleBasedStateMachine):
         self.config = [dict(self.budget_texts), {"_settings": self.settings_text}]
 
     def lists(self) -> None:
-        """All that there is, as it is now."""
+        """Everything is listed as it is now."""
         self.connected = True
         self.list_pods(list(self.town.objects["pods"].values()), self.town.clock())
         self.told = len(self.log)
@@ -273,7 +274,7 @@ class Life(RuleBasedStateMachine):
         self.delivered.clear()
 
     def list_others(self) -> None:
-        """Lists of everything but pods."""
+        """Lists of everything except pods."""
         for source in READ:
             if source != "pods":
                 read = (READ[source](raw) for raw in self.town.objects[source].values())
@@ -291,7 +292,7 @@ class Life(RuleBasedStateMachine):
         self._hear_config()
 
     def begin_anew(self, known: Known) -> None:
-        """Another settler, that knows what is written and hears what there is."""
+        """A new settler, which reads the database and lists the cluster."""
         self.written = known.copy()
         self.heard = known.copy()
         self.heard.restarts()
@@ -302,7 +303,7 @@ class Life(RuleBasedStateMachine):
         self.lists()
 
     def tick(self) -> None:
-        """The settler decides, unless it is late, or cannot."""
+        """The settler decides, unless it is superseded or cannot."""
         if self.away:
             return
         if self.late:
@@ -329,9 +330,9 @@ class Life(RuleBasedStateMachine):
         self.fuse.out()
 
     def _ticks(self) -> bool | None:
-        """One tick; None where the settler ended in it.
+        """One tick; None if the settler ended in it.
 
-        Its exception is dropped here: a dead process has no statement open that would keep SQLite locked.
+        Its exception is dropped here: a dead process has no open statement that would keep SQLite locked.
         """
         try:
             return self.town.tick()

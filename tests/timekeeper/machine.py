@@ -1,8 +1,9 @@
-"""Random lives of a ledger, a state machine of hypothesis: pods, nodes, watches that lose and repeat, clocks
-that are turned, a settler that dies between any two statements, a database that goes away.
+"""Random histories of a ledger, as a hypothesis state machine: pods, nodes, watches that lose and repeat
+updates, clocks that are set, a settler that dies between any two statements, a database that becomes
+unreachable.
 
-After every step the ledger is held against the oracle, and against the truth: where proof got through they
-are the same; where it did not, the charge ends at the last evidence and never beyond the truth.
+After every step the ledger is compared with the oracle and with the truth. With proof they are equal. Without
+proof the charge ends at the last evidence and never exceeds the truth.
 """
 
 from contextlib import suppress
@@ -34,11 +35,11 @@ LEAPS = (-2 * HOUR, -61 * SECOND, -SECOND, SECOND, 90 * SECOND, HOUR)
 
 
 class Machine(Agents):
-    """The rules by which a life goes on."""
+    """The rules."""
 
     @initialize(began=st.sampled_from(BEGINNINGS), budget=st.sampled_from(BUDGETS))
     def begins(self, began: int, budget: tuple[str | None, Budget | None]) -> None:
-        """An empty cluster with two nodes, and a budget of team-a's."""
+        """An empty cluster with two nodes, and a budget for team-a."""
         self.open(began)
         self.budget_texts["team-a"] = budget
         self.put_config()
@@ -48,7 +49,7 @@ class Machine(Agents):
             self.binds(6, 30, team, node, 300, True, 0)
 
     def teardown(self) -> None:
-        """Everything comes to rest, and is looked at once more."""
+        """Everything settles, and is checked once more."""
         try:
             if hasattr(self, "fuse") and not self.failed:
                 self.settles()
@@ -70,8 +71,8 @@ class Machine(Agents):
     def binds(
         self, shape: int, percent: int, team: str, node: str, grace: int, started: bool, ago: int
     ) -> None:
-        """A pod is bound, perhaps under the name of one that went, as a StatefulSet's is; perhaps some time
-        ago and running since."""
+        """A pod is bound, perhaps with the name of a deleted one (as in a StatefulSet); perhaps some time
+        ago, and running since."""
         if node in self.absent:
             return
         number = next(self.numbers)
@@ -90,7 +91,7 @@ class Machine(Agents):
     @precondition(lambda self: self.living())
     @rule(which=st.integers(0, 99), ago=st.sampled_from(SHORT))
     def starts(self, which: int, ago: int) -> None:
-        """What waits in it is started; the kubelet tells a while later."""
+        """Its waiting containers start; the kubelet reports it a while later."""
         pod = self.pod(which)
         if pod.waiting and pod.end is None:
             pod.starts(max(pod.bound, pod.changed(), self.now - ago))
@@ -99,7 +100,7 @@ class Machine(Agents):
     @precondition(lambda self: self.living())
     @rule(which=st.integers(0, 99), starts_not=st.booleans())
     def crashes(self, which: int, starts_not: bool) -> None:
-        """Its containers end and wait to be started again, or could not be started at all."""
+        """Its containers end and wait for a restart, or could not be started at all."""
         pod = self.pod(which)
         if pod.end is None and (pod.running or starts_not):
             pod.crashes(self.now) if pod.running else pod.fails_to_start(self.now)
@@ -108,7 +109,7 @@ class Machine(Agents):
     @precondition(lambda self: self.living())
     @rule(which=st.integers(0, 99), ago=st.sampled_from(SHORT))
     def ends(self, which: int, ago: int) -> None:
-        """It completes, fails, or is evicted before it ever ran; the kubelet tells a while later."""
+        """It completes, fails, or is evicted before it ever ran; the kubelet reports it a while later."""
         pod = self.pod(which)
         if pod.end is None:
             pod.ends(max(pod.bound, pod.changed(), pod.seen, self.now - ago))
@@ -117,7 +118,7 @@ class Machine(Agents):
     @precondition(lambda self: self.living())
     @rule(which=st.integers(0, 99))
     def goes(self, which: int) -> None:
-        """Its object is removed: force-deleted where it had not ended."""
+        """Its object is deleted, by force if it had not ended."""
         pod = self.pod(which)
         pod.gone = self.now
         self.tell(pod)
@@ -133,7 +134,7 @@ class Machine(Agents):
         again=st.booleans(),
     )
     def beats_arrive(self, which: int, run: str, step: int, age: int, again: bool) -> None:
-        """Its sidecar posts: the next beats, spooled ones, an old post once more or a late one."""
+        """Its sidecar posts: the next heartbeats, spooled ones, a repeated or a late post."""
         pod = self.pod(which)
         if pod.end is not None:
             return
@@ -159,8 +160,7 @@ class Machine(Agents):
         all_=st.booleans(),
     )
     def node_lives(self, node: str, skew: int, span: int, all_: bool) -> None:
-        """A while later the node renews its Lease, perhaps by a wrong clock, and the watch of pods is
-        alive."""
+        """The node renews its Lease a while later, perhaps with a wrong clock; the watch of pods is alive."""
         self.passes(span, tick=False)
         for name in NODES if all_ else (node,):
             if name not in self.silent:
@@ -170,14 +170,14 @@ class Machine(Agents):
 
     @rule(node=st.sampled_from(NODES))
     def falls_silent_or_comes_back(self, node: str) -> None:
-        """A node is cut off, and its pods run on; or it is there again."""
+        """A node is cut off while its pods run on, or comes back."""
         self.silent ^= {node}
 
     # -- time
 
     @rule(span=st.sampled_from(SPANS), is_heard=st.booleans())
     def time_passes(self, span: int, is_heard: bool) -> None:
-        """Nothing happens; the nodes are heard then, or nobody is."""
+        """Nothing happens; the nodes may or may not be alive."""
         self.passes(span, tick=False)
         if is_heard:
             self.nodes_are_heard()
@@ -185,12 +185,12 @@ class Machine(Agents):
 
     @rule(off=st.sampled_from((-1, 0, 1)), step=st.sampled_from((HOUR, HOUR, DAY)))
     def a_period_ends(self, off: int, step: int) -> None:
-        """It is the last moment of an hour or a day in UTC, or the first of the next."""
+        """The last moment of an hour or a day in UTC, or the first of the next."""
         self.passes(step - self.town.clock() % step + off)
 
     @rule(leap=st.sampled_from(LEAPS))
     def our_clock_is_set(self, leap: int) -> None:
-        """Forward or back, while time goes on as ever."""
+        """Our clock is set forward or back; true time goes on."""
         self.town.clock.turn(leap)
         self.is_fresh = False
         self.wrong += leap
@@ -201,14 +201,14 @@ class Machine(Agents):
 
     @rule(team=st.sampled_from(TEAMS), budget=st.sampled_from(BUDGETS))
     def a_budget_changes(self, team: str, budget: tuple[str | None, Budget | None]) -> None:
-        """Another amount or period, or none any more."""
+        """Another amount or period, or the budget is removed."""
         self.budget_texts[team] = budget
         self.put_config()
         self.tick()
 
     @rule(settings=st.sampled_from(SETTINGS))
     def settings_change(self, settings: tuple[str | None, Terms]) -> None:
-        """For sessions that open later."""
+        """Applies to sessions that open later."""
         self.settings_text = settings
         self.put_config()
         self.tick()
@@ -217,13 +217,13 @@ class Machine(Agents):
 
     @rule()
     def watches_are_cut(self) -> None:
-        """What happens from now on is told later, or never."""
+        """Updates arrive later from now on, or never."""
         self.connected = False
 
     @precondition(lambda self: not self.connected)
     @rule()
     def watches_go_on(self) -> None:
-        """Where they were: everything comes late."""
+        """They continue where they were: all updates arrive late."""
         self.connected = True
         self.catches_up()
         self.list_others()
@@ -231,21 +231,21 @@ class Machine(Agents):
 
     @rule()
     def relist(self) -> None:
-        """The watches had expired, and begin with a list."""
+        """The watches expired and begin with a list."""
         self.lists()
         self.tick()
 
     @precondition(lambda self: self.connected and self.delivered)
     @rule(which=st.integers(0, 99))
     def is_told_again(self, which: int) -> None:
-        """An event comes twice: the newest of its pod."""
+        """The newest event of a pod arrives twice."""
         self.hears(*list(self.delivered.values())[which % len(self.delivered)])
         self.tick()
 
     @precondition(lambda self: self.living())
     @rule(span=st.sampled_from(SPANS[:6]), which=st.integers(0, 99), ends=st.booleans())
     def a_list_takes_long(self, span: int, which: int, ends: bool) -> None:
-        """What it says was true when it was asked for; what happens meanwhile is told after it."""
+        """Its content is from the time of the request; later changes arrive after it."""
         self.connected = False
         asked, raws, told = self.town.clock(), list(self.town.objects["pods"].values()), len(self.log)
         self.passes(span)
@@ -261,20 +261,20 @@ class Machine(Agents):
 
     @rule(ticks=st.integers(1, 4))
     def the_settler_is_slow(self, ticks: int) -> None:
-        """Much is heard before the next tick."""
+        """Many updates arrive before the next tick."""
         self.late = ticks
 
     @precondition(lambda self: not self.away)
     @rule()
     def the_settler_is_killed(self) -> None:
-        """Between two ticks."""
+        """It dies between two ticks."""
         self.begin_anew(self.written)
         self.tick()
 
     @precondition(lambda self: self.asleep and not self.away)
     @rule()
     def one_that_was_thought_dead_wakes_up(self) -> None:
-        """It would go on where it was; whatever it still wants to write is refused."""
+        """A former settler continues; all its writes are rejected."""
         assert self.asleep is not None
         with suppress(ConflictError):
             self.asleep.tick()
@@ -282,14 +282,14 @@ class Machine(Agents):
     @precondition(lambda self: not self.away)
     @rule(at=st.integers(1, 60), killed=st.booleans())
     def something_breaks_in_a_tick(self, at: int, killed: bool) -> None:
-        """The settler is killed at this point of its next tick, or loses its database there."""
+        """The settler dies at this point of its next tick, or loses its database there."""
         self.late = 0
         self.fuse.light(at, killed)
         self.tick()
 
     @rule()
     def the_database_goes_or_comes_back(self) -> None:
-        """It cannot be reached for a while."""
+        """It is unreachable for a while."""
         if self.away:
             self.away = self.fuse.away = False
             self.tick()
@@ -302,5 +302,5 @@ class Machine(Agents):
 
     @invariant()
     def the_ledger_says_what_the_evidence_proves(self) -> None:
-        """After every step."""
+        """Runs after every step."""
         self.look()

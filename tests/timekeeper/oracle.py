@@ -1,7 +1,7 @@
-"""What should have been charged, worked out a second time and in another way. Imports nothing of ours.
+"""The charge of each pod, computed a second time by another method. Imports nothing of ours.
 
-The oracle is told what got through to the timekeeper, and answers for each pod from when to when it counts,
-and at which rate. Times are milliseconds since 1970, rates thousandths of a card.
+The oracle receives the events that reached the timekeeper. For each pod it returns the charged interval and
+the rate. Times are milliseconds since 1970, rates thousandths of a card.
 """
 
 import json
@@ -19,11 +19,11 @@ SILENT_MS = 60_000
 
 @dataclass(frozen=True)
 class Terms:
-    """What ``_settings`` say of charging. ``weights``: by the word that names a model."""
+    """The charging part of ``_settings``."""
 
     charge_by: str = "dominant"
     charge_from: str = "running"
-    weights: tuple[tuple[str, Fraction], ...] = ()
+    weights: tuple[tuple[str, Fraction], ...] = ()  # (word that names a model, weight)
     start_grace: int = 600_000
     most_grace: int = 600_000
     settle_after: int = 3_600_000
@@ -32,53 +32,45 @@ class Terms:
 
 @dataclass
 class Seen:
-    """One pod as far as it was told.
-
-    ``terms`` and ``rate``: fixed when its session was opened. ``left``: when it was seen to vanish, and its
-    grace; ``lost``: it was found missing; ``lease_then`` and ``mark_then``: its node's Lease, and until when
-    the node was heard, at that moment. ``last``: where a session without proof ends for good; ``graced``:
-    that is the end of its grace, which its node's agent may cut short.
-    ``mark_at_end``: until when its node had been heard as its end was told; ``at_rest``: the same, once it is
-    written. ``settled``: the interval that was posted for good.
-    """
+    """One pod, as far as events reached the timekeeper."""
 
     raw: Json
-    terms: Terms | None = None
-    rate: int = 0
+    terms: Terms | None = None  # fixed when its session was opened
+    rate: int = 0  # fixed when its session was opened
     bound: int = 0
     start: int | None = None
     end: int | None = None
-    left: tuple[int, int] | None = None
-    lost: bool = False
-    lease_then: int | None = None
-    mark_then: int = 0
-    last: int | None = None
-    graced: bool = False
-    mark_at_end: int = 0
-    at_rest: int = 0
-    settled: tuple[int, int] | None = None
+    left: tuple[int, int] | None = None  # when it was seen to vanish, and its grace period
+    lost: bool = False  # a list did not contain it
+    lease_then: int | None = None  # its node's Lease when it vanished
+    mark_then: int = 0  # its node's watermark when it vanished
+    last: int | None = None  # the final end of a session without proof
+    graced: bool = False  # ``last`` is the end of its grace period, which its node's agent may shorten
+    mark_at_end: int = 0  # its node's watermark when its end was observed
+    at_rest: int = 0  # the same, once it is written
+    settled: tuple[int, int] | None = None  # the interval that was posted at last
 
     @property
     def over(self) -> bool:
-        """Nothing more can come."""
+        """No further evidence can come."""
         return self.end is not None or self.last is not None
 
     @property
     def namespace(self) -> str:
-        """Whose it is."""
         return str(self.raw["metadata"]["namespace"])
 
     @property
     def node(self) -> str:
-        """Where it runs."""
         return str(self.raw["spec"]["nodeName"])
 
 
 @dataclass
 class Known:
-    """What the settler knows: of pods by UID and of nodes, and the moment that its watch of pods was last
-    heard. ``marks``: until when each node was heard, as it is written. ``words``: what was heard of each
-    node, the first ``old`` of them before the ledger was last written."""
+    """What the settler knows: pods by UID, nodes, and when its watch of pods was last alive.
+
+    ``marks``: each node's watermark as written; ``words``: the reports about each node, the first ``old`` of
+    them from before the last write.
+    """
 
     pods: dict[str, Seen] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
@@ -89,33 +81,33 @@ class Known:
     old: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> "Known":
-        """The same once more, to go on from by itself."""
+        """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
         leases, marks, words, old = self.leases.copy(), self.marks.copy(), self.words.copy(), self.old.copy()
         return Known(pods, leases, marks, self.heard, self.terms, words, old)
 
     def says(self, node: str, word: Word) -> None:
-        """A watch tells of a node."""
+        """A watch reports a node."""
         self.words[node] = (*self.words.get(node, ()), word)
 
     def nodes_listed(self, words: dict[str, Word], now: int) -> None:
-        """All nodes there are."""
+        """The complete list of nodes."""
         for node in self.words.keys() - words.keys():
             self.says(node, Word(now, "", None))
         for node, word in words.items():
             self.says(node, word)
 
     def mark(self, node: str) -> int:
-        """Until when a node was heard with its pods in view."""
+        """The node's watermark."""
         return min(self.leases.get(node, 0), self.heard)
 
     def sees(self, raw: Json, now: int) -> None:
-        """The watch tells of a bound pod."""
+        """The watch reports a bound pod."""
         self._learn(raw)
         self.heard = max(self.heard, now)
 
     def goes(self, raw: Json, now: int) -> None:
-        """The watch tells that a pod's object went. It says when itself; a second time tells nothing new."""
+        """The watch reports a deletion. It contains its own time; a repetition adds nothing."""
         pod = self._learn(raw)
         if pod.left is None and not pod.lost and pod.last is None:
             self._note(pod)
@@ -124,7 +116,7 @@ class Known:
         self.heard = max(self.heard, now)
 
     def lists(self, raws: list[Json], asked: int) -> None:
-        """All pods there are: what is not among them went while nobody watched."""
+        """The complete list of pods: a missing one was deleted while no watch was running."""
         there = {raw["metadata"]["uid"] for raw in raws}
         for uid, pod in self.pods.items():
             if uid not in there and not pod.over and pod.left is None and not pod.lost:
@@ -149,8 +141,7 @@ class Known:
         pod.lease_then, pod.mark_then = self.leases.get(pod.node), self.mark(pod.node)
 
     def tick(self, now: int, beats: dict[str, int], cards: Json) -> None:
-        """What is known now is written: which sessions open, who left for good, and until when nodes were
-        heard."""
+        """What is known is written: opened sessions, final ends, watermarks."""
         for uid in [uid for uid, pod in self.pods.items() if pod.terms is None and pod.end == 0]:
             del self.pods[uid]
         for uid, pod in self.pods.items():
@@ -188,7 +179,7 @@ class Known:
             pod.last = max(pod.bound, pod.start or 0, beat, *marks)
 
     def restarts(self) -> None:
-        """The settler is killed: what was only heard is forgotten, what is written stays."""
+        """The settler is killed: observations are lost, what is written stays."""
         for uid in [uid for uid, pod in self.pods.items() if pod.terms is None]:
             del self.pods[uid]
         for pod in self.pods.values():
@@ -198,7 +189,7 @@ class Known:
         self.heard = 0
 
     def counts(self, uid: str, now: int, beats: dict[str, int]) -> tuple[int, int]:
-        """The interval of a pod that counts at this moment; empty where both ends are the same."""
+        """The pod's charged interval at this moment; start and end are equal if it is empty."""
         pod = self.pods[uid]
         if pod.terms is None:
             return 0, 0
@@ -224,14 +215,14 @@ class Known:
         return latest if latest <= now else None
 
     def owed(self, uid: str, now: int, beats: dict[str, int], since: int = 0, until: int = 2**62) -> int:
-        """What a pod costs of the time between two moments."""
+        """The pod's charge for the time between two moments."""
         start, end = self.counts(uid, now, beats)
         return self.pods[uid].rate * max(0, min(end, until) - max(start, since))
 
 
 def kubelet_says(raw: Json) -> tuple[int | None, int | None]:
-    """The first start and the last end of the pod's GPU containers; an end of 0: it never ran, and will
-    not."""
+    """The first start and the last end of the pod's GPU containers; an end of 0: it never ran and never
+    will."""
     wanted = {each["name"] for each in gpu_containers(raw)}
     status = raw["status"]
     told = [
@@ -248,7 +239,7 @@ def kubelet_says(raw: Json) -> tuple[int | None, int | None]:
 
 
 def moment(text: str | None) -> int | None:
-    """A timestamp of the API server; that of a container which could not be started (1970) is none."""
+    """A timestamp of the API server; None for 1970, which means that a container could not be started."""
     if text is None or text.startswith("1970"):
         return None
     day, clock = text.removesuffix("Z").split("T")
@@ -258,7 +249,7 @@ def moment(text: str | None) -> int | None:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 on, by Howard Hinnant's days_from_civil."""
+    """Days since 1970-01-01, by Howard Hinnant's days_from_civil."""
     year -= month <= 2
     era, month = year // 400, (month + 9) % 12
     in_era = year % 400
@@ -266,13 +257,13 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def bound_at(raw: Json) -> int:
-    """When the pod was given its node."""
+    """When the pod was bound."""
     (bound,) = [each for each in raw["status"]["conditions"] if each["type"] == "PodScheduled"]
     return moment(bound["lastTransitionTime"]) or 0
 
 
 def gpu_containers(raw: Json) -> list[Json]:
-    """The containers that ask for cards, each with ``init``: whether it ends before the others begin."""
+    """The containers that request cards, each with ``init``: whether it ends before the others start."""
     spec = raw["spec"]
     listed = [(each, True) for each in spec.get("initContainers", [])]
     listed += [(each, False) for each in spec["containers"]]
@@ -280,10 +271,10 @@ def gpu_containers(raw: Json) -> list[Json]:
 
 
 def rate(raw: Json, cards: Json, terms: Terms) -> int:
-    """The pod's rate: of each card that it was given, its part times the card's weight, rounded up.
+    """The pod's rate: for each of its cards, its part times the card's weight, rounded up.
 
     ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
-    costs only where it takes more than they do.
+    counts only as far as it takes more than they do.
     """
     given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
     taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}
@@ -314,7 +305,7 @@ def _part(share: int, memory: int, whole: int, charge_by: str) -> int:
 
 
 def _weight(model: str, weights: tuple[tuple[str, Fraction], ...]) -> Fraction:
-    """That of the longest name whose words stand side by side in the model's."""
+    """The weight of the longest name whose words occur side by side in the model's."""
     said = f" {model.lower().replace('-', ' ')} "
     named = [(len(name), value) for name, value in weights if f" {name.lower().replace('-', ' ')} " in said]
     return max(named)[1] if named else Fraction(1)

@@ -1,5 +1,4 @@
-"""Which account a moment belongs to, and what was granted in it, worked out a second time. Imports nothing of
-ours.
+"""The account of a moment and the grants in it, computed a second time. Imports nothing of ours.
 
 Times are milliseconds since 1970, amounts thousandths of a card x milliseconds.
 """
@@ -27,7 +26,7 @@ UNLIMITED = Budget(None)
 
 @dataclass
 class Books:
-    """The budgets in force: (since when, what) of each name, in order; None: taken away. ``zones``: the time
+    """The budgets in force by name, as (since when, budget), in order; None: removed. ``zones``: the time
     zone since when. ``newest``: when the last change took effect."""
 
     budgets: dict[str, list[tuple[int, Budget | None]]] = field(default_factory=dict)
@@ -35,21 +34,20 @@ class Books:
     newest: int = 0
 
     def change(self, name: str, budget: Budget | None, now: int) -> None:
-        """A budget is another from now on."""
+        """The budget changes."""
         self.budgets.setdefault(name, []).append((now, budget))
         self.newest = now
 
     def move(self, zone: str, now: int) -> None:
-        """The settings change from now on, and with them perhaps the time zone."""
+        """The settings change, and perhaps the time zone."""
         self.zones.append((now, zone))
         self.newest = now
 
     def latest(self, name: str) -> Budget | None:
-        """What was written last."""
+        """The newest text."""
         return self.budgets.get(name, [(0, None)])[-1][1]
 
     def in_force(self, name: str, at: int) -> Budget:
-        """The budget that holds then."""
         past = [budget for since, budget in self.budgets.get(name, []) if since <= at]
         return (past[-1] if past else None) or UNLIMITED
 
@@ -57,7 +55,7 @@ class Books:
         return ([zone for since, zone in self.zones if since <= at] or ["UTC"])[-1]
 
     def account(self, name: str, at: int) -> tuple[int, int]:
-        """From when to when the account of this moment runs."""
+        """Start and end of the account that contains this moment."""
         past = [each for each in self._stretches(name) if each.since <= at]
         if not past:
             return 0, FOREVER
@@ -66,8 +64,8 @@ class Books:
         return start, min([end, *later])
 
     def _stretches(self, name: str) -> list["_Stretch"]:
-        """The first reaches back for ever. Another period counts at once, another zone from the end of the
-        running period on: its first period lasts at least half of one."""
+        """The first applies from the beginning of time. Another kind of period takes effect at once, another
+        zone at the end of the running period; the zone's first period lasts at least half a period."""
         found: list[_Stretch] = []
         for at in sorted({at for at, _ in [*self.budgets.get(name, []), *self.zones]}):
             budget, zone = self.in_force(name, at), self._zone(at)
@@ -89,8 +87,8 @@ class Books:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Periods of one kind by one zone's calendar; ``first``: when the first of them ends, where the calendar
-    does not say so."""
+    """Periods of one kind by one zone's calendar; ``first``: the end of the first one if the calendar does
+    not determine it."""
 
     since: int
     kind: str
@@ -105,7 +103,7 @@ class _Stretch:
 
 
 def period(kind: str, zone: str, at: int) -> tuple[int, int]:
-    """The calendar's hour, day or month around a moment, found by walking: every bound lies on a quarter of
+    """The calendar's hour, day or month around a moment, found step by step: every bound is on a quarter of
     an hour."""
     if kind == "once":
         return 0, FOREVER

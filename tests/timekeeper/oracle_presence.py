@@ -1,6 +1,5 @@
-"""Whether a node's agent has seen a pod go, worked out a second time and in another way: from all that was
-heard of the node, in the order it was heard. Imports nothing of ours.
-"""
+"""Whether a node's agent has reported a pod gone, computed a second time from all reports about the node in
+the order of arrival. Imports nothing of ours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Word:
-    """What was heard of a node at a moment: its boot ("" where that was not told), and the UIDs that its
-    agent lists; None: nobody speaks for its present boot. ``knows``: who is not listed is not there."""
+    """One report about a node: its boot ("": unknown), and the UIDs that its agent lists; None: no agent
+    reports its present boot. ``knows``: a pod that is not listed is not there."""
 
     at: int
     boot: str
@@ -18,11 +17,11 @@ class Word:
 
 
 def seen_gone(uid: str, vanished: int, words: Sequence[Word], new: int) -> int | None:
-    """The moment from which on the pod is known to be gone from its node, None where it is not known so.
+    """The moment from which the pod is known to have left its node; None if unknown.
 
-    Its agent must have listed it and list it no longer, or the node booted anew after the pod's object had
-    vanished, and the agent does not list it then. ``new``: the first word since the ledger was last written;
-    what was said before that was said of a pod whose object was there still, or has been written.
+    Either its agent listed it and does not list it any more, or the node rebooted after the pod's object had
+    vanished and the agent does not list it since. ``new``: the first report since the last write; earlier
+    ones are from before the deletion, or are written already.
     """
     boot, rebooted, listed = "", False, False
     gone: tuple[int, int] | None = None

@@ -1,5 +1,5 @@
-"""A ledger with a past: pods that ended, were corrected, left, or still run; grants, figures, and postings of
-the first release, that reach over days."""
+"""A ledger with a history: pods that ended, were corrected, left, or still run; grants, figures, and postings
+of the first release, which span days."""
 
 from sqlalchemy import insert
 
@@ -129,7 +129,7 @@ def _figures_and_grants(town: Town) -> None:
 
 
 def differences(town: Town) -> list[str]:
-    """What the audit says of the ledger as it is now."""
+    """The audit's findings."""
     findings: list[Finding] = []
     with snapshot(town.store) as connection:
         audit(connection, town.clock(), findings.append)

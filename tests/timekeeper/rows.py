@@ -1,4 +1,4 @@
-"""A good row of each table, as tests write it into the database themselves."""
+"""A valid row of each table, for tests that write to the database directly."""
 
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import METADATA
@@ -82,7 +82,7 @@ def insert(store: Store, table: str, **row: object) -> None:
 
 
 def days(store: Store) -> dict[tuple[str, int], int]:
-    """The table of sums."""
+    """The table of daily sums."""
     with store.reading() as connection:
         rows = connection.execute(METADATA.tables["days"].select())
         return {(row.namespace, row.day_ms): row.amount for row in rows}

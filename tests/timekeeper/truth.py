@@ -1,4 +1,4 @@
-"""Pods as they really are, whether anybody was told or not, and the API server's word of them."""
+"""Pods as they really are, whether or not that was observed, and their objects in the API server."""
 
 import json
 from copy import deepcopy
@@ -16,7 +16,7 @@ MODELS = (("NVIDIA A100-SXM4-80GB", 81_920), ("NVIDIA H100 80GB HBM3", 81_559), 
 
 @dataclass(frozen=True)
 class Part:
-    """What one container asks of each of its cards: a share in percent, memory in MiB, or both."""
+    """One container's request on each of its cards: a share in percent, memory in MiB, or both."""
 
     name: str
     cards: tuple[int, ...]
@@ -25,7 +25,7 @@ class Part:
     init: bool = False
 
     def raw(self) -> Json:
-        """As a container of a pod's spec."""
+        """The container in a pod's spec."""
         asked = {"gpu-percent": self.percent, "gpu-memory": self.memory}
         limits = {f"bursar.dev/{name}": str(n * len(self.cards)) for name, n in asked.items() if n}
         if len(self.cards) > 1:
@@ -33,7 +33,7 @@ class Part:
         return {"name": self.name, "image": "registry.example/app:1", "resources": {"limits": limits}}
 
     def placed(self) -> list[Json]:
-        """As the annotation ``bursar.dev/devices`` has it."""
+        """Its part of the annotation ``bursar.dev/devices``."""
         share = 10 * self.percent
         return [
             {
@@ -47,7 +47,7 @@ class Part:
 
 
 def cards(count: int) -> Json:
-    """A node's inventory by UUID, its models taking turns."""
+    """A node's inventory by UUID, with alternating models."""
     return {
         f"GPU-{index}": {
             "uuid": f"GPU-{index}",
@@ -61,14 +61,14 @@ def cards(count: int) -> Json:
 
 
 def node(name: str, count: int) -> Json:
-    """A node with these cards, as the API server has it."""
+    """A Node object with these cards."""
     listed = json.dumps({"version": 1, "cards": list(cards(count).values())})
     return {"metadata": {"name": name, "annotations": {"bursar.dev/inventory": listed}}}
 
 
 @dataclass
 class Life:
-    """One container's: its state and the one before, as a status tells them."""
+    """One container: its present and last state, as in a status."""
 
     state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last: Json = field(default_factory=dict)
@@ -80,9 +80,7 @@ class Life:
 
 @dataclass
 class Pod:
-    """A pod. ``first`` and ``end``: when its cards were really first used, and let go of; ``gone``: when its
-    object was removed; ``slack``: by how much evidence of it may have been dated too late, because a clock
-    was wrong; ``seen``: when its node or its sidecar last spoke of it."""
+    """A pod."""
 
     uid: str
     name: str
@@ -92,11 +90,11 @@ class Pod:
     bound: int
     grace_s: int
     phase: str = "Pending"
-    first: int | None = None
-    end: int | None = None
-    gone: int | None = None
-    slack: int = 0
-    seen: int = 0
+    first: int | None = None  # when its cards were first used
+    end: int | None = None  # when its cards were released
+    gone: int | None = None  # when its object was deleted
+    slack: int = 0  # how much too late its evidence may be dated, because a clock was wrong
+    seen: int = 0  # when its node or its sidecar last reported it
     lives: dict[str, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,7 +110,7 @@ class Pod:
 
     @property
     def waiting(self) -> list[str]:
-        """The containers that the kubelet would start next: init ones before the others."""
+        """The containers that the kubelet would start next: init containers first."""
         first = [part.name for part in self.parts if part.init and not self._is_through(part.name)]
         return first or [part.name for part in self.parts if not part.init and not self.lives[part.name].runs]
 
@@ -120,11 +118,11 @@ class Pod:
         return "terminated" in self.lives[name].state
 
     def changed(self) -> int:
-        """When something last happened of which its status speaks."""
+        """The time of the last change in its status."""
         return max(self._said("startedAt", "finishedAt"), default=self.bound)
 
     def finished(self) -> int:
-        """The last end of a container that its status tells; 0 where none does."""
+        """The last end of a container in its status; 0 without one."""
         return max(self._said("finishedAt"), default=0)
 
     def _said(self, *keys: str) -> list[int]:
@@ -133,7 +131,7 @@ class Pod:
         return [at_ms(at) for at in told if at and at != NEVER]
 
     def starts(self, at: int) -> None:
-        """What waits is started. An init container ends when the next ones start."""
+        """The waiting containers start. An init container ends when the next ones start."""
         for name in [part.name for part in self.parts if part.init and self.lives[part.name].runs]:
             self._stop(name, at)
         for name in self.waiting:
@@ -144,20 +142,20 @@ class Pod:
         self.first = at if self.first is None else self.first
 
     def fails_to_start(self, at: int) -> None:
-        """The runtime cannot start what waits; the kubelet backs off."""
+        """The runtime cannot start the waiting containers; the kubelet backs off."""
         for name in self.waiting:
             run = {"startedAt": NEVER, "finishedAt": iso(at), "reason": "StartError", "exitCode": 128}
             self.lives[name] = Life({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": run})
 
     def crashes(self, at: int) -> None:
-        """What runs ends, and is started again later: the kubelet backs off."""
+        """The running containers end and are restarted later: the kubelet backs off."""
         for name in self.running:
             self._stop(name, at)
             life = self.lives[name]
             self.lives[name] = Life({"waiting": {"reason": "CrashLoopBackOff"}}, life.state)
 
     def ends(self, at: int) -> None:
-        """All of it ends for good."""
+        """The pod ends for good."""
         for name in self.running:
             self._stop(name, at)
         self.phase, self.end = "Succeeded" if at % 2 else "Failed", at
@@ -168,7 +166,7 @@ class Pod:
         life.state = {"terminated": {"startedAt": started, "finishedAt": iso(at), "exitCode": at % 2}}
 
     def raw(self) -> Json:
-        """As the API server has it now."""
+        """Its object in the API server."""
         placed = {part.name: part.placed() for part in self.parts}
         metadata: Json = {
             "name": self.name,

@@ -1,5 +1,4 @@
-"""A small cluster and its ledger: objects as dicts, a real database, the real Flask app, a clock turned by
-hand."""
+"""A small cluster and its ledger: objects as dicts, a real database, the real Flask app, a manual clock."""
 
 import base64
 import json
@@ -51,7 +50,7 @@ def gpu_pod(
     grace_s: int = 30,
     annotations: Json | None = None,
 ) -> Json:
-    """A pod with one GPU container ``main`` on card ``card`` of its node; times say how far it got."""
+    """A pod with one GPU container ``main`` on card ``card`` of its node; the times define its progress."""
     spec: Json = {"terminationGracePeriodSeconds": grace_s}
     noted: Json = {"bursar.dev/standing": standing}
     if node and bound_ms is not None:
@@ -100,7 +99,6 @@ def node(name: str = "n1", cards: int = 2, model: str = "A100") -> Json:
 
 
 def lease(renewed_ms: int, name: str = "n1") -> Json:
-    """A node's Lease."""
     return {"metadata": {"name": name}, "spec": {"renewTime": iso(renewed_ms)}}
 
 
@@ -112,7 +110,7 @@ def budgets(name: str = "bursar-budgets", **entries: str) -> Json:
 
 
 def token(name: str, expiry_ms: int = T0 + 365 * DAY, audience: str = "bursar", issuer: str = "test") -> str:
-    """An unsigned token with the claims that ours have; ``name`` makes it another than the others."""
+    """An unsigned token with the same claims as ours; ``name`` makes it unique."""
     claims = {"iss": issuer, "aud": [audience], "exp": expiry_ms // 1000, "sub": name}
     parts = ({"alg": "RS256"}, claims, {"signature": name})
     encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
@@ -120,7 +118,7 @@ def token(name: str, expiry_ms: int = T0 + 365 * DAY, audience: str = "bursar", 
 
 
 def pod_status(pod: Json) -> Json:
-    """What TokenReview says of a token bound to this pod."""
+    """TokenReview's status for a token bound to this pod."""
     metadata = pod["metadata"]
     extra = {
         "authentication.kubernetes.io/pod-name": [metadata["name"]],
@@ -131,7 +129,7 @@ def pod_status(pod: Json) -> Json:
 
 
 def agent_status(node: str = "n1") -> Json:
-    """What TokenReview says of the token of the agent's pod on a node."""
+    """TokenReview's status for the token of the agent's pod on a node."""
     status = pod_status(gpu_pod(f"agent-{node}", namespace="bursar-node"))
     status["user"]["username"] = "system:serviceaccount:bursar-node:bursar-node"
     status["user"]["extra"]["authentication.kubernetes.io/node-name"] = [node]
@@ -139,20 +137,20 @@ def agent_status(node: str = "n1") -> Json:
 
 
 def user_status(username: str) -> Json:
-    """What TokenReview says of somebody's token."""
+    """TokenReview's status for a user's token."""
     return {"authenticated": True, "audiences": ["bursar"], "user": {"username": username}}
 
 
 @dataclass
 class Reviews:
-    """The API server's part of authentication: tokens it knows, and who may do what; ``asked`` counts."""
+    """The API server's part of authentication: known tokens and denied actions; ``asked`` counts requests."""
 
     tokens: dict[str, Json] = field(default_factory=dict)
     denied: set[tuple[str, str, str, str]] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
 
     def post(self, path: str, body: Any) -> Json:
-        """The answer to a review: everyone known may do everything that is not in ``denied``."""
+        """The answer to a review: every known user may do everything that is not in ``denied``."""
         self.asked.append(body["kind"])
         spec = body["spec"]
         if body["kind"] == "TokenReview":
@@ -165,7 +163,7 @@ class Reviews:
 
 @dataclass
 class Clock:
-    """Milliseconds, turned by hand."""
+    """Milliseconds, advanced by hand."""
 
     at_ms: int = T0
 
@@ -173,7 +171,7 @@ class Clock:
         return self.at_ms
 
     def turn(self, ms: int) -> int:
-        """Turn it by so much, and tell the time."""
+        """Advance it, and return the time."""
         self.at_ms += ms
         return self.at_ms
 
@@ -184,8 +182,7 @@ CA = "-----BEGIN CERTIFICATE-----\n"
 
 @cache
 def _new_ledger() -> bytes:
-    """An SQLite file with this release's schema and no row in it: migrations run once, and not in each
-    test."""
+    """An SQLite file with this release's schema and no rows: migrations run once, not in each test."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ledger.db"
         store = open_store(f"sqlite:///{file}")
@@ -195,7 +192,7 @@ def _new_ledger() -> bytes:
 
 
 class Town:
-    """A cluster of dicts with settler, database and REST API. Everything is heard at the clock's time.
+    """A cluster of dicts with settler, database and REST API. All updates arrive at the clock's time.
 
     ``where``: the database's URL, or a folder for an SQLite file.
     """
@@ -215,23 +212,22 @@ class Town:
         self.client: FlaskClient = self.serve()
 
     def serve(self) -> FlaskClient:
-        """A new process of the REST API, that remembers nobody."""
+        """A new process of the REST API, with empty caches."""
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
         app = create_app(self.store, gate, self.clock, lambda: CA, 5_000)
         self.client = app.test_client()
         return self.client
 
     def close(self) -> None:
-        """Close the database."""
         self.store.close()
 
     def list_all(self) -> None:
-        """The settler hears everything there is, as after its start or an expired watch."""
+        """The settler receives lists of everything, as after its start or an expired watch."""
         for source in self.objects:
             self.hear_all(source)
 
     def hear_all(self, source: str) -> None:
-        """The settler hears everything there is of one source."""
+        """The settler receives the list of one source."""
         read = tuple(item for item in map(READ[source], self.objects[source].values()) if item is not None)
         self.settler.apply(WatchUpdate(source, self.clock(), ListReplaced(read)))
 
@@ -243,7 +239,7 @@ class Town:
         self.tick()
 
     def hear(self, source: str, raw: Json, deleted: bool = False, unheard: bool = False) -> None:
-        """An object changed or went; ``unheard`` where the settler is not told."""
+        """An object changed or was deleted; ``unheard``: the settler does not receive it."""
         if deleted:
             self.objects[source].pop(_key(raw), None)
         else:
@@ -263,25 +259,21 @@ class Town:
         self.quiet()
 
     def tick(self) -> bool:
-        """One tick of the settler."""
         return self.settler.tick()
 
     def start_anew(self) -> None:
-        """The settler is killed and started again: nothing but the database is left of it, nothing is heard
-        yet."""
+        """The settler is killed and started again: it has only the database, and no list has arrived yet."""
         self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
 
     def restart(self) -> None:
-        """The settler is killed, started again, and hears everything there is."""
+        """The settler is killed and started again, and receives all lists."""
         self.start_anew()
         self.list_all()
 
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
-        """A GET of the REST API."""
         return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:
-        """A POST of JSON to the REST API."""
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
 
@@ -304,13 +296,13 @@ class Town:
         return self.post("/v1/heartbeats", body, mine)
 
     def postings(self, uid: str = "uid-p") -> list[tuple[int, int, int, str]]:
-        """(from, to, rate, kind) of a pod's postings, in the order they were written."""
+        """(from, to, rate, kind) of a pod's postings, in the order of writing."""
         with self.store.reading() as connection:
             posted = reading.sessions_of(connection, [uid]).posted.get(uid, ())
         return [(each.from_ms, each.to_ms, each.rate_milli, each.kind) for each in posted]
 
     def charged(self, namespace: str = "team-a", span: Interval | None = None) -> int:
-        """Posted and pending together, over all time or a span."""
+        """Posted plus pending, over all time or a span."""
         whole = span or Interval(0, self.clock() + DAY)
         answer = self.get(f"/v1/usage?from={whole.start_ms}&to={whole.end_ms}&namespace={namespace}")
         return int(answer.get_json()["total"]["amount"])
