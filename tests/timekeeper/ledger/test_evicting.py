@@ -346,7 +346,7 @@ def test_only_the_newest_settler_evicts(overused: Overused) -> None:
     overused.town.clock.turn(STEP)
     overused.report(p=9_000)
 
-    with pytest.raises(terms.EpochOverError, match="term 1 of settler is over"):
+    with pytest.raises(terms.EpochOverError, match="epoch 1 of settler is over"):
         elder.step()
     keep_evicting(elder.step, Event())  # ends by itself
     assert overused.api.evictions == []
