@@ -1,4 +1,4 @@
-"""Puts the extender together in the process that serves: the books, those who fill them, those who act."""
+"""Wires the extender's parts together, inside the process that serves."""
 
 import os
 import socket
@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from flask import Flask
 
+from scheduler_ext.background import Threads, Upkeep, Work
 from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import FOLLOWER
 from scheduler_ext.cache import pdb_cache
@@ -27,7 +29,7 @@ from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
+from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
@@ -36,7 +38,6 @@ from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.metrics import Metrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_page import WaitingPods
-from scheduler_ext.scoring.load import LoadByCard, LoadSource
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_routes import Pages
 from scheduler_ext.serving.routes import create_app, verb_calls
@@ -45,25 +46,22 @@ from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
-from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
+from timekeeper.runtime.flask_routes import PostCall
 from timekeeper.runtime.lease_election import LeaseName
-from timekeeper.runtime.log import Log, log, log_exception
+from timekeeper.runtime.log import Log, log
 
 V = TypeVar("V")
 
-TICK_S = 0.2
-LEARN_S = 60.0  # between two looks at what pods ask for
-
-
-def _nothing_measured() -> LoadByCard | None:
-    return None
-
 
 class Extender:
-    """The running extender. ``app`` answers; `start` begins to watch; `stop` asks the threads to end; ``die``
-    ends the process at once; ``complete`` is called once the books are."""
+    """The running extender. ``app`` and ``calls`` answer; `start` starts the watches; `stop` ends the
+    threads. ``die`` ends the process at once; ``complete`` is called once the cache is complete.
+
+    Each part is made at its first use, so the order of the properties does not matter. `start` uses all of
+    them before the first thread runs.
+    """
 
     def __init__(
         self,
@@ -73,48 +71,33 @@ class Extender:
         die: Callable[[int], object] = os._exit,
         complete: Callable[[], object] = lambda: None,
     ) -> None:
-        self._settings, self._api, self._say, self._die = settings, api, say, die
+        self._settings, self._api, self._say = settings, api, say
         self._complete = complete
-        self._stop = threading.Event()
-        self._heard: dict[str, float] = {}
+        self._threads = Threads(say, die)
+        self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
         self.pdbs = PDBCache()
-        self.cooldown: Callable[[], Cooldown] = lambda: NOTHING_DONE
         self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
-        self.requeuer = Requeuer(api, self.cache, settings.scheduler_name, say, self.standings)
         self.events = Events(api, now_ms, say, socket.gethostname())
-        self._closures = Closures(self.events, say)
-        self._policies = Policies(
-            settings.policy,
-            self.standings,
-            self._measured(),
-            lambda why: say("policy", level="warning", asked="load", acts_as="fragmentation", why=why),
-        )
-        self.leadership = leadership(settings, api, self.cache, say, self._seed)
-        self.binder = Binder(
-            api,
-            self.cache,
-            self._policies,
-            say,
-            timeout_s=settings.bind_timeout_ms / 1000,
-            most_grace_ms=settings.most_grace_ms,
-            ended=self.requeuer.tried,
-            turn=self.leadership,
-            taken_back=self._taken_back,
-        )
-        self.preemptor = self._preempting()
-        self.cooldown = lambda: self.preemptor.cooldown
+        self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms)
-        pages = self._pages()
-        self._metrics = pages.metrics
-        self._poller = self._polling(pages.metrics)
-        verbs = self._verbs()
-        self.calls = verb_calls(verbs, self._decisions, pages.metrics, say)
-        self.app: Flask = create_app(self.calls, pages, lambda: "" if verbs.complete else INCOMPLETE)
 
+    # What it answers with
+
+    @cached_property
+    def app(self) -> Flask:
+        """The WSGI application: the verbs and the read routes."""
+        return create_app(self.calls, self._pages, lambda: "" if self.cache.complete else INCOMPLETE)
+
+    @cached_property
+    def calls(self) -> dict[str, PostCall]:
+        """kube-scheduler's verbs, by path."""
+        return verb_calls(self._verbs, self._decisions, self._metrics, self._say)
+
+    @cached_property
     def _verbs(self) -> Verbs:
         return Verbs(
             self.cache,
-            self._policies,
+            self.policies,
             self.requeuer,
             self.binder,
             self.context,
@@ -122,47 +105,71 @@ class Extender:
             self._settings.most_offered,
         )
 
-    def start(self) -> None:
-        """Begin to watch; the books are complete some time later."""
-        most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
-        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace)
-        pods = replace(pods, seen=self._observed(pods.seen))
-        for name, work in {
-            "pods": lambda: self._follow(pods),
-            "nodes": lambda: self._follow(nodes),
-            "leadership": lambda: self.leadership.run(self._stop),
-            "waker": lambda: self.requeuer.run(self._stop),
-            "settler": self._settle_uncertain,
-            "ticker": self._tick,
-            "learner": self._learn,
-            "events": lambda: self.events.run(self._stop),
-            "standings": self._poll,
-            "usage": self._measure,
-            "disruption": lambda: self._follow(pdb_cache.kind(self.pdbs)),
-            "preemptor": lambda: self.preemptor.run(self._stop),
-        }.items():
-            threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True).start()
+    @cached_property
+    def _pages(self) -> Pages:
+        return Pages(
+            Clusters(
+                self._snapshot, self._totals, Counting(self.policies), lambda: len(self.requeuer.waiting())
+            ),
+            WaitingPods(self._snapshot, self._decisions, self.standings),
+            self._metrics,
+            lambda: FOLLOWER.sentence if self.sends_away() else "",
+        )
 
-    def standings(self) -> NamespaceStandings:
-        """What the timekeeper last said; of everybody UNKNOWN where it is not asked."""
-        return self._poller.standings() if self._poller is not None else UNHEARD
+    @cached_property
+    def _metrics(self) -> Metrics:
+        return Metrics(
+            Sources(
+                snapshot=self._snapshot,
+                totals=self._totals,
+                waiting=self._waiting_by_standing,
+                silent_s=self._silent_s,
+                refused=self._decisions.nodes_refused,
+                events=self.events.results,
+                preempted=lambda: self.preemptor.counts,
+                leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
+            )
+        )
 
-    def context(self, snapshot: Snapshot) -> PreemptionContext:
-        """What the choice of victims depends on, at this moment."""
-        return PreemptionContext(snapshot.pods, self.standings(), now_ms(), self.pdbs.now(), self.cooldown())
+    @cached_property
+    def _totals(self) -> Totals:
+        return Totals(lambda: self.policies.fragmentation_model)
 
-    def _preempting(self) -> Preemptor:
+    # What it acts with
+
+    @cached_property
+    def requeuer(self) -> Requeuer:
+        """Retries waiting pods."""
+        return Requeuer(self._api, self.cache, self._settings.scheduler_name, self._say, self.standings)
+
+    @cached_property
+    def binder(self) -> Binder:
+        """Binds pods."""
+        return Binder(
+            self._api,
+            self.cache,
+            self.policies,
+            self._say,
+            timeout_s=self._settings.bind_timeout_ms / 1000,
+            most_grace_ms=self._settings.most_grace_ms,
+            ended=self.requeuer.tried,
+            turn=self.leadership,
+            taken_back=self._taken_back,
+        )
+
+    @cached_property
+    def preemptor(self) -> Preemptor:
+        """Makes room for waiting pods."""
         wanted = self._settings.preempting
-        needs_standings = self._settings.timekeeper is not None
         wiring = PreemptorWiring(
             cache=self.cache,
             waiting_pods=self.requeuer.waiting,
-            policy=self._policies,
+            policy=self.policies,
             standings=self.standings,
             pdbs=self.pdbs.now,
             leads=self.leadership.leads,
             freed=self.requeuer.freed,
-            tell=lambda pod, reason, said: self.events.post(pod.namespace, pod.name, pod.uid, reason, said),
+            tell=lambda pod, reason, text: self.events.post(pod.namespace, pod.name, pod.uid, reason, text),
             log=self._say,
             now_ms=now_ms,
             seconds=time.monotonic,
@@ -173,155 +180,143 @@ class Extender:
             wanted.pdb_grace_ms,
             wanted.most,
             self._settings.scheduler_name,
-            needs_standings,
+            self._settings.timekeeper is not None,
         )
         return Preemptor(self._api, wiring, limits)
 
-    def _measured(self) -> LoadSource:
-        """How busy the cards are, where there is a timekeeper to be asked."""
+    @cached_property
+    def leadership(self) -> Leadership:
+        """Whether this replica may bind."""
+        wanted = self._settings.election
+        mark = None if wanted.form == "none" else marker(self._api, *wanted.pod, self._say)
+        touch = toucher(self._api, self.cache, self._settings.most_grace_ms, self._say)
+        return Leadership(self._election, self.cache, mark, touch, self._say, lambda: self._upkeep.seed())
+
+    @cached_property
+    def _election(self) -> Election:
+        wanted = self._settings.election
+        if wanted.form == "scheduler":
+            return SchedulersLease(self._api, LeaseName(*wanted.lease), wanted.identity)
+        if wanted.form == "lease":
+            seconds = wanted.duration_ms // 1000
+            lease = LeaseName(*wanted.lease)
+            return OwnLease(self._api, lease, wanted.identity, seconds, time.monotonic, self._say)
+        return Unelected()
+
+    @cached_property
+    def policies(self) -> Policies:
+        """The placement policy of each pod."""
+        return Policies(
+            self._settings.policy,
+            self.standings,
+            self.card_loads.figures if self.card_loads is not None else lambda: None,
+            lambda why: self._say("policy", level="warning", asked="load", acts_as="fragmentation", why=why),
+        )
+
+    @cached_property
+    def _upkeep(self) -> Upkeep:
+        closures = Closures(self.events, self._say)
+        return Upkeep(
+            self.cache, self.policies, self.requeuer, self.binder, closures, self._say, self._complete
+        )
+
+    # What it polls
+
+    @cached_property
+    def _standings_poller(self) -> Poller | None:
+        wanted = self._settings.timekeeper
+        return None if wanted is None else Poller(wanted, monotonic_ms, self._say, self._metrics.polled)
+
+    @cached_property
+    def card_loads(self) -> Measuring | None:
+        """The poller of the cards' measured use."""
         wanted, always = self._settings.timekeeper, self._settings.policy == "load"
-        self._measuring: Measuring | None = None
-        if wanted is None:
-            return _nothing_measured
 
         def polled(outcome: str, age_s: float) -> None:
             self._metrics.measured(outcome, age_s)
 
-        self._measuring = Measuring(wanted, monotonic_ms, self._say, polled, always)
-        return self._measuring.figures
+        return None if wanted is None else Measuring(wanted, monotonic_ms, self._say, polled, always)
 
-    def _measure(self) -> None:
-        if self._measuring is not None:
-            self._measuring.run(self._stop)
+    def standings(self) -> NamespaceStandings:
+        """The timekeeper's last standings; all UNKNOWN without a timekeeper."""
+        return self._standings_poller.standings() if self._standings_poller is not None else UNHEARD
 
-    def _polling(self, metrics: Metrics) -> Poller | None:
-        wanted = self._settings.timekeeper
-        return Poller(wanted, monotonic_ms, self._say, metrics.polled) if wanted is not None else None
+    def context(self, snapshot: Snapshot) -> PreemptionContext:
+        """What the choice of victims depends on, now."""
+        pdbs, cooldown = self.pdbs.now(), self.cooldown()
+        return PreemptionContext(snapshot.pods, self.standings(), now_ms(), pdbs, cooldown)
 
-    def _poll(self) -> None:
-        if self._poller is not None:
-            self._poller.run(self._stop)
+    # Start and end
+
+    def start(self) -> None:
+        """Start to watch; the cache is complete some time later."""
+        most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
+        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace)
+        work: dict[str, Work] = {
+            "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
+            "nodes": self._followed(nodes),
+            "disruption": self._followed(pdb_cache.kind(self.pdbs)),
+            "leadership": self.leadership.run,
+            "requeuer": self.requeuer.run,
+            "preemptor": self.preemptor.run,
+            "events": self.events.run,
+            "ticker": self._upkeep.tick,
+            "settler": self._upkeep.settle,
+            "learner": self._upkeep.learn,
+        }
+        if self._standings_poller is not None:
+            work["standings"] = self._standings_poller.run
+        if self.card_loads is not None:
+            work["usage"] = self.card_loads.run
+        _ = self.app  # every part exists before the first thread runs
+        self._threads.start(work)
 
     def stop(self) -> None:
-        """The threads end when they next look; they are daemons, so nobody needs to wait for them. Where this
-        replica led, it says that another may."""
-        self._stop.set()
+        """Ask the threads to end. A leader also gives its Lease back, so that another may lead."""
+        self._threads.stop()
         self.leadership.end()
 
     def sends_away(self) -> bool:
-        """True where callers should go to another replica: behind a Service, to the one that leads."""
+        """True if callers should go to another replica: behind a Service, to the leader."""
         return self._settings.election.form == "lease" and not self.leadership.leads()
+
+    def _followed(self, kind: Kind[V]) -> Work:
+        def heard() -> None:
+            self._last_sign[kind.path] = time.monotonic()
+
+        def work(stop: threading.Event) -> None:
+            follow(self._api, kind, heard, self._say, stop)
+
+        return work
+
+    def _observed(self, seen: Callable[[V], None]) -> Callable[[V], None]:
+        """The same handler, which also shows waiting pods to the requeuer."""
+
+        def observed(value: V) -> None:
+            seen(value)
+            if isinstance(value, Pod):
+                self.requeuer.seen(value, self.policies)
+
+        return observed
+
+    # What parts ask of each other
+
+    def _snapshot(self) -> Snapshot:
+        return self.cache.snapshot
 
     def _freed(self, names: list[str]) -> None:
         if self.leadership.leads():
             self.requeuer.freed(names)
 
-    def _follow(self, kind: Kind[V]) -> None:
-        def heard() -> None:
-            self._heard[kind.path] = time.monotonic()
-
-        follow(self._api, kind, heard, self._say, self._stop)
-
-    def _tick(self) -> None:
-        while not self._stop.is_set() and not self.cache.complete:
-            self._stop.wait(TICK_S / 10)
-        self._ready()
-        while not self._stop.wait(TICK_S):
-            self.cache.expire()
-            self._closures.look(self.cache.snapshot.nodes)
-
-    def _observed(self, seen: Callable[[V], None]) -> Callable[[V], None]:
-        """The same, and the waker hears of the pods that wait."""
-
-        def noticed(value: V) -> None:
-            seen(value)
-            if isinstance(value, Pod):
-                self.requeuer.seen(value, self._policies)
-
-        return noticed
-
-    def _seed(self) -> int:
-        """Every pod that waits may have been refused before, by us or by another; how many there are."""
-        snapshot = self.cache.snapshot
-        waiting = [pod for pod in snapshot.pods.values() if not pod.node and pod.request is not None]
-        self.requeuer.seed(WaitingPod(p, self._policies(p), None) for p in waiting if p.request is not None)
-        return len(waiting)
-
-    def _ready(self) -> None:
-        snapshot, waiting = self.cache.snapshot, self._seed()
-        self._policies.learn(snapshot)
-        self._say("complete", nodes=len(snapshot.nodes), pods=len(snapshot.pods), waiting=waiting)
-        self._complete()
-
-    def _learn(self) -> None:
-        while not self._stop.wait(LEARN_S):
-            if self.cache.complete and self._policies.learn(self.cache.snapshot):
-                self._say(
-                    "learned",
-                    shapes=len(self._policies.fragmentation_model.typical_pods.counts),
-                    pods=self._policies.fragmentation_model.pods,
-                )
-
-    def _settle_uncertain(self) -> None:
-        while not self._stop.wait(TICK_S):
-            for uid in self.cache.uncertain():
-                self.binder.settle(uid)
-
     def _taken_back(self, allocation: Allocation, node: str) -> None:
         namespace, _, name = allocation.full_name.partition("/")
-        said = f"The binding to node {node} did not happen; the cards assumed for it there are free again."
-        self.events.post(namespace, name, allocation.uid, "BindTakenBack", said, "Warning")
-
-    def _guarded(self, name: str, work: Callable[[], None]) -> None:
-        """A thread that dies would leave books that follow nothing, and look well: the process ends with it,
-        and starts anew from the objects."""
-        try:
-            work()
-        except BaseException as error:
-            self._say("died", level="error", thread=name)
-            log_exception("uncaught", error, thread=name)
-            self._die(1)
+        text = f"The binding to node {node} did not happen; the GPUs assumed for it there are free again."
+        self.events.post(namespace, name, allocation.uid, "BindTakenBack", text, "Warning")
 
     def _silent_s(self) -> dict[str, float]:
         now = time.monotonic()
-        return {path.rpartition("/")[2]: now - heard for path, heard in self._heard.items()}
-
-    def _pages(self) -> Pages:
-        totals = Totals(lambda: self._policies.fragmentation_model)
-        sources = Sources(
-            snapshot=lambda: self.cache.snapshot,
-            totals=totals,
-            waiting=self._waiting_by_standing,
-            silent_s=self._silent_s,
-            refused=self._decisions.nodes_refused,
-            events=self.events.results,
-            preempted=lambda: self.preemptor.counts,
-            leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
-        )
-        return Pages(
-            Clusters(
-                sources.snapshot, totals, Counting(self._policies), lambda: len(self.requeuer.waiting())
-            ),
-            WaitingPods(sources.snapshot, self._decisions, self.standings),
-            Metrics(sources),
-            lambda: FOLLOWER.sentence if self.sends_away() else "",
-        )
+        return {path.rpartition("/")[2]: now - sign for path, sign in self._last_sign.items()}
 
     def _waiting_by_standing(self) -> Counter[str]:
         standings = self.standings()
         return Counter(standings.of(each.pod.namespace).word for each in self.requeuer.waiting())
-
-
-def leadership(
-    settings: Settings, api: Api, cache: ClusterCache, say: Log, led: Callable[[], object]
-) -> Leadership:
-    """How this replica comes to lead, by its settings."""
-    wanted = settings.election
-    election: Election = Unelected()
-    if wanted.form == "scheduler":
-        election = SchedulersLease(api, LeaseName(*wanted.lease), wanted.identity)
-    elif wanted.form == "lease":
-        seconds = wanted.duration_ms // 1000
-        election = OwnLease(api, LeaseName(*wanted.lease), wanted.identity, seconds, time.monotonic, say)
-    mark = None if wanted.form == "none" else marker(api, *wanted.pod, say)
-    return Leadership(election, cache, mark, toucher(api, cache, settings.most_grace_ms, say), say, led)

@@ -93,5 +93,5 @@ def _sentence(count: int, each_mib: int, model: str) -> str:
     named = f"model {model} by its label" if model else "model not known"
     return (
         f"no inventory: {count} equal cards {memory} assumed, {named}, links and NUMA nodes not known"
-        ", nobody on them"
+        ", no pods on them"
     )

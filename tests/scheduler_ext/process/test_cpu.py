@@ -17,7 +17,7 @@ def test_pods_that_ask_for_more_cpu_than_there_is_stop_nobody_else(running: Runn
         each["resources"]["requests"] = {"cpu": "9P"}
     for at in range(20):
         running.put_pod(asking(*huge, name=f"huge{at}"))
-    running.extender._policies.learn(running.extender.cache.snapshot)
+    running.extender.policies.learn(running.extender.cache.snapshot)
 
     assert running.filter(running.put_pod(percent(20, "p")), *names)["NodeNames"] == names
     assert running.filter(running.put_pod(asking(*huge, name="its")), *names)["Error"] == ""

@@ -54,7 +54,7 @@ def test_a_template_without_an_inventory_is_answered_by_its_capacity_and_says_so
     assert answer["NodeNames"] == ["t"]
     assert answer["Assumed"] == {
         "t": "no inventory: 2 equal cards of 16384 MiB assumed, model not known, links and NUMA nodes not "
-        "known, nobody on them"
+        "known, no pods on them"
     }
     more = dry(running, asking(container(gpu_memory=str(16 * GIB + 1))), raw)
     assert more["FailedAndUnresolvableNodes"] == {"t": f"no card has {16 * GIB + 1} MiB free"}
