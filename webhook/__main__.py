@@ -1,12 +1,12 @@
-"""``python -m webhook``: serves the webhooks; ``certificates``: keeps the certificates; ``review``: judges
-manifests without a cluster; ``audit``: judges what runs in one."""
+"""``python -m webhook`` serves the webhooks. Other commands: ``certificates`` keeps the certificates,
+``review`` judges manifests without a cluster, ``audit`` judges the objects in one."""
 
 import os
 import sys
 from collections.abc import Sequence
 
-# Before anything is imported that an old Python could not even read.
-if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
+# before imports that an old Python could not parse
+if sys.version_info < (3, 11):  # noqa: UP036  (this is for older versions)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from timekeeper.runtime.log import configure
@@ -16,7 +16,7 @@ COMMANDS = ("serve", "certificates", "review", "audit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command until it is told to end; 0 in order, 1 for what could not be done, 2 for settings."""
+    """Runs the command until it ends; 0 success, 1 failure, 2 invalid settings."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given.pop(0) if given and given[0] in COMMANDS else "serve"
     if command == "certificates":
@@ -44,7 +44,7 @@ def _serve(arguments: Sequence[str]) -> int:
 def _certificates(arguments: Sequence[str]) -> int:
     wanted = settings.read_certificates(arguments, os.environ)
     configure("certificates", wanted.log_format)
-    # a server must never load these: they bring the Kubernetes client and its memory
+    # a server must not load these: they load the Kubernetes client with its memory
     from timekeeper.runtime.flags import UnusableError
     from webhook.controller.run import run
 
@@ -67,13 +67,13 @@ def _review(arguments: Sequence[str]) -> int:
     except CannotReviewError as error:
         print(f"bursar-webhook review: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read the report has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _audit(arguments: Sequence[str]) -> int:
-    # a server must never load these: they bring the Kubernetes client and its memory
+    # a server must not load these: they load the Kubernetes client with its memory
     from webhook.audit.run import run
     from webhook.dryrun.flags import read_audit
     from webhook.dryrun.inputs import CannotReviewError

@@ -1,7 +1,7 @@
-"""What the webhook counts, summed over its workers.
+"""The webhook's metrics, summed over its workers.
 
-Import this only after PROMETHEUS_MULTIPROC_DIR is set (or deliberately is not): prometheus_client chooses at
-import whether its values live in files that all workers share.
+Import this after PROMETHEUS_MULTIPROC_DIR is set (or deliberately not set): prometheus_client decides at
+import whether its values are in files that all workers share.
 """
 
 import os
@@ -21,7 +21,7 @@ _BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
 class FiguresGoneError(Exception):
-    """The workers' shared figures have been removed from under them; a restart makes them anew."""
+    """The folder of the workers' shared figures was removed; a restart creates it again."""
 
 
 class Metrics:
@@ -36,11 +36,11 @@ class Metrics:
             "bursar_webhook_violations", "Reviews that broke a rule.", ["rule", "mode"], registry=registry
         )
         self._malformed = Counter(
-            "bursar_webhook_malformed", "Bodies that are no AdmissionReview.", registry=registry
+            "bursar_webhook_malformed", "Bodies that are not an AdmissionReview.", registry=registry
         )
         self._not_ready = Counter(
             "bursar_webhook_not_ready",
-            "Reviews answered with a 503, for the files to govern with had not been read.",
+            "Reviews answered with 503 because the CA bundle was not read yet.",
             ["webhook"],
             registry=registry,
         )
@@ -58,14 +58,14 @@ class Metrics:
         )
         self._age = Gauge(
             "bursar_webhook_standings_age_seconds",
-            "Since the timekeeper was last heard, in the worker that heard it longest ago; -1: never.",
+            "Time since the timekeeper's last answer, of the worker with the oldest one; -1: never.",
             multiprocess_mode="livemax",
             registry=registry,
         )
         self._expiry = Gauge(
             "bursar_webhook_certificate_expiration_timestamp_seconds",
-            "When the certificate that is served runs out, Unix time, of the worker whose runs out first; 0: "
-            "one has none yet.",
+            "Expiry of the served certificate, Unix time, of the worker whose certificate expires first; "
+            "0: a worker has none yet.",
             multiprocess_mode="livemin",
             registry=registry,
         )
@@ -74,7 +74,7 @@ class Metrics:
         )
 
     def answered(self, webhook: str, answer: AdmissionAnswer, seconds: float) -> None:
-        """One review was answered."""
+        """Counts a review that was answered."""
         _of(self._reviews, webhook, answer.verdict).inc()
         _of(self._seconds, webhook).observe(seconds)
         for rule, mode in answer.rules:
@@ -83,53 +83,53 @@ class Metrics:
             self._unknown.inc()
 
     def certificate_loaded(self, expires: datetime) -> None:
-        """Another certificate is served from now on."""
+        """Records the expiry of the certificate that is served from now on."""
         self._expiry.set(expires.timestamp())
 
     def malformed(self) -> None:
-        """One body was refused with a 400."""
+        """Counts a body that was answered with 400."""
         self._malformed.inc()
 
     def not_ready(self, webhook: str) -> None:
-        """One review was sent away with a 503."""
+        """Counts a review that was answered with 503."""
         _of(self._not_ready, webhook).inc()
 
     def polled(self, outcome: str, age_s: float) -> None:
-        """The timekeeper was asked; ``age_s`` since it last answered, -1 for never."""
+        """Counts a poll of the timekeeper; ``age_s``: time since its last answer, -1 for never."""
         self._polls.labels(outcome).inc()
         self._age.set(age_s)
 
 
 @lru_cache(maxsize=4096)
 def _of(metric: M, *labels: str) -> M:
-    """The metric with these labels; the library looks them up anew each time, and slowly."""
+    """The metric with these labels, cached because the library's lookup is slow."""
     return metric.labels(*labels)
 
 
 def of_this_process() -> Metrics:
-    """For a process without siblings."""
+    """Metrics of a single process."""
     registry = CollectorRegistry()
     return Metrics(lambda: generate_latest(registry), registry)
 
 
 def of_all_workers() -> Metrics:
-    """For one of several workers that share the folder PROMETHEUS_MULTIPROC_DIR."""
+    """Metrics of one of several workers that share the folder PROMETHEUS_MULTIPROC_DIR."""
 
     def exposition() -> bytes:
         together = CollectorRegistry()
         try:
             MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        except ValueError as error:  # somebody has cleaned up the temporary folder
+        except ValueError as error:  # the temporary folder was removed
             raise FiguresGoneError from error
         return generate_latest(together)
 
-    if values.ValueClass is not values.MutexValue:  # the folder was there when the library was imported
+    if values.ValueClass is not values.MutexValue:  # the folder existed when the library was imported
         values.ValueClass = _values_of(os.getpid())  # as its documentation has it
     return Metrics(exposition, CollectorRegistry())
 
 
 @lru_cache(maxsize=1)
 def _values_of(pid: int) -> Any:
-    """Values in the files of this process, which does not fork any more: left alone, the library asks the
-    kernel at each change whose files to write."""
+    """Values in the files of this process, which does not fork. By default the library asks the kernel for
+    the process's id at each change."""
     return values.MultiProcessValue(lambda: pid)  # type: ignore[no-untyped-call]

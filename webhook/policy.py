@@ -16,83 +16,61 @@ WORDS: tuple[StandingWord, ...] = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNK
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A priority class; ``value`` None where nobody has told it yet.
-
-    ``preemption_policy`` is there only where the timekeeper sees the class in the cluster at this moment:
-    then value and policy are those that the API server will find, and may be written into a pod.
-    ``absent``: the timekeeper has told that the cluster has no such class; the API server would refuse every
-    pod that names it.
-    """
+    """A priority class that Bursar assigns."""
 
     name: str
-    value: int | None
+    value: int | None  # None: not known yet
+    # Known only while the timekeeper sees the class in the cluster: then value and policy are those that the
+    # API server uses, and may be written into a pod.
     preemption_policy: str | None = None
-    absent: bool = False
+    absent: bool = False  # the cluster has no such class; the API server refuses pods that name it
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A namespace's standing at this moment, with what a warning tells of it.
-
-    ``ratio_milli`` and ``warn_at_milli``: thousandths of the grant that are spent, and from which on users
-    are warned; ``by_estimate``: over budget only by what this worker has itself admitted since the last
-    table; ``on_exhausted``: what the budget wants then; ``until_ms``: when its period ends, in milliseconds
-    since 1970, None where it does not.
-    """
+    """A namespace's standing at this moment, with the figures that warnings quote."""
 
     word: StandingWord
-    ratio_milli: int | None = None
-    warn_at_milli: int | None = None
-    by_estimate: bool = False
-    on_exhausted: str = "deprioritize"
-    until_ms: int | None = None
+    ratio_milli: int | None = None  # used thousandths of the grant
+    warn_at_milli: int | None = None  # users are warned from here on
+    by_estimate: bool = False  # over budget only by what this worker admitted since the last table
+    on_exhausted: str = "deprioritize"  # the budget's setting
+    until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """What the injected container needs: its image, where it reports to, and the PEM text of the CA it
-    trusts.
-
-    ``native``: an init container that the kubelet starts first and ends last (from Kubernetes 1.29 on); else
-    a plain container, which ends by itself where the pod's containers can end. ``cpu`` and ``memory`` are
-    quantities, its requests and its limits alike.
-    """
+    """The settings of the injected container."""
 
     image: str
     timekeeper_url: str
-    ca: str
+    ca: str  # PEM text of the CAs that it trusts
+    # An init container that the kubelet starts first and ends last (Kubernetes 1.29 and newer); else a plain
+    # container, which ends by itself where the pod's containers can end.
     native: bool = True
-    cpu: str = "30m"
-    memory: str = "64Mi"
+    cpu: str = "30m"  # quantity: request and limit
+    memory: str = "64Mi"  # quantity: request and limit
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """How the pods of one namespace are governed now.
+    """How the pods of one namespace are governed now."""
 
-    ``rules``: the modes of the rules that differ from the catalogue's, the namespace's over the cluster's;
-    ``exempt``: users and groups whose objects are warned of and not refused, where a rule may be relaxed.
-    ``known`` is False while these are this process's flags alone, because no table of standings has been
-    heard. ``sidecar`` None injects nothing; an empty ``runtime_class`` sets none. ``mps_pipes``: where
-    containers find the pipes of their node's MPS daemon; empty where nodes run none, and no container is told
-    of limits.
-    """
-
-    known: bool
+    known: bool  # False: these are this process's flags, because no table of standings was received yet
     mode: Mode
     scheduler_name: str
     in_budget: PriorityClass
     over_budget: PriorityClass
     unknown_standing: UnknownStanding
     max_grace_s: int
-    runtime_class: str
-    sidecar: Sidecar | None
-    rules: Mapping[str, str] = field(default_factory=dict)
-    exempt: frozenset[str] = frozenset()
-    mps_pipes: str = ""
+    runtime_class: str  # for pods that name none; empty: none is set
+    sidecar: Sidecar | None  # None: none is injected
+    rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
+    exempt: frozenset[str] = frozenset()  # users and groups for whom a rule warns that may be relaxed
+    mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:
-        """The class that a pod of this standing gets; while observing nobody is demoted."""
+        """The class of pods with this standing; in observe mode it is always the one in budget."""
         demoted = word == "OVER_BUDGET" or (word == "UNKNOWN" and self.unknown_standing == "overBudget")
         return self.over_budget if demoted and self.mode == "enforce" else self.in_budget
 

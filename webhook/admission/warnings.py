@@ -101,8 +101,8 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) ->
         yield f"{used} its GPU budget.{_gets(ours)}"
     if standing.word == "OVER_BUDGET" and standing.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED:
         yield (
-            f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; "
-            "treated as deprioritize."
+            f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; treated as "
+            "deprioritize."
         )
     if standing.word == "IN_BUDGET" and _is_nearly_used(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)

@@ -1,4 +1,4 @@
-"""The API server, as the audit reads it: lists, page by page."""
+"""Reads lists of objects from the API server, page by page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from timekeeper.runtime.flags import UnusableError
 
 PAGE = 500
 _TIMEOUT_S = 30.0
-# a busy API server answers 429, one that is being replaced 503: both with when to come again
+# a busy API server answers 429, one that is being replaced 503, both with Retry-After
 _RETRY = urllib3.Retry(
     total=4,
     connect=0,
@@ -27,15 +27,15 @@ _RETRY = urllib3.Retry(
 
 
 class ClusterUnreachableError(Exception):
-    """The API server could not be asked; the text says why."""
+    """The API server does not answer; the text gives the reason."""
 
 
 class ListRefusedError(Exception):
-    """The API server did not answer one of our questions; the text says which and why."""
+    """The API server refused a request; the text names it and gives the reason."""
 
 
 class NoSuchKindError(Exception):
-    """The cluster has no such resource."""
+    """The cluster has no such kind."""
 
 
 def connect(kubeconfig: Path | None) -> Api:
@@ -56,7 +56,7 @@ class ClusterReader:
         self._api, self._page = api, page
 
     def objects(self, path: str, label: str = "") -> Iterator[dict[str, Any]]:
-        """Every object of a list, or those of a label, read in pages. Raises ClusterUnreachableError,
+        """Every object of a list, or those with a label, read in pages. Raises ClusterUnreachableError,
         ListRefusedError, or NoSuchKindError where the cluster has no such resource."""
         token = ""
         while True:
@@ -70,7 +70,9 @@ class ClusterReader:
             if status == 404:
                 raise NoSuchKindError(path)
             if status == 410 and metadata.get("continue"):
-                token = metadata["continue"]  # the list was too long in the reading; the rest, as it is now
+                token = metadata[
+                    "continue"
+                ]  # the list expired while it was read; the rest is of a newer version
                 continue
             self._demand(status, f"list {path}", answer)
             yield from answer.get("items") or ()

@@ -1,4 +1,4 @@
-"""What today's rules say to what is there already. Pure: stored objects in, findings out."""
+"""Judges stored objects by today's rules: objects in, findings out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionFinding:
-    """One thing about one object. ``owner``: the controller that made a pod, as ``Kind/name``; ``node``:
-    where a pod runs."""
+    """One finding on one object. ``owner``: the controller that created a pod, as ``Kind/name``; ``node``:
+    the node of a pod."""
 
     namespace: str
     kind: str
@@ -40,8 +40,8 @@ class AdmissionFinding:
 
 
 def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
-    """What there is to say of a stored pod that has not ended: whether it would be refused, by webhook or
-    policies, or warned of if it were created today, and whether it holds GPUs ungoverned."""
+    """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
+    or policies, or cause a warning, and whether it uses GPUs without being governed."""
     if mapping(pod.get("status")).get("phase") in _ENDED:
         return ()
     written = as_written(pod)
@@ -54,7 +54,7 @@ def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
     found = [
         AdmissionFinding(*place, word, broken, owner, node) for word, broken in sorted_out(violations, policy)
     ]
-    if past:  # whatever the mode is: policies know none
+    if past:  # in every mode, because policies have no modes
         found.append(AdmissionFinding(*place, "would-be-refused", past, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
         found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
@@ -64,8 +64,7 @@ def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
 def of_workload(
     workload: Json, kind: str, paths: Sequence[TemplatePath], policy: AdmissionPolicy
 ) -> tuple[AdmissionFinding, ...]:
-    """What there is to say of the pod templates of a stored workload that is not another's and has not
-    ended."""
+    """The findings on the pod templates of a stored workload that has no owner and has not ended."""
     if _owner(workload) or _has_ended(workload):
         return ()
     violations: list[Violation] = []
@@ -73,7 +72,7 @@ def of_workload(
         try:
             violations += workloads.template_violations(template, at, policy)
         except MalformedError:
-            continue  # of a custom kind, and no pod template; admission passes it too
+            continue  # of a custom kind and not a pod template; admission admits it too
     metadata = mapping(workload.get("metadata"))
     place = str(metadata.get("namespace", "")), kind, str(metadata.get("name", ""))
     group = str(workload.get("apiVersion", "")).rpartition("/")[0]
@@ -86,7 +85,7 @@ def of_workload(
 def sorted_out(
     violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
 ) -> list[tuple[Word, tuple[Violation, ...]]]:
-    """The violations that would refuse, also while observing, and those that would only warn."""
+    """The violations that would refuse, also in observe mode, and those that would only warn."""
     how: dict[str, list[Violation]] = {"would-be-refused": [], "would-be-warned": []}
     for violation in violations:
         mode = effective_mode(violation.rule, policy, exempt)
@@ -99,7 +98,7 @@ def sorted_out(
 
 
 def asks_for_gpus(pod: Json) -> bool:
-    """True where a container asks for a GPU in any dialect, also in one that is not spoken here."""
+    """Whether a container requests a GPU in any dialect, supported or not."""
     return any(
         GPU_RESOURCE_PATTERN.match(str(name))
         for container in containers(pod)
@@ -109,8 +108,7 @@ def asks_for_gpus(pod: Json) -> bool:
 
 
 def is_governed(pod: Json) -> bool:
-    """True for a pod that carries what admission writes; the policies in the API server let nobody else
-    write it."""
+    """Whether the pod has what admission writes; policies in the API server forbid all others to write it."""
     request = parse(pod).request
     label = mapping(mapping(pod.get("metadata")).get("labels")).get(names.GOVERNED)
     return (
@@ -121,8 +119,8 @@ def is_governed(pod: Json) -> bool:
 
 
 def as_written(pod: Json) -> dict[str, Any]:
-    """The pod as its user wrote it: without what the scheduler, the node's plugins and, where it is governed,
-    Bursar have written into it since."""
+    """The pod as its user wrote it: without fields of the scheduler, of node plugins and, where it is
+    governed, of Bursar."""
     metadata, spec = dict(mapping(pod.get("metadata"))), dict(mapping(pod.get("spec")))
     bound = bool(spec.pop("nodeName", None))
     governed = is_governed(pod)
@@ -156,7 +154,7 @@ def _without_ours(spec: Json) -> dict[str, Any]:
 
 
 def _with_own_variables(container: Json) -> Mapping[str, Any]:
-    """A governed container without the one variable that governing settles."""
+    """A governed container without the variable that governing sets."""
     own = [
         each for each in sequence_of(container.get("env")) if each["name"] != visible_devices.VISIBLE_DEVICES
     ]

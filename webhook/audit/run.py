@@ -1,4 +1,4 @@
-"""The command ``audit``: reads the cluster, prints what was found, and says it in the exit code too."""
+"""The command ``audit``: reads the cluster, prints the findings, and sets the exit code."""
 
 import json
 import sys
@@ -36,8 +36,8 @@ _RESOURCES = {
 
 
 def run(settings: AuditSettings, stdin: BinaryIO) -> int:
-    """Prints the findings: 0 for none, 1 for some, 2 where anything could not be read. Raises
-    CannotReviewError where the budgets cannot be gone by."""
+    """Prints the findings; returns 0 for none, 1 for some, 2 where something could not be read. Raises
+    CannotReviewError where the budgets are not valid."""
     world = inputs.world(settings.given, stdin)
     try:
         found, troubles = _all(ClusterReader(connect(settings.kubeconfig)), settings.namespace, world)
@@ -53,8 +53,7 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where to look: the one namespace, or all of them with ``""``, but for those that admission leaves
-    out."""
+    """Which namespaces to read: one, or with ``""`` all, without those that admission excludes."""
 
     namespace: str
     left_out: frozenset[str]
@@ -63,7 +62,8 @@ class _Scope:
 def _all(
     cluster: ClusterReader, namespace: str, world: AssumedCluster
 ) -> tuple[list[AdmissionFinding], list[str]]:
-    """The findings on every kind, and what kept some from being looked at. Raises UnreachableError."""
+    """The findings on every kind, and the errors of those that could not be read. Raises
+    ClusterUnreachableError."""
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
     scope = _Scope(namespace, _left_out(cluster))
@@ -78,14 +78,14 @@ def _all(
 
 
 def _left_out(cluster: ClusterReader) -> frozenset[str]:
-    """The namespaces that admission leaves out, by name and by label; says so where the labels may not be
-    read. Raises UnreachableError."""
+    """The namespaces that admission excludes, by name and by label; prints an error where the labels must not
+    be read. Raises ClusterUnreachableError."""
     labelled: list[str] = []
     try:
         exempt = cluster.objects("/api/v1/namespaces", f"{cel.EXEMPT}=true")
         labelled += [each["metadata"]["name"] for each in exempt]
     except ListRefusedError as error:
-        _say(f"namespaces exempt by label are looked into too: {error}")
+        _say(f"namespaces that are exempt by label are included: {error}")
     return frozenset((*cel.SYSTEM_NAMESPACES, *labelled))
 
 
@@ -94,7 +94,7 @@ def _say(sentence: str) -> None:
 
 
 def _kinds(world: AssumedCluster) -> Iterator[tuple[str, tuple[TemplatePath, ...]]]:
-    """Pods first, which have no template, then each kind with where its templates stand."""
+    """Pods first, which have no template, then each kind with the paths of its templates."""
     yield "Pod", ()
     paths = (*workloads.BUILT_IN, *world.template_paths)
     for group, kind in dict.fromkeys((each.group, each.kind) for each in paths):
@@ -148,13 +148,13 @@ def _one(each: AdmissionFinding) -> dict[str, object]:
 
 _SAID = {
     "would-be-refused": "would be refused",
-    "would-be-warned": "would be warned of",
-    "ungoverned": "holds GPUs ungoverned: nobody pays for them",
+    "would-be-warned": "would cause a warning",
+    "ungoverned": "uses GPUs but is not metered",
 }
 
 
 def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
-    """Pods that one controller made and that are alike are told once."""
+    """One entry for all pods of one controller with the same finding."""
     alike: dict[object, list[AdmissionFinding]] = {}
     for each in found:
         key = (each.namespace, each.owner, each.finding, each.violations) if each.owner else (each,)
@@ -172,5 +172,5 @@ def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
         for violation in first.violations:
             yield printable(f"  {violation.sentence()} ({violation.rule})") + "\n"
     counts = [(sum(each.finding == word for each in found), said) for word, said in _SAID.items()]
-    told = ", ".join(f"{number} {said.partition(':')[0]}" for number, said in counts if number)
-    yield (told or "nothing was found") + "\n"
+    told = ", ".join(f"{number} {said}" for number, said in counts if number)
+    yield (told or "no findings") + "\n"

@@ -9,7 +9,7 @@ from timekeeper.core.json_values import Json
 from timekeeper.runtime.api_server import MERGE, STRATEGIC_MERGE, Answered, Api
 from webhook.controller.plan import CA_SECRET, CertificatePair
 
-AGENTS_CA = "bursar-ca"  # the ConfigMap that the nodes' agents read the CAs of
+AGENTS_CA = "bursar-ca"  # the ConfigMap from which the nodes' agents read the CAs
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 _TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
@@ -18,11 +18,11 @@ _TIMEOUT_S = 10.0
 
 
 class CertificateStoreError(Exception):
-    """The API server could not be asked, or refused; the text says what and why."""
+    """A call to the API server failed or was refused; the text gives call and reason."""
 
 
 class NoSuchObjectError(CertificateStoreError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class CertificateStore:
@@ -33,8 +33,8 @@ class CertificateStore:
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
 
     def secret(self, name: str) -> tuple[CertificatePair | None, str]:
-        """A stored pair with its resourceVersion: the version empty and the pair None where there is no
-        Secret; a key that it lacks is empty."""
+        """A stored pair with its resourceVersion; None and an empty version where the Secret does not exist.
+        A key that is missing in the Secret is empty."""
         status, found = self._call("GET", f"{self._secrets}/{name}")
         if status == 404:
             return None, ""
@@ -42,8 +42,8 @@ class CertificateStore:
         return _pair(name, found), str(found["metadata"]["resourceVersion"])
 
     def store(self, name: str, pair: CertificatePair, version: str) -> bool:
-        """Creates the Secret, or changes the one of this version, leaving what others have written into it;
-        False where someone else was faster."""
+        """Creates the Secret, or updates the one of this version and keeps fields of other writers; False
+        where another writer was faster."""
         data = {key: base64.b64encode(value).decode() or None for key, value in _data(name, pair).items()}
         metadata: dict[str, Any] = {"labels": _LABELS, "annotations": _annotations(name, pair)}
         body: dict[str, Any]
@@ -63,27 +63,27 @@ class CertificateStore:
 
     def bundles(self, kind: str, name: str) -> dict[str, bytes]:
         """The CA bundle of each webhook of a configuration, by the webhook's name; empty where it has none.
-        Raises AbsentError where there is no such configuration."""
+        Raises NoSuchObjectError where there is no such configuration."""
         found = self._configured(kind, name)
         return {each["name"]: _decoded(each["clientConfig"].get("caBundle")) for each in found}
 
     def trust(self, kind: str, name: str, bundle: bytes) -> bool:
-        """Puts the CA bundle into every webhook of a configuration; False where nothing was to be changed.
-        Raises AbsentError where there is no such configuration."""
+        """Writes the CA bundle into every webhook of a configuration; False where nothing changed.
+        Raises NoSuchObjectError where there is no such configuration."""
         text = base64.b64encode(bundle).decode()
         webhooks = self._configured(kind, name)
         stale = [each["name"] for each in webhooks if each["clientConfig"].get("caBundle") != text]
         if not stale:
             return False
-        # merged by the webhooks' names, so that nothing else in them is touched
+        # merged by the webhooks' names, so that other fields stay
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
         status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, STRATEGIC_MERGE)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
         return True
 
     def hand_out(self, namespace: str, bundle: bytes) -> bool:
-        """Puts the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, for its pods can mount no Secret
-        of ours; False where nothing was to be changed, or where there is no such namespace."""
+        """Writes the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, whose pods cannot mount our
+        Secrets; False where nothing changed, or where the namespace does not exist."""
         folder = f"/api/v1/namespaces/{namespace}/configmaps"
         data = {"ca.crt": bundle.decode("ascii")}
         status, found = self._call("GET", f"{folder}/{AGENTS_CA}")
@@ -95,7 +95,7 @@ class CertificateStore:
             status, found = self._call("POST", folder, body)
             if status == 404:
                 return False
-        if status in (200, 409):  # it is there by now
+        if status in (200, 409):  # it exists now
             status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, MERGE)
         self._demand(status in (200, 201), f"write ConfigMap {namespace}/{AGENTS_CA}", found)
         return True
@@ -146,7 +146,7 @@ def _pair(name: str, secret: dict[str, Any]) -> CertificatePair:
 
 
 def _decoded(text: str | None) -> bytes:
-    """What base64 text says; nothing where it is none."""
+    """The bytes of base64 text; empty where it is not valid."""
     try:
         return base64.b64decode(text or "", validate=True)
     except binascii.Error:
@@ -154,7 +154,7 @@ def _decoded(text: str | None) -> bytes:
 
 
 def _time(text: str) -> datetime | None:
-    """A time with its zone; None where the text is none."""
+    """A time with its zone; None where the text is not one."""
     try:
         read = datetime.fromisoformat(text)
     except ValueError:

@@ -8,8 +8,7 @@ from webhook.controller.plan import CertificatePair
 
 
 def write(folder: Path, pair: CertificatePair) -> bool:
-    """Writes tls.crt, tls.key (mode 0600) and ca.crt, each replaced as a whole; False where all were
-    there."""
+    """Writes tls.crt, tls.key (mode 0600) and ca.crt, each atomically; False where nothing changed."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {"ca.crt": pair.bundle, "tls.key": pair.key, "tls.crt": pair.certificate}
     replaced = [name for name, content in contents.items() if _replaced(folder / name, content)]

@@ -1,4 +1,4 @@
-"""Makes keys and certificates: ECDSA P-256."""
+"""Creates keys and certificates: ECDSA P-256."""
 
 from datetime import datetime, timedelta
 
@@ -21,7 +21,7 @@ CA_LIFE, LEAF_LIFE = CertificateLifetimes().ca, CertificateLifetimes().leaf
 
 
 def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> CertificatePair:
-    """A new CA, whose bundle goes on trusting the former ones."""
+    """A new CA, with a bundle that still contains the former ones."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(f"bursar-ca-{now:%Y%m%d%H%M%S}")
     identity = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -36,7 +36,7 @@ def new_ca(old_bundle: bytes, now: datetime, life: timedelta = CA_LIFE) -> Certi
 
 
 def new_leaf(ca: CertificatePair, leaf: Leaf, now: datetime, life: timedelta = LEAF_LIFE) -> CertificatePair:
-    """A server's certificate, signed by the CA, which it does not outlive."""
+    """A server's certificate, signed by the CA; it ends no later than the CA."""
     authority = x509.load_pem_x509_certificate(ca.certificate)
     signer = load_pem_private_key(ca.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):

@@ -1,13 +1,13 @@
-"""Which certificates are good and what must be made. Pure: what is stored and the time in, what is wanted
+"""Which certificates are valid and which must be created: stored Secrets and the time in, desired Secrets
 out.
 
-A CA is changed in three steps, and what is stored tells how far they have come, so that any process can go on
-where another stopped:
+A CA is replaced in three steps. The stored Secrets show the current step, so any process can continue:
 
-1. A new CA is put first in the bundle, which is written wherever somebody trusts: the webhook configurations
-   and each server's ``ca.crt``. Leaves are still signed by the former CA, whose key stays (``former_key``).
-2. Once the bundle has been everywhere for the overlap (``trusted_since``), leaves are signed by the new one.
-3. Once every leaf has been of the new CA for the overlap, the former and its key are dropped.
+1. A new CA becomes the first in the bundle, which is written to all places that need it: the webhook
+   configurations and each server's ``ca.crt``. The former CA still signs leaves; its key stays
+   (``former_key``).
+2. When the bundle has been everywhere for the overlap (``trusted_since``), the new CA signs leaves.
+3. When every leaf has been of the new CA for the overlap, the former CA and its key are removed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ class CertificatePair:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A server's certificate that there must be: its Secret, and the names and addresses it is reached by."""
+    """A server's desired certificate: its Secret, and the names and addresses of the server."""
 
     server: str
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class AuthorityPlan:
-    """What the CA's Secret must hold: with ``new``, a CA that is yet to be made, before ``bundle``."""
+    """The desired content of the CA's Secret. ``new``: a CA must be created and put before ``bundle``."""
 
     new: bool
     bundle: bytes
@@ -62,7 +62,7 @@ class AuthorityPlan:
 
 
 def leaves(namespace: str, extra_names: Iterable[str]) -> tuple[Leaf, ...]:
-    """The leaves of all servers, by every name that a Service of theirs has."""
+    """The leaves of all servers, for every name of their Services."""
     return tuple(
         Leaf(server, (*_service_names(f"bursar-{server}", namespace), *extra_names)) for server in SERVERS
     )
@@ -75,10 +75,10 @@ def authority(
     now: datetime,
     lifetimes: CertificateLifetimes,
 ) -> AuthorityPlan:
-    """What the CA's Secret must hold, after what it and the leaves (by Secret) hold now.
+    """The desired content of the CA's Secret, from its content and that of the leaves (by Secret).
 
-    A CA is made anew where there is none that can sign, and when less than a third of its life is left. A CA
-    that has signed a leaf in use goes on being trusted, also where its own Secret is lost.
+    A new CA is created where none can sign, and when less than a third of its life is left. A CA that signed
+    a leaf in use stays trusted, also where its own Secret is lost.
     """
     present = [pair for leaf in wanted if (pair := stored.get(leaf.secret)) is not None]
     trusted = reading.authorities(ca.bundle, now) if ca else ()
@@ -96,8 +96,8 @@ def authority(
 
 
 def signer(ca: CertificatePair, now: datetime, lifetimes: CertificateLifetimes) -> CertificatePair:
-    """What leaves are signed with: the newest CA once it has been trusted everywhere for the overlap, until
-    then the former where its key is left."""
+    """The CA that signs leaves: the newest one when it has been trusted everywhere for the overlap; until
+    then the former one where its key exists."""
     former = _signer(reading.authorities(ca.bundle, now), ca.former_key, now)
     if former is None or _is_ripe(ca, now, lifetimes):
         return ca
@@ -111,15 +111,15 @@ def due(
     now: datetime,
     lifetimes: CertificateLifetimes,
 ) -> tuple[Leaf, ...]:
-    """The leaves that must be made anew: absent, unreadable, for other names, with less than a third of their
-    life left, of a CA that is not trusted, or of a former one though the newest may sign."""
+    """The leaves that must be created: absent, invalid, for other names, with less than a third of their life
+    left, of a CA that is not trusted, or of a former CA although the newest may sign."""
     trusted = reading.authorities(ca.bundle, now)
     by = trusted[:1] if _is_ripe(ca, now, lifetimes) else trusted
     return tuple(leaf for leaf in wanted if not _serves(stored.get(leaf.secret), leaf, by, now))
 
 
 def trusting(ca: CertificatePair, stored: Mapping[str, CertificatePair]) -> dict[str, CertificatePair]:
-    """The leaves that name another bundle, with the CA's."""
+    """The leaves with another bundle than the CA's, corrected."""
     return {
         name: replace(pair, bundle=ca.bundle) for name, pair in stored.items() if pair.bundle != ca.bundle
     }
@@ -135,12 +135,12 @@ def _is_ripe(ca: CertificatePair, now: datetime, lifetimes: CertificateLifetimes
 
 
 def _signer(trusted: Iterable[x509.Certificate], key: bytes, now: datetime) -> x509.Certificate | None:
-    """The CA that can sign with this key now."""
+    """The trusted CA that can sign with this key now."""
     return next((ca for ca in trusted if reading.belongs(key, ca) and reading.has_begun(ca, now)), None)
 
 
 def _in_use(present: Iterable[CertificatePair], now: datetime) -> list[x509.Certificate]:
-    """The CAs of leaves that may be served, as their own bundles name them."""
+    """The CAs of leaves that may be in use, from the leaves' own bundles."""
     found = []
     for pair in present:
         certificate = _readable(pair)
@@ -153,7 +153,7 @@ def _in_use(present: Iterable[CertificatePair], now: datetime) -> list[x509.Cert
 def _settled(
     pair: CertificatePair, newest: x509.Certificate, now: datetime, lifetimes: CertificateLifetimes
 ) -> bool:
-    """Whether no process serves a leaf of a former CA in this one's place any more."""
+    """Whether every process has replaced a leaf of a former CA by this one."""
     certificate = _readable(pair)
     return (
         certificate is not None
@@ -173,7 +173,7 @@ def _serves(pair: CertificatePair | None, leaf: Leaf, by: Iterable[x509.Certific
 
 
 def _readable(pair: CertificatePair | None) -> x509.Certificate | None:
-    """The certificate where all of its text parses, as a server must load it, and the key is its own."""
+    """The certificate where its whole text parses, as a server requires, and the key belongs to it."""
     if pair is None or not reading.is_bundle(pair.certificate):
         return None
     (first, *_) = reading.certificates(pair.certificate)

@@ -1,4 +1,4 @@
-"""What PEM texts hold. Nothing here raises: whoever could write a Secret could write anything into it."""
+"""Parses PEM texts. Nothing here raises, because a Secret can contain anything."""
 
 import ipaddress
 import re
@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-# Certificates begin so long before they are made: peers whose clocks are behind, by a time zone even, take
-# them at once.
+# Certificates are valid from this long before their creation, so that peers whose clocks are behind, even by
+# a time zone, accept them immediately.
 BACKDATED = timedelta(days=1)
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
@@ -18,14 +18,13 @@ _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 
 
 def certificates(text: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates in a PEM text that can be read, each once, in their order; what else is there is
-    left out."""
+    """The valid certificates in a PEM text, each once, in order; other content is ignored."""
     found = (_certificate(block) for block in _BLOCK.findall(text))
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
 def authorities(text: bytes, now: datetime) -> tuple[x509.Certificate, ...]:
-    """The CAs in a PEM text whose time is not over."""
+    """The CAs in a PEM text that have not expired."""
     return tuple(each for each in certificates(text) if _is_authority(each) and ends(each) > now)
 
 
@@ -35,8 +34,8 @@ def bundle(trusted: Iterable[x509.Certificate]) -> bytes:
 
 
 def is_bundle(text: bytes) -> bool:
-    """True for PEM that holds at least one certificate and nothing that fails to parse: the API server takes
-    any bytes as a caBundle and fails at the first call."""
+    """Whether the PEM text contains at least one certificate and nothing invalid: the API server accepts any
+    bytes as a caBundle and fails at the first call."""
     try:
         return bool(x509.load_pem_x509_certificates(text))
     except ValueError:
@@ -54,28 +53,28 @@ def belongs(key: bytes, certificate: x509.Certificate) -> bool:
 
 
 def issued(certificate: x509.Certificate) -> datetime:
-    """When a certificate of ours was made."""
+    """When a certificate of ours was created."""
     return certificate.not_valid_before_utc + BACKDATED
 
 
 def ends(certificate: x509.Certificate) -> datetime:
-    """Until when it is good."""
+    """When it expires."""
     return certificate.not_valid_after_utc
 
 
 def has_begun(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether it is good already; one that is not was made by a clock far ahead."""
+    """Whether it is valid already; otherwise it was created by a clock that is far ahead."""
     return certificate.not_valid_before_utc <= now
 
 
 def lasts(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether at least a third of its life is left, counted from when it was made."""
+    """Whether at least a third of its life is left, counted from its creation."""
     life, left = ends(certificate) - issued(certificate), ends(certificate) - now
     return has_begun(certificate, now) and 3 * left >= life
 
 
 def names(certificate: x509.Certificate) -> frozenset[str]:
-    """The DNS names and addresses that it is for."""
+    """Its DNS names and addresses."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, *_UNREADABLE):
@@ -85,7 +84,7 @@ def names(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the CA has signed it."""
+    """Whether the CA signed it."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (*_UNREADABLE, InvalidSignature):
@@ -94,7 +93,7 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that the text is; None for a DNS name."""
+    """The text as an address; None for a DNS name."""
     try:
         return ipaddress.ip_address(name)
     except ValueError:
@@ -109,7 +108,7 @@ def _certificate(block: bytes) -> x509.Certificate | None:
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
-    """A bundle with anything else in it has made webhooks unreachable in other systems."""
+    """In other systems a bundle with other certificates made webhooks unreachable."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, *_UNREADABLE):

@@ -49,7 +49,7 @@ def run(settings: CertificateSettings) -> int:
     me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     duration_s = _LEASE_LOOKS * settings.every_s
     election = LeaseElection(api, LeaseName(settings.namespace, LEASE), me, duration_s, time.monotonic, log)
-    led: bool | None = None  # not known before the first look
+    led: bool | None = None  # None before the first look
     while True:
         leads = election.look() is True
         if leads != led:
@@ -65,19 +65,22 @@ def run(settings: CertificateSettings) -> int:
 
 
 def look(cluster: CertificateStore, settings: CertificateSettings, clock: Clock) -> bool:
-    """One look at everything; what fails is logged and does not keep the rest from being set right."""
+    """One look at everything; a failure is logged and the rest is still corrected."""
     wanted = leaves(settings.namespace, settings.extra_names)
     troubles: set[type[CertificateStoreError]] = set()
 
-    def tell(trusted: bytes) -> None:
+    def publish(trusted: bytes) -> None:
         troubles.clear()
-        troubles.update(_told(cluster, settings, trusted))
+        troubles.update(_publish(cluster, settings, trusted))
 
     try:
         if settings.issuer == "cert-manager":
-            return _vouched(cluster, settings.configuration, wanted, clock(), tell) and not troubles
-        ca, stored = certified(cluster, wanted, clock, settings.lifetimes, tell)
-        if troubles <= {NoSuchObjectError}:  # where there is no configuration nobody calls, or has to trust
+            return (
+                _publish_issuer_cas(cluster, settings.configuration, wanted, clock(), publish)
+                and not troubles
+            )
+        ca, stored = certified(cluster, wanted, clock, settings.lifetimes, publish)
+        if troubles <= {NoSuchObjectError}:  # without a configuration no API server calls us
             _mark(cluster, ca, clock())
     except CertificateStoreError as error:
         log("not-certified", level="error", error=error)
@@ -87,7 +90,7 @@ def look(cluster: CertificateStore, settings: CertificateSettings, clock: Clock)
 
 
 def follow(cluster: CertificateStore, settings: CertificateSettings) -> bool:
-    """What a process does that does not lead: keeps its own files like the Secrets."""
+    """For a process that does not lead: updates its files from the Secrets."""
     wanted = leaves(settings.namespace, settings.extra_names)
     try:
         found = {leaf.secret: cluster.secret(leaf.secret)[0] for leaf in wanted}
@@ -104,9 +107,9 @@ def certified(
     wanted: tuple[Leaf, ...],
     clock: Clock,
     lifetimes: CertificateLifetimes = _LIVES,
-    tell: Callable[[bytes], None] = lambda _: None,
+    publish: Callable[[bytes], None] = lambda _: None,
 ) -> tuple[CertificatePair, dict[str, CertificatePair]]:
-    """The CA and every leaf, by Secret, after what was missing has been made and stored. ``tell`` is given
+    """The CA and every leaf, by Secret, after what was missing has been made and stored. ``publish`` is given
     the bundle before a leaf is stored.
 
     Each write is tied to what was read: where another process was faster, all is read again. Raises
@@ -120,7 +123,7 @@ def certified(
         ca = _ca(plan.authority(present, stored, wanted, now, lifetimes), present, now, lifetimes)
         if ca != present and not _stored(cluster, CA_SECRET, ca, ca_version):
             continue
-        tell(ca.bundle)
+        publish(ca.bundle)
         by = plan.signer(ca, now, lifetimes)
         made = plan.trusting(ca, stored) | {
             leaf.secret: new_leaf(by, leaf, now, lifetimes.leaf)
@@ -137,33 +140,33 @@ def _ca(
     now: datetime,
     lifetimes: CertificateLifetimes,
 ) -> CertificatePair:
-    """The CA as it must be stored."""
+    """The CA to store."""
     if wanted.new:
         return replace(new_ca(wanted.bundle, now, lifetimes.ca), former_key=wanted.former_key)
     since = present.trusted_since if present else None
-    if since is not None and since > now:  # said by a clock that was ahead of ours
+    if since is not None and since > now:  # written by a clock that was ahead of ours
         since = None
-    first = wanted.bundle  # the CA's own is the first in it
+    first = wanted.bundle  # its first certificate is the CA's own
     return CertificatePair(first, wanted.key, wanted.bundle, wanted.former_key, since)
 
 
 def _mark(cluster: CertificateStore, ca: CertificatePair, now: datetime) -> None:
-    """Notes in the CA's Secret that its bundle is everywhere from now on."""
+    """Records in the CA's Secret that its bundle is everywhere from now on."""
     if ca.trusted_since is None:
         present, version = cluster.secret(CA_SECRET)
         if present is not None and (present.bundle, present.key) == (ca.bundle, ca.key):
             _stored(cluster, CA_SECRET, replace(present, trusted_since=now), version)
 
 
-def _vouched(
+def _publish_issuer_cas(
     cluster: CertificateStore,
     configuration: str,
     wanted: tuple[Leaf, ...],
     now: datetime,
-    tell: Callable[[bytes], None],
+    publish: Callable[[bytes], None],
 ) -> bool:
-    """Tells the CAs that another issuer's Secrets name, beside those that are trusted already; False where no
-    Secret names one."""
+    """Publishes the CAs in another issuer's Secrets together with those that are trusted already; False where
+    no Secret contains one."""
     names = (CA_SECRET, *(leaf.secret for leaf in wanted))
     pairs = [pair for name in names if (pair := cluster.secret(name)[0]) is not None]
     named = [ca for pair in pairs for ca in authorities(pair.bundle, now)]
@@ -174,9 +177,9 @@ def _vouched(
         try:
             found = cluster.bundles(kind, configuration)
         except NoSuchObjectError:
-            continue  # which is told when it is written
+            continue  # reported when it is written
         named += [ca for text in found.values() for ca in authorities(text, now)]
-    tell(bundle(named))
+    publish(bundle(named))
     return True
 
 
@@ -197,10 +200,10 @@ def _written(folder: Path, wanted: tuple[Leaf, ...], stored: dict[str, Certifica
     return True
 
 
-def _told(
+def _publish(
     cluster: CertificateStore, settings: CertificateSettings, bundle: bytes
 ) -> set[type[CertificateStoreError]]:
-    """Tells the bundle to everyone who has to trust it; the kinds of what failed, which is logged."""
+    """Writes the bundle to every place that needs it; returns the kinds of failures, which are logged."""
     if not is_bundle(bundle):
         raise ValueError("our own CA bundle does not parse")
     places: dict[str, Callable[[], bool]] = {

@@ -1,5 +1,5 @@
-"""The flags of ``review`` and ``audit``: nothing is read from the environment, so that a manifest is judged
-alike in every folder and on every machine."""
+"""The flags of ``review`` and ``audit``. Nothing is read from the environment, so that a manifest gets the
+same result in every folder and on every machine."""
 
 import argparse
 from collections.abc import Sequence
@@ -25,17 +25,16 @@ STANDINGS: dict[str, StandingWord] = {
 
 @dataclass(frozen=True, slots=True)
 class CommonFlags:
-    """What both commands go by: files with budget ConfigMaps, a mode over theirs, where else templates
-    stand."""
+    """The flags of both commands."""
 
-    budgets: tuple[str, ...]
-    mode: Mode | None
+    budgets: tuple[str, ...]  # files with budget ConfigMaps
+    mode: Mode | None  # overrides the mode of the budgets
     template_paths: tuple[TemplatePath, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewSettings:
-    """What `review` runs with. ``standing`` None: as the budgets say before anything is spent."""
+    """The settings of `review`. ``standing`` None: that of the budgets before anything is used."""
 
     files: tuple[str, ...]
     output: Format
@@ -47,7 +46,7 @@ class ReviewSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """What `audit` runs with. An empty ``namespace`` is all of them."""
+    """The settings of `audit`. An empty ``namespace`` means all."""
 
     kubeconfig: Path | None
     namespace: str
@@ -77,32 +76,35 @@ def read_audit(arguments: Sequence[str]) -> AuditSettings:
 def _reviewing() -> Parser:
     parser = Parser(
         prog="bursar-webhook review",
-        description="Says what admission would say to manifests, without a cluster: pods, workloads with pod "
-        "templates, budget ConfigMaps, lists of these; all else is passed over. Exits with 0 where all is "
-        "admitted, 1 where something is refused, 2 where something cannot be read.",
+        description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
+        "templates, budget ConfigMaps, and lists of these; it skips other objects. Exit code: 0 everything "
+        "is admitted, 1 something is refused, 2 something cannot be read.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON; - or none: standard input")
     parser.add_argument(
         *("-o", "--output"),
         choices=get_args(Format),
         default="text",
-        help="text for people; json: a list; yaml: the pods as they would be stored; diff: what admission "
-        "changes in them (default text)",
+        help="text: for people; json: a list; yaml: the pods as they would be stored; diff: the changes of "
+        "admission (default text)",
     )
     parser.add_argument(
         "--standing",
         choices=tuple(STANDINGS),
-        help="of every namespace (default: in-budget, or unlimited where --budgets gives it no budget)",
+        help="standing of every namespace (default: in-budget, or unlimited where --budgets contains no "
+        "budget for it)",
     )
-    parser.add_argument("--namespace", default="default", help="of objects that name none (default default)")
+    parser.add_argument(
+        "--namespace", default="default", help="namespace of objects without one (default: default)"
+    )
     parser.add_argument(
         "--priority-class",
         type=priority_class,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="the value of a priority class that pods name; may be repeated. Classes among the files are "
-        "known, and the API server's own",
+        help="value of a priority class that pods use; may be repeated. Classes in the files and those of "
+        "Kubernetes are known",
     )
     _add_common(parser)
     return parser
@@ -111,16 +113,16 @@ def _reviewing() -> Parser:
 def _auditing() -> Parser:
     parser = Parser(
         prog="bursar-webhook audit",
-        description="Lists what runs already and would be refused or warned of by today's rules, and pods "
-        "that hold GPUs ungoverned. Needs to get and list pods and workloads, and changes nothing. Exits "
-        "with 0 where nothing is found, 1 where something is, 2 where the cluster could not be read.",
+        description="Lists existing objects that today's rules would refuse or warn about, and pods that "
+        "use GPUs but are not metered. It needs the verbs get and list on pods and workloads, and changes "
+        "nothing. Exit code: 0 no findings, 1 findings, 2 the cluster could not be read.",
     )
     parser.add_argument(
         "--kubeconfig",
         type=path_or_none,
-        help="kubeconfig file (default: the pod's own service account, else kubectl's own file)",
+        help="kubeconfig file (default: the pod's own service account, else kubectl's default file)",
     )
-    parser.add_argument("--namespace", default="", help="look into this one alone (default: into all)")
+    parser.add_argument("--namespace", default="", help="read only this namespace (default: all)")
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="json: a list (default text)"
     )
@@ -134,11 +136,11 @@ def _add_common(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a file with the budget ConfigMaps, whose settings, rules and budgets hold; may be repeated "
-        "(default: no budgets, and every setting at its default)",
+        help="file with budget ConfigMaps, whose settings, rules and budgets apply; may be repeated "
+        "(default: no budgets, and default settings)",
     )
     parser.add_argument(
-        "--mode", choices=("enforce", "observe"), help="over the mode of --budgets (default enforce)"
+        "--mode", choices=("enforce", "observe"), help="overrides the mode of --budgets (default: enforce)"
     )
     parser.add_argument(
         "--template-path",
@@ -146,7 +148,7 @@ def _add_common(parser: Parser) -> None:
         type=template_paths,
         default=[],
         metavar="GROUP/KIND=PATH",
-        help="where another kind keeps its pod templates, such as "
+        help="path of the pod templates of another kind, for example "
         "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template; may be repeated",
     )
 

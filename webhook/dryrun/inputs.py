@@ -1,4 +1,4 @@
-"""Files and standard input, read as manifests; and the world that files of budgets describe."""
+"""Reads files and standard input as manifests, and the cluster that files of budgets describe."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _MOST_BYTES = 4 * manifests.MOST_CHARACTERS
 
 
 class CannotReviewError(Exception):
-    """What was given to go by cannot be read; the text says why."""
+    """An input cannot be used; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file's documents, and why the rest of it, or all, could not be read."""
+    """A file's documents, and in ``trouble`` why the rest of it, or all, could not be read."""
 
     file: str
     documents: tuple[ManifestDocument, ...] = ()
@@ -45,15 +45,15 @@ def read(file: str, stdin: BinaryIO) -> ManifestFile:
 
 
 def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
-    """The terms of a webhook whose settings are all at their defaults, with what the files of budgets say.
-    Raises CannotReviewError where one of these cannot be read or is wrong."""
+    """A cluster whose webhook has default settings, with the budgets of the files. Raises CannotReviewError
+    where a file cannot be read or is wrong."""
     flags = flags_of(settings.read((), {}).policy)
     if not given.budgets:
         return AssumedCluster(flags, mode=given.mode, template_paths=given.template_paths)
     reading = reader.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})
     if reading.errors:
         wrong = "\n  ".join(error.sentence() for error in reading.errors)
-        raise CannotReviewError(f"the budgets cannot be gone by:\n  {wrong}")
+        raise CannotReviewError(f"the budgets are not valid:\n  {wrong}")
     return AssumedCluster(flags, table_of(reading), given.mode, template_paths=given.template_paths)
 
 
@@ -71,7 +71,7 @@ def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str,
         if mapping(value).get("kind") == "ConfigMap" and budgets.holds_budgets("", "ConfigMap", value)
     ]
     if not found:
-        raise CannotReviewError(f"{text.file}: holds no ConfigMap with budgets")
+        raise CannotReviewError(f"{text.file}: contains no ConfigMap with budgets")
     yield from found
 
 

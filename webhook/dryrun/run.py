@@ -23,9 +23,9 @@ _OF_AN_ENTRY = re.compile(r"(.*data\[[^\]]*\]), line ([0-9]+)(, .*)?", re.DOTALL
 
 
 def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
-    """Reviews the files and prints the report: 0 where all is admitted, 1 where something is refused, 2 where
-    something could not be read. Raises CannotReviewError, also where there is nothing at all to review, for
-    whatever should have written it has failed."""
+    """Reviews the files and prints the report; returns 0 where everything is admitted, 1 where something is
+    refused, 2 where something could not be read. Raises CannotReviewError, also for empty input, because its
+    writer has probably failed."""
     world = replace(
         inputs.world(settings.given, stdin),
         standing=settings.standing,
@@ -45,7 +45,7 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
 
 
 def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[LocatedOutcome]:
-    """Judges every object of every text, budgets also by what the others of them hold."""
+    """Judges every object of every file, budgets also by the keys of the other ConfigMaps."""
     numbered = [(text.file, document) for text in texts for document in text.documents]
     every = [
         (file, number, document, at, value)
@@ -73,7 +73,7 @@ def _outcome(
 
 
 def _owners(values: Iterator[Any]) -> dict[str, str]:
-    """Which ConfigMap holds each key: ``bursar-budgets`` before the others, and these by their names."""
+    """Which ConfigMap owns each key: ``bursar-budgets`` first, then the others by name."""
     found = [
         (objects.name_of(value), key)
         for value in values
@@ -93,7 +93,7 @@ def _elsewhere(name: str, value: Any, owners: Mapping[str, str]) -> Iterator[Vio
                 "budget-entry",
                 f"data[{key}]",
                 "",
-                f"also in ConfigMap {owners[key]}, whose entry holds",
+                f"also in ConfigMap {owners[key]}, whose entry takes effect",
                 "a key in one ConfigMap",
                 "removing it from one of them",
             )
@@ -108,7 +108,7 @@ def _classes(values: Iterator[Any]) -> dict[str, int]:
 
 
 def _line(document: ManifestDocument, at: str, violation: Violation) -> int:
-    """The line in the file; of a mistake in an entry, the entry's line in it."""
+    """The violation's line in the file; for a mistake in an entry, the line inside the entry."""
     if document.problem:
         return document.problem.line
     entry = _OF_AN_ENTRY.fullmatch(violation.path)

@@ -1,5 +1,5 @@
-"""Ephemeral containers that an update adds to a pod. They hold no cards, and none is charged for them; what
-was there before is not looked at again."""
+"""Ephemeral containers that an update adds to a pod. They hold no card and are not charged. Those that
+existed before are not reviewed again."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from webhook.wire.pod_review import sequence_of
 
 
 def added(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
-    """Those that are not in the old pod, each with its place."""
+    """The ephemeral containers that are not in the old pod, each with its index."""
     before = {each["name"] for each in sequence_of(old["spec"].get("ephemeralContainers"))} if old else set()
     for index, container in enumerate(sequence_of(pod["spec"].get("ephemeralContainers"))):
         if container["name"] not in before:
@@ -18,7 +18,8 @@ def added(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
 
 
 def hide_cards(pod: Json, old: Json) -> tuple[Operation, ...]:
-    """Shows no card to those that say nothing themselves, for an image made for CUDA would show them all."""
+    """Makes no card visible to new containers that do not set the variable: an image made for CUDA would make
+    all cards visible."""
     return tuple(
         operation
         for index, container in added(pod, old)

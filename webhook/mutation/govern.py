@@ -1,8 +1,8 @@
-"""What Bursar writes into a good pod at admission, as RFC 6902 operations (design 5).
+"""What Bursar writes into a valid pod at admission, as RFC 6902 operations (design 5).
 
-The operations are written directly: comparing the pod before and after costs a thousand times as much. They
-are a fixed point: of a governed pod with the same standing nothing is left to change, in whatever order other
-webhooks come.
+The operations are written directly: comparing the pod before and after costs a thousand times as much.
+Governing is a fixed point: for a governed pod with the same standing no operation is left, in whatever order
+other webhooks are called.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from webhook.wire.json_patch import Operation, add, merged, remove
 from webhook.wire.pod_review import sequence_of
 
 LABELS = {names.GOVERNED: "true"}
-_FEW, _SHORT = 4, 256  # containers, and characters of their names: what is remembered of pods stays small
+_FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the cache
 
 
 def govern(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
-    """The operations that make the pod a governed one; empty where it is one already.
+    """The operations that govern the pod; empty where it is governed already.
 
-    ``request`` is what the core parsed from this very pod, and the pod has broken no rule. What stands in its
-    annotations is overwritten, never trusted: standing and class are always set together.
+    ``request`` is what the core parsed from this pod, and the pod breaks no rule. Annotations are
+    overwritten, never trusted: standing and priority class are always set together.
     """
     return [
         *merged(pod["metadata"], "/metadata", "labels", LABELS),
@@ -53,9 +53,9 @@ def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
 
 
 def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> bool:
-    """True where the user's own class stays: its value, which the API server has resolved before any webhook
-    runs, is at or below the standing's. While observing nobody is demoted, so every class stays. Where the
-    standing's class is absent, what is not above the one of pods in budget stays."""
+    """Whether the pod keeps its user's priority class: its value, which the API server resolves before any
+    webhook runs, is at most that of the standing's class. In observe mode every class is kept. Where the
+    standing's class does not exist, each class is kept that is not above the one of pods in budget."""
     own, value, ours = spec.get("priorityClassName"), spec.get("priority"), policy.class_of(word)
     if not own or policy.mode == "observe":
         return bool(own)
@@ -65,20 +65,19 @@ def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> 
 
 
 def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
-    """True for a class of the user's above the one of pods in budget, by the values that the API server has
-    resolved before any webhook runs; false where it has not, or where the class in budget has no known
-    value."""
+    """Whether the user's class is above the one of pods in budget, by the values that the API server resolves
+    before any webhook runs; false where either value is not known."""
     own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
     theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name)
     return theirs and value is not None and most is not None and value > most
 
 
 def _priority(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
-    """The class by name, with its own numbers or none in place of those that the API server had resolved from
-    the former one: it refuses a class beside numbers of another, and sets them where there are none.
+    """Sets the standing's class by name, with its numbers or none in place of those of the former class: the
+    API server refuses a class with numbers of another one, and fills in missing numbers.
 
-    Numbers that are known are written, for what the API server sets after us makes it review the pod again.
-    A class that is absent is not set; nobody gains a class above that of pods in budget by it.
+    Known numbers are written, because a change by the API server after us causes a second review. A class
+    that does not exist is not set; a class above that of pods in budget is still replaced.
     """
     ours = policy.class_of(word)
     if ours.absent:
@@ -123,10 +122,10 @@ def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> l
 
 
 def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
-    """Last of all, for inserting it first among the init containers moves the others' indexes.
+    """Comes last, because inserting the sidecar before the init containers changes their indexes.
 
-    A sidecar that is there already stays where it is, native or plain, and also where none is injected any
-    more: for a moment replicas may differ in what they have heard.
+    An existing sidecar stays where it is, native or plain, and also where the policy injects none: replicas
+    may hold different policies for a moment.
     """
     if policy.sidecar is None:
         return []
@@ -139,8 +138,8 @@ def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Op
 
 
 def _inserted(pod: Json, ours: Json) -> Operation:
-    """A native sidecar first, so that it beats while the others begin; a plain container last, for tools take
-    the first one for the pod's own."""
+    """A native sidecar is inserted first, so that it sends heartbeats while the others start; a plain
+    container last, because tools treat the first container as the pod's main one."""
     if "restartPolicy" not in ours:
         return add("/spec/containers/-", ours)
     if sequence_of(pod["spec"].get("initContainers")):

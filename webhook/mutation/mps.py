@@ -1,9 +1,9 @@
-"""What each GPU container may use of its cards, in the variables that clients of NVIDIA's MPS read.
+"""Limits of GPU containers, in the variables that clients of NVIDIA's MPS read.
 
-A container reads its own limits, which the Binding writes, by the downward API. The pipes to the node's MPS
-daemon are mounted by the node's container runtime, so no pod needs a path of the host for them. Where a node
-plugin picks the cards or limits their use itself, nothing is set. `docs/enforcement.md` tells what this is
-worth.
+The Binding writes a container's limits into annotations, and the container reads them by the downward API.
+The node's container runtime mounts the pipes to the node's MPS daemon, so no pod needs a host path for them.
+Where a node plugin chooses the cards or limits their use itself, nothing is set. `docs/enforcement.md`
+describes what this enforces.
 """
 
 from timekeeper.core import names
@@ -20,8 +20,8 @@ NAMES = (PIPES, MEMORY, THREADS)
 
 
 def wanted(container: str, request: GPURequest, pipes: str) -> tuple[Variable, ...]:
-    """The variables that the container of this name must have. None where it asks for no card, where a node
-    plugin limits it, and where ``pipes``, the folder of the daemon's pipes, is empty: MPS is off."""
+    """The variables that the container of this name must have: none where it requests no card, where a node
+    plugin limits it, and where ``pipes``, the folder of the daemon's pipes, is empty (MPS is off)."""
     if not pipes or not BY_NAME[request.dialect].limited_by_mps:
         return ()
     if container not in [each.container for each in request.asks]:
@@ -30,11 +30,11 @@ def wanted(container: str, request: GPURequest, pipes: str) -> tuple[Variable, .
 
 
 def settled(container: Json, request: GPURequest, pipes: str) -> list[Json] | None:
-    """The container's variables with those of MPS as they must be, once each; None where nothing is to be
-    changed.
+    """The container's whole environment with the right variables of MPS, once each; None where nothing
+    changes.
 
-    Where there should be none, only what Bursar itself had written goes: a user's own are the rule's to
-    judge.
+    Where it should have none, only variables that Bursar wrote are removed; the rule `isolation-variable`
+    covers a user's own.
     """
     present = sequence_of(container.get("env"))
     mine = [each for each in present if each["name"] in NAMES]
@@ -49,8 +49,8 @@ def settled(container: Json, request: GPURequest, pipes: str) -> list[Json] | No
 
 
 def written(container: Json) -> tuple[Json, ...]:
-    """The container's variables of MPS where all three stand there as Bursar writes them, with whatever
-    folder; else none. Governing sets the folder right, or takes all three away."""
+    """The container's variables of MPS where all three are as Bursar writes them, with any folder; else none.
+    Governing corrects the folder, or removes all three."""
     mine = {each["name"]: each for each in sequence_of(container.get("env")) if each["name"] in NAMES}
     if PIPES not in mine or not mine[PIPES].get("value"):
         return ()

@@ -1,10 +1,10 @@
-"""The sidecar and its volumes, as they stand in a pod's spec: a native sidecar, or a plain container where
-the cluster has none (before Kubernetes 1.29).
+"""The sidecar and its volumes in a pod's spec: a native sidecar, or a plain container where the cluster
+supports none (before Kubernetes 1.29).
 
-A pod keeps the quality of service that it had. Where it asks for cpu or memory at all, so does the sidecar,
-and its requests are its limits: then a Guaranteed pod stays Guaranteed, a quota finds every amount that it
-wants named, and a LimitRange the ratio 1. A LimitRange's minimum must not be above these amounts: admission
-asks nobody, so it cannot know of it (`--sidecar-resources`).
+A pod keeps its quality of service. Where it requests cpu or memory, so does the sidecar, and its requests
+equal its limits: a Guaranteed pod stays Guaranteed, a quota finds every amount that it requires, and a
+LimitRange finds the ratio 1. A LimitRange's minimum must not exceed these amounts (`--sidecar-resources`):
+the webhook reads nothing from the API server, so it cannot know the minimum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from webhook.wire.pod_review import sequence_of
 
 TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
 SPOOL_VOLUME = "bursar-spool"
-# Where the API server's own plugin would mount a token for the API: with ours there it mounts none, so the
-# sidecar gets no other token, and the pod that we leave behind is not changed again and not reviewed again.
+# The path where the API server's own plugin would mount a token. It mounts none where this path is taken, so
+# the sidecar gets no other token, and the pod is not changed after us and not reviewed again.
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
 SPOOL_FOLDER = "/var/run/bursar/spool"
 
 COMMAND = ["python", "-m", "sidecar"]
-NOBODY = 65532  # any user but root; NVIDIA's device files are open to all
+NOBODY = 65532  # any user but root; NVIDIA's device files are open to all users
 
 VOLUMES: tuple[Json, ...] = (
     {
@@ -54,7 +54,7 @@ MOUNTS: tuple[Json, ...] = (
     {"name": SPOOL_VOLUME, "mountPath": SPOOL_FOLDER},
 )
 
-# what Pod Security's level `restricted` asks of every container
+# what Pod Security's level `restricted` requires of every container
 SECURITY_CONTEXT: Json = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -71,7 +71,7 @@ OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
 
 def find_sidecar(pod: Json) -> tuple[str, bool, Json] | None:
-    """The sidecar that the pod has already: its path, whether it stands among the init containers, itself."""
+    """The pod's existing sidecar: its path, whether it is an init container, and the container itself."""
     for field, native in (("initContainers", True), ("containers", False)):
         for index, each in enumerate(sequence_of(pod["spec"].get(field))):
             if each["name"] == names.SIDECAR:
@@ -80,14 +80,14 @@ def find_sidecar(pod: Json) -> tuple[str, bool, Json] | None:
 
 
 def was_injected(pod: Json) -> bool:
-    """True where the sidecar was put in, also when someone has taken it out again: its volumes tell."""
+    """Whether the sidecar was injected, also where it was removed since: its volumes prove it."""
     return find_sidecar(pod) is not None or any(
         each["name"] in VOLUME_NAMES for each in sequence_of(pod["spec"].get("volumes"))
     )
 
 
 def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
-    """The sidecar for this pod. Pods get a few kinds of it alone, so it is shared and must not be changed."""
+    """The sidecar for this pod. Pods share the few variants of it, so it must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
     return _container(sidecar, sees, owns(request), ends(pod, sidecar.native), _asks_for_itself(pod))
 
@@ -111,20 +111,21 @@ def _container(sidecar: Sidecar, sees: bool, has_whole: bool, ends_itself: bool,
 
 
 def ends(pod: Json, native: bool) -> bool:
-    """True where the sidecar must end by itself: as a plain container of a pod whose containers can end, for
-    such a pod would run for ever. Where they are always restarted the pod ends only by being deleted."""
+    """Whether the sidecar must end by itself: as a plain container of a pod whose containers can end, because
+    the pod would run for ever otherwise. Where containers are always restarted a pod ends only by
+    deletion."""
     return not native and pod["spec"].get("restartPolicy", "Always") != "Always"
 
 
 def owns(request: GPURequest) -> bool:
-    """True where nobody else is on any of the pod's cards: every container that asks has them as a whole."""
+    """Whether the pod shares none of its cards: every requesting container has whole cards."""
     return all(each.ask.whole for each in request.asks)
 
 
 def variables(
     sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
 ) -> tuple[Variable, ...]:
-    """The sidecar's environment: where it reports, whom it trusts, and the union of the pod's cards."""
+    """The sidecar's environment: the timekeeper's address, the CA, and the union of the pod's cards."""
     return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, owns(request), ends_itself)
 
 
@@ -146,8 +147,8 @@ def _variables(
 
 
 def _asks_for_itself(pod: Json) -> bool:
-    """False for a pod that asks for no cpu and memory, or for its own as a whole: then the sidecar asks for
-    nothing either."""
+    """Whether the sidecar requests cpu and memory: not where the pod's containers request none, or the pod
+    requests them at pod level."""
     spec = pod["spec"]
     others = (*sequence_of(spec.get("initContainers")), *sequence_of(spec.get("containers")))
     return not mapping(spec.get("resources")) and any(map(_asks_for_some, others))
@@ -160,11 +161,11 @@ def _asks_for_some(container: Json) -> bool:
 
 
 def is_ours(raw: Json, native: bool) -> bool:
-    """True where a container of our sidecar's name is what we inject, this release or another, whatever other
-    webhooks added to it. ``native``: it stands among the init containers.
+    """Whether a container of the sidecar's name is what this or another release injects, with additions of
+    other webhooks. ``native``: it is an init container.
 
-    The image may differ, for clusters rewrite images to their mirrors; so may values that `refreshed` sets,
-    and where the volumes are mounted.
+    The image may differ, because clusters rewrite images to their mirrors; so may values that `refresh` sets,
+    and the paths of mounts.
     """
     mounted = {each.get("name") for each in sequence_of(raw.get("volumeMounts"))}
     return (
@@ -176,8 +177,8 @@ def is_ours(raw: Json, native: bool) -> bool:
 
 
 def is_our_volume(raw: Json) -> bool:
-    """True where a volume of one of our names is what we add, this release or another, whatever the API
-    server added to it."""
+    """Whether a volume of one of our names is what this or another release adds, with additions of the API
+    server."""
     if raw["name"] == SPOOL_VOLUME:
         return mapping(raw.get("emptyDir")).get("medium") == "Memory"
     sources = mapping(raw.get("projected")).get("sources")
@@ -186,7 +187,7 @@ def is_our_volume(raw: Json) -> bool:
 
 
 def holds(value: object, wanted: object) -> bool:
-    """True where the value is the wanted one, perhaps with members that the API server or others added."""
+    """Whether the value equals ``wanted``, ignoring members that the API server or others added."""
     if isinstance(wanted, Mapping):
         return isinstance(value, Mapping) and all(holds(value.get(key), wanted[key]) for key in wanted)
     if isinstance(wanted, list):
@@ -197,8 +198,8 @@ def holds(value: object, wanted: object) -> bool:
 def refreshed(
     raw: Json, path: str, sidecar: Sidecar, request: GPURequest, ends_itself: bool
 ) -> list[Operation]:
-    """Sets the variables of a sidecar that is there already: a CA may have turned since it was injected, or
-    another release injected it, whose mounts stay as they are."""
+    """Updates the variables of an existing sidecar: the CA may have changed since its injection, or another
+    release injected it, whose mounts stay."""
     ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
     known = {ENDS["name"], OWNS["name"], *(each["name"] for each in ours)}
     present = sequence_of(raw.get("env"))

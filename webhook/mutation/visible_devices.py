@@ -1,8 +1,8 @@
 """Which cards each container of a governed pod sees: the variables that NVIDIA's container runtime reads.
 
-A GPU container reads its own annotation, which the Binding writes, by the downward API; every other container
-is told ``void``, for images made for CUDA carry ``all``. Where a device plugin picks the cards it sets the
-variable itself, and one in the pod would win over it, so there must be none.
+The Binding writes an annotation for each GPU container, which reads it by the downward API. Every other
+container gets ``void``, because images made for CUDA set ``all``. Where a device plugin chooses the cards it
+sets the variable itself; a variable in the pod would take precedence, so there must be none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def wanted(container: str, request: GPURequest) -> Variable | None:
 
 
 def operations(container: Json, path: str, request: GPURequest) -> list[Operation]:
-    """Sets the variables of one container of the user's right, once each, whatever stands there."""
+    """Corrects the variables of one of the user's containers; afterwards each exists once."""
     present = sequence_of(container.get("env"))
     visible = wanted(container["name"], request)
     changed = set_variable(present, f"{path}/env", visible)
@@ -47,7 +47,7 @@ def operations(container: Json, path: str, request: GPURequest) -> list[Operatio
 
 
 def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -> list[Operation]:
-    """Leaves exactly this entry of NVIDIA_VISIBLE_DEVICES, or none: of several the last would win."""
+    """Leaves exactly this entry of NVIDIA_VISIBLE_DEVICES, or none: the last of several would take effect."""
     places = [index for index, each in enumerate(present) if each["name"] == VISIBLE_DEVICES]
     surplus = places if visible is None else places[1:]
     changed = [remove(f"{path}/{index}") for index in reversed(surplus)]
@@ -63,18 +63,18 @@ def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -
 
 
 def sees(variable: Variable) -> bool:
-    """True where an entry of NVIDIA_VISIBLE_DEVICES could show a card: anything but void, none or empty, and
-    whatever is read from elsewhere."""
+    """Whether this entry of NVIDIA_VISIBLE_DEVICES could make a card visible: any value but void, none and
+    empty, and any value from another source."""
     return variable.get("valueFrom") is not None or (variable.get("value") or "") not in _SEES_NOTHING
 
 
 def from_annotation(container: str) -> Variable:
-    """The variable by which a container reads which cards it was given."""
+    """The variable by which a container reads which cards are assigned to it."""
     return annotated(VISIBLE_DEVICES, names.VISIBLE + container)
 
 
 def annotated(variable: str, annotation: str) -> Variable:
-    """A variable that the kubelet fills from an annotation of the pod each time it starts the container; set
-    and empty where there is none."""
+    """A variable that the kubelet fills from an annotation of the pod each time it starts the container;
+    empty where the annotation does not exist."""
     path = f"metadata.annotations['{annotation}']"
     return {"name": variable, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -29,7 +29,7 @@ def create_calls(
 
     def of_budgets(review: ObjectReview) -> AdmissionAnswer:
         from webhook.admission import (
-            budgets,  # brings PyYAML, which no worker needs that reviews pods alone
+            budgets,  # loads PyYAML, which reviews of pods do not need
         )
 
         return budgets.judge(review)
@@ -62,7 +62,7 @@ def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: Metr
         try:
             return Response(metrics.exposition(), mimetype="text/plain")
         except FiguresGoneError:
-            return _said(503, "the folder with the workers' figures is gone; restart the webhook")
+            return _said(503, "the folder with the workers' figures was removed; restart the webhook")
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:

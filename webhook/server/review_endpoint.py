@@ -27,7 +27,7 @@ R = TypeVar("R", PodReview, ObjectReview)
 
 @dataclass(frozen=True, slots=True)
 class ReviewRoute(Generic[R]):
-    """One of our webhooks: how its reviews are read, and how they are decided."""
+    """One webhook: how its reviews are parsed and decided."""
 
     name: str
     read: Callable[[bytes], R]
@@ -101,7 +101,7 @@ def _fields(
 
 
 def _name(told: str, metadata: Mapping[str, Any]) -> str:
-    """The object's name; what its controller begins it with, and a star, while it has none."""
+    """The object's name; where it has none yet, its generateName and a star."""
     name, begins = metadata.get("name"), metadata.get("generateName")
     if told or isinstance(name, str):
         return told or str(name)

@@ -1,5 +1,5 @@
-"""What one worker knows and remembers while it answers: the table of standings, its own estimate, the
-clock."""
+"""The state of one worker: the table of standings, the estimate of its own admissions, the policies derived
+from them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,21 +8,21 @@ from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.standings.burst import AdmissionBurst, cost
-from webhook.standings.table import StandingsTable, agreed, is_fresh, standing
+from webhook.standings.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
-NO_CA = "the CA bundle for sidecars has not been read yet"
+NO_CA = "the CA bundle for sidecars is not loaded yet"
 
 
 class NotReadyError(Exception):
-    """The files that a pod is governed with have not been read yet."""
+    """A file that is needed to govern pods is not loaded yet."""
 
 
 class Reviewer:
-    """Answers reviews with what is known at this moment; nothing here waits for anybody.
+    """Answers reviews from memory; nothing here waits.
 
-    ``table`` gives the last table of standings or None; ``ca`` the PEM text that sidecars shall trust, None
-    while it has not been read; ``asked`` whether the table was asked for. For one thread.
+    ``table`` returns the last table of standings or None; ``ca`` the PEM text that sidecars trust, None
+    before it is loaded; ``asked`` whether a poll of the table was attempted. For one thread.
     """
 
     def __init__(
@@ -37,14 +37,17 @@ class Reviewer:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
         self._admitted = AdmissionBurst()
-        self._agreed: tuple[StandingsTable | None, str, bool] | None = None
+        self._inputs: tuple[StandingsTable | None, str, bool] | None = None
         self._policies: dict[str, AdmissionPolicy] = {}
 
     def unready(self) -> str:
-        """Why no pod should come here yet; empty where it should. An absent table is no reason, but that
-        nobody has asked for one is: what a namespace has settled would not hold for its first pods."""
+        """Why this worker is not ready; empty where it is.
+
+        Ready once a poll of the standings was attempted, even if it failed. Before that a namespace's own
+        settings would not apply to its first pods.
+        """
         if not self._asked():
-            return "the timekeeper has not been asked for the standings yet"
+            return "no poll of the standings was attempted yet"
         if self._flags.sidecar is not None and self._ca() is None:
             return NO_CA
         return ""
@@ -73,27 +76,30 @@ class Reviewer:
         return pods.validate(review, self.policy_for(review.namespace))
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
-        """How the namespace's pods are governed at this moment. Raises NotReadyError."""
+        """The policy of the namespace's pods at this moment. Raises NotReadyError."""
         return self._policy_of(namespace, self._table())
 
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
-        """What table, flags and CA agree to; made anew only when one of them has changed or aged."""
+        """The namespace's policy from table, flags and CA, cached until one of them changes or the table
+        ages."""
         ca = ""
         if self._flags.sidecar is not None:
             read = self._ca()
             if read is None:
                 raise NotReadyError(NO_CA)
             ca = read
-        fresh, known = is_fresh(table, self._now_ms()), self._agreed
+        fresh, known = is_fresh(table, self._now_ms()), self._inputs
         if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
-            self._agreed, self._policies = (table, ca, fresh), {}
-        whose = namespace if table is not None and namespace in table.namespaces else ""
-        policy = self._policies.get(whose)
+            self._inputs, self._policies = (table, ca, fresh), {}
+        key = namespace if table is not None and namespace in table.namespaces else ""
+        policy = self._policies.get(key)
         if policy is None:
-            self._policies[whose] = policy = self._agree(table, ca, fresh, whose)
+            self._policies[key] = policy = self._effective_policy(table, ca, fresh, key)
         return policy
 
-    def _agree(self, table: StandingsTable | None, ca: str, fresh: bool, namespace: str) -> AdmissionPolicy:
+    def _effective_policy(
+        self, table: StandingsTable | None, ca: str, fresh: bool, namespace: str
+    ) -> AdmissionPolicy:
         sidecar = self._flags.sidecar
         trusting = None if sidecar is None else replace(sidecar, ca=ca)
-        return agreed(replace(self._flags, sidecar=trusting), table, fresh, namespace)
+        return effective_policy(replace(self._flags, sidecar=trusting), table, fresh, namespace)

@@ -1,4 +1,4 @@
-"""Puts the parts of one worker together."""
+"""Connects the parts of one worker."""
 
 import ssl
 from collections.abc import Callable

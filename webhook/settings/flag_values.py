@@ -1,5 +1,5 @@
-"""What may be written behind the flags, read as values. Each reader raises ArgumentTypeError with a sentence
-that names what was given and what is allowed."""
+"""Parsers of the flags' values. Each raises ArgumentTypeError with a sentence that quotes the value and says
+what is allowed."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from timekeeper.runtime.flags import duration_ms, wrong
 from webhook.admission.workloads import BadPathError, TemplatePath, read_path
 from webhook.policy import PriorityClass
 
-# With less the sidecar would start for minutes, or be killed for its memory.
+# With less the sidecar would need minutes to start, or run out of memory.
 LEAST_CPU_MILLI = 10
 LEAST_MEMORY = 32 << 20
 _DURATION_MS = duration_ms("1s", "36500d", "12h")
@@ -52,7 +52,7 @@ def sidecar_resources(text: str) -> tuple[str, str]:
 
 
 def template_paths(text: str) -> tuple[TemplatePath, ...]:
-    """The value of ``--template-path``: one or several, divided by commas."""
+    """The value of ``--template-path``: one or several, separated by commas."""
     try:
         return tuple(read_path(each.strip()) for each in text.split(",") if each.strip())
     except BadPathError as error:

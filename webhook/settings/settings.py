@@ -23,7 +23,7 @@ from webhook.settings.flag_values import (
 
 T = TypeVar("T")
 
-CONFIGURATION = "zz-bursar"  # the last that an API server calls
+CONFIGURATION = "zz-bursar"  # mutating webhooks are called in the order of these names
 
 _NATURAL = whole_number(1, 1_000_000)
 _TRUST = Path("/etc/bursar/tls")
@@ -31,9 +31,7 @@ _TRUST = Path("/etc/bursar/tls")
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """What `serve` runs with. ``policy`` hold until the timekeeper tells others, and without a CA in them;
-    ``stale_after_ms``: a standing not heard for so long is UNKNOWN; ``template_paths``: where
-    kinds beyond the built-in ones keep pod templates."""
+    """The settings of `serve`."""
 
     host: str
     port: int
@@ -43,27 +41,25 @@ class WebhookSettings:
     ca: Path
     timekeeper_url: str
     token_file: Path
-    stale_after_ms: int
-    policy: AdmissionPolicy
-    template_paths: tuple[TemplatePath, ...] = ()
+    stale_after_ms: int  # without an answer of the timekeeper for so long, standings are UNKNOWN
+    policy: AdmissionPolicy  # until the first table of standings; without a CA
+    template_paths: tuple[TemplatePath, ...] = ()  # of kinds beside the built-in ones
     log_format: str = "logfmt"
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSettings:
-    """What `certificates` runs with. ``agents_namespace`` empty: there are no agents to hand the CAs to;
-    ``folder`` None writes no files; ``issuer``: `bursar` makes certificates, `cert-manager` only has those of
-    another trusted."""
+    """The settings of `certificates`."""
 
     kubeconfig: Path | None
     namespace: str
-    agents_namespace: str
+    agents_namespace: str  # gets the CAs in a ConfigMap; empty: there are no agents
     configuration: str
     extra_names: tuple[str, ...]
-    folder: Path | None
+    folder: Path | None  # gets the leaves as files; None: none are written
     every_s: int
     once: bool
-    issuer: str
+    issuer: str  # bursar: creates certificates; cert-manager: publishes the CAs of its Secrets
     lifetimes: CertificateLifetimes
     log_format: str = "logfmt"
 
@@ -134,14 +130,15 @@ def _serving(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-webhook",
-        description="Reviews pods for the API server: refuses malformed GPU requests, governs the others.",
-        epilog="The terms marked * hold until the timekeeper has been heard, which tells those of the budget "
-        "ConfigMap. Other commands: `bursar-webhook certificates` makes and renews the certificates (see its "
-        "own --help); `bursar-webhook serve` is the same as no command.",
+        description="Reviews pods for the API server: refuses invalid GPU requests, governs the others.",
+        epilog="Flags marked * apply until the first contact with the timekeeper, which sends the settings "
+        "of the budget ConfigMap. Other commands, each with its own --help: `bursar-webhook certificates` "
+        "creates and renews the certificates; `review` judges manifests without a cluster; `audit` judges "
+        "the objects in a cluster; `serve` is the default.",
     )
-    _served(parser)
-    _injected(parser)
-    _until_told(parser)
+    _serving_flags(parser)
+    _injection(parser)
+    _initial_policy(parser)
     parser.add_log_format()
     parser.add_argument(
         "--template-path",
@@ -149,89 +146,109 @@ def _serving(environment: Mapping[str, str]) -> Parser:
         type=template_paths,
         default=_from_environment(parser, environment),
         metavar="GROUP/KIND=PATH",
-        help="where another kind keeps its pod templates, such as "
+        help="path of the pod templates of another kind, for example "
         "kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template; may be repeated (none by default; "
-        "BURSAR_TEMPLATE_PATH: several, divided by commas)",
+        "BURSAR_TEMPLATE_PATH: several, separated by commas)",
     )
     return parser
 
 
-def _served(flags: Parser) -> None:
-    """Where it serves, and whom it asks."""
-    flags.add("--listen", address, "0.0.0.0:8443", "address to serve on, HTTPS")
-    flags.add("--workers", _NATURAL, "2", "processes that review")
+def _serving_flags(flags: Parser) -> None:
+    """Where it listens, and where the timekeeper is."""
+    flags.add("--listen", address, "0.0.0.0:8443", "address to listen on, HTTPS")
+    flags.add("--workers", _NATURAL, "2", "number of worker processes")
     flags.add(
-        "--tls-cert", Path, str(_TRUST / "tls.crt"), "certificate to serve with, PEM; reread when it changes"
+        "--tls-cert", Path, str(_TRUST / "tls.crt"), "serving certificate, PEM; loaded again when it changes"
     )
     flags.add("--tls-key", Path, str(_TRUST / "tls.key"), "its private key, PEM")
     flags.add(
-        "--ca", Path, str(_TRUST / "ca.crt"), "CA bundle of the timekeeper, PEM; handed to the sidecars too"
+        "--ca", Path, str(_TRUST / "ca.crt"), "CA bundle of the timekeeper, PEM; also given to the sidecars"
     )
     flags.add(
         "--timekeeper-url",
         https,
         f"https://bursar-timekeeper.{names.NAMESPACE}.svc",
-        "where the standings are asked",
+        "the timekeeper's address, from which standings are polled",
     )
     flags.add(
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
     )
     flags.add(
-        "--stale-after", _NATURAL, "30", "seconds without the timekeeper after which standings are UNKNOWN"
+        "--stale-after",
+        _NATURAL,
+        "30",
+        "seconds without an answer of the timekeeper after which standings are UNKNOWN",
     )
 
 
-def _injected(flags: Parser) -> None:
+def _injection(flags: Parser) -> None:
     """What it writes into pods."""
     flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
     flags.add(
         "--sidecar-timekeeper-url",
         optional(https, ""),
         "",
-        "where sidecars report; empty: as --timekeeper-url",
+        "the timekeeper's address for sidecars; empty: the same as --timekeeper-url",
     )
     flags.add(
         "--sidecar-resources",
         sidecar_resources,
         "cpu=30m,memory=64Mi",
-        "what each sidecar requests, and its limits too, in pods that ask for cpu or memory; more where a "
-        "LimitRange wants more of every container",
+        "requests and limits of each sidecar, in pods that request cpu or memory; raise them where a "
+        "LimitRange requires more of every container",
     )
-    flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods that name none; empty: none is set")
+    flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods without one; empty: none is set")
     flags.add(
-        "--mps", str, "off", "limit GPU containers by NVIDIA's MPS, where nodes run its daemon", ("off", "on")
+        "--mps",
+        str,
+        "off",
+        "limit GPU containers with NVIDIA's MPS, on nodes that run its daemon",
+        ("off", "on"),
     )
     flags.add(
         "--mps-pipe-directory",
         folder,
-        "/tmp/nvidia-mps",  # noqa: S108 (NVIDIA's own default; nothing is written there)
-        "where containers find the pipes of MPS; the node's container runtime mounts them",
+        "/tmp/nvidia-mps",  # noqa: S108 (NVIDIA's default; nothing is written there)
+        "folder of the MPS pipes in containers; the node's container runtime mounts it",
     )
 
 
-def _until_told(flags: Parser) -> None:
-    """The terms that hold until the timekeeper tells others."""
+def _initial_policy(flags: Parser) -> None:
+    """The policy until the first contact with the timekeeper."""
     flags.add(
-        "--mode", str, "enforce", "*refuse and demote, or only tell what would be", ("enforce", "observe")
+        "--mode",
+        str,
+        "enforce",
+        "*enforce: refuse and demote; observe: only report what would happen",
+        ("enforce", "observe"),
     )
     flags.add("--scheduler-name", str, names.SCHEDULER, "*schedulerName of GPU pods")
     flags.add(
-        "--in-budget-class", priority_class, "gpu-default-priority=0", "*NAME=VALUE of the class in budget"
+        "--in-budget-class",
+        priority_class,
+        "gpu-default-priority=0",
+        "*NAME=VALUE of the priority class in budget",
     )
     flags.add(
         "--over-budget-class",
         priority_class,
         "gpu-lower-priority=-5",
-        "*NAME=VALUE of the class over budget",
+        "*NAME=VALUE of the priority class over budget",
     )
-    flags.add("--unknown-standing", str, "inBudget", "*how UNKNOWN is treated", ("inBudget", "overBudget"))
+    flags.add(
+        "--unknown-standing",
+        str,
+        "inBudget",
+        "*how the standing UNKNOWN is treated",
+        ("inBudget", "overBudget"),
+    )
     flags.add("--max-grace-period", _NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
     flags.add(
         "--sidecar",
         str,
         "native",
-        "*how the sidecar is injected: as a native sidecar, or, on Kubernetes before 1.29, as a plain "
-        "container; on is native; off injects none",
+        "*how the sidecar is injected: native; or container, for Kubernetes before 1.29; on means native; "
+        "off injects none",
         ("native", "container", "off", "on"),
     )
 
@@ -247,8 +264,8 @@ def _certifying(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-webhook certificates",
-        description="Keeps the CA and the leaves of webhook and timekeeper in Secrets, renews them in time, "
-        "and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
+        description="Keeps the CA and the certificates of webhook and timekeeper in Secrets, renews them in "
+        "time, and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
     )
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
@@ -256,54 +273,54 @@ def _certifying(environment: Mapping[str, str]) -> Parser:
         "--agents-namespace",
         str,
         names.AGENTS_NAMESPACE,
-        "namespace of the nodes' agents, where the ConfigMap bursar-ca gets the CAs; empty: none",
+        "namespace of the node agents, which gets the CAs in the ConfigMap bursar-ca; empty: none",
     )
-    _registered(parser)
+    _registration(parser)
     parser.add(
         "--issuer",
         str,
         "bursar",
-        "who makes the certificates; with cert-manager its Secrets are only read, and their CAs written into "
-        "the webhook configurations, beside those that are there",
+        "creator of the certificates; with cert-manager, Bursar only reads its Secrets and adds their CAs "
+        "to the webhook configurations",
         ("bursar", "cert-manager"),
     )
     _lives(parser)
     parser.add_log_format()
-    parser.add("--every", _NATURAL, "10", "seconds between two looks")
-    parser.add("--write", path_or_none, "", "folder that the leaves are written to as well; empty: none")
+    parser.add("--every", _NATURAL, "10", "seconds between two checks")
+    parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
     parser.add_argument(
         "--extra-name",
         action="append",
         default=[environment["BURSAR_EXTRA_NAME"]] if environment.get("BURSAR_EXTRA_NAME") else [],
-        help="another name or address for the leaves, such as 127.0.0.1; may be repeated (BURSAR_EXTRA_NAME: "
-        "several, divided by commas)",
+        help="another name or address for the certificates, for example 127.0.0.1; may be repeated "
+        "(BURSAR_EXTRA_NAME: several, separated by commas)",
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="set everything right once and exit: 0, or 1 where something is missing",
+        help="check and correct everything once, then exit: 0, or 1 where something failed",
     )
     return parser
 
 
-def _registered(flags: Parser) -> None:
-    """How the API server is to ask us."""
+def _registration(flags: Parser) -> None:
+    """The registration with the API server."""
     flags.add(
         "--configuration",
         str,
         CONFIGURATION,
-        "name of both webhook configurations; mutating webhooks are called in the order of these names",
+        "name of both webhook configurations; mutating webhooks are called in the order of names",
     )
 
 
 def _lives(flags: Parser) -> None:
-    """How long certificates are good."""
-    flags.add("--ca-life", duration, "3650d", "life of a CA; it is renewed when a third of it is left")
-    flags.add("--leaf-life", duration, "365d", "life of a server's certificate; renewed likewise")
+    """Lifetimes of certificates."""
+    flags.add("--ca-life", duration, "3650d", "lifetime of a CA; it is renewed when a third of it is left")
+    flags.add("--leaf-life", duration, "365d", "lifetime of a server's certificate; renewed in the same way")
     flags.add(
         "--overlap",
         duration,
         "7d",
-        "how long a new CA is trusted before it signs, and the former one after the last leaf of it; longer "
-        "than 50 heartbeats, and than a sidecar may be cut off from the timekeeper",
+        "how long a new CA is trusted before it signs, and the former CA after its last certificate; "
+        "longer than 50 heartbeats, and than a sidecar can be disconnected from the timekeeper",
     )

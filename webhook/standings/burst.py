@@ -1,8 +1,8 @@
-"""What one worker has admitted in the last seconds, so that a burst cannot outrun a table that is a second
-old.
+"""What one worker admitted in the last seconds, so that a burst of pods cannot exceed a budget before the
+next table of standings.
 
-Each worker counts only itself: with W workers a namespace can be admitted in budget at most W times past what
-was left, each time by less than one pod. It is never written anywhere, and it dies with the worker.
+Each worker counts its own admissions: with W workers a namespace can exceed its remaining budget W times,
+each time by less than one pod. The counts are in memory only and end with the worker.
 """
 
 from collections import Counter, deque
@@ -13,10 +13,10 @@ LIFE_MS = 5_000
 
 
 def cost(request: GPURequest, lookahead_ms: int | None) -> int:
-    """What admitting the pod takes of the budget until the table knows of it, in milli-GPU x ms.
+    """The amount that the pod takes from the budget until the table includes it, in milli-GPU x ms.
 
-    As the timekeeper reserves before a card is known (design D5): the compute share at weight 1, over the
-    lookahead; where the table does not tell the lookahead, over the estimate's own life.
+    It is what the timekeeper reserves while the card is unknown (design D5): the compute share at weight 1,
+    over the lookahead; without a lookahead in the table, over LIFE_MS.
     """
     together = alone = 0
     for each in request.asks:
@@ -36,18 +36,18 @@ class AdmissionBurst:
         self._sums: Counter[str] = Counter()
 
     def add(self, namespace: str, amount: int, now_ms: int) -> None:
-        """A pod was governed now."""
+        """Adds a pod that was governed now."""
         self._forget(now_ms)
         self._recent.append((now_ms, namespace, amount))
         self._sums[namespace] += amount
 
     def spent(self, namespace: str, now_ms: int) -> int:
-        """The sum of what is not yet five seconds old."""
+        """The sum of the last LIFE_MS."""
         self._forget(now_ms)
         return self._sums[namespace]
 
     def _forget(self, now_ms: int) -> None:
-        """Whatever is older goes, whosever it is: a namespace may never come again."""
+        """Removes older admissions of all namespaces, so that memory does not grow with their number."""
         while self._recent and now_ms - self._recent[0][0] >= LIFE_MS:
             _, namespace, amount = self._recent.popleft()
             self._sums[namespace] -= amount

@@ -1,7 +1,7 @@
-"""The table of standings, and what it says at a moment. Pure: bytes, clocks and settings are arguments.
+"""Decodes the timekeeper's table of standings, and derives a namespace's standing and policy from it.
 
-All ages are by one monotonic clock of ours; the timekeeper's own clock is told by its table and carried on by
-ours, so a clock that differs or jumps turns no standing.
+Ages are measured by one monotonic clock of this process. The table contains the timekeeper's time, and this
+clock advances it, so a clock that differs or jumps changes no standing.
 """
 
 from collections.abc import Mapping
@@ -14,26 +14,24 @@ from webhook.policy import WORDS, AdmissionPolicy, Mode, PriorityClass, Sidecar,
 
 
 class UndecodableStandingsError(ValueError):
-    """The timekeeper's answer is no table of standings; the last good one stays."""
+    """The timekeeper's answer is not a table of standings; the last valid one stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingsEntry:
-    """A namespace in the table: its standing, what is left in milli-GPU x ms (None: unlimited), and until
-    when that holds, by the timekeeper's clock (None: until the table changes); then what the namespace has
-    settled for itself: its mode (None: the cluster's), rules and exempt users beside the cluster's."""
+    """A namespace in the table."""
 
     standing: Standing
-    remaining: int | None
-    valid_until_ms: int | None
-    mode: Mode | None = None
-    rules: Mapping[str, str] = field(default_factory=dict)
-    exempt: frozenset[str] = frozenset()
+    remaining: int | None  # remaining amount, milli-GPU x ms; None: unlimited
+    valid_until_ms: int | None  # end of the standing by the timekeeper's clock; None: until the table changes
+    mode: Mode | None = None  # the namespace's own; None: the cluster's
+    rules: Mapping[str, str] = field(default_factory=dict)  # the namespace's own modes
+    exempt: frozenset[str] = frozenset()  # users and groups besides the cluster's
 
 
 @dataclass(frozen=True, slots=True)
 class StandingsSettings:
-    """What the timekeeper tells of ``_settings``. ``lookahead_ms`` None where it does not say."""
+    """The cluster's ``_settings`` as the timekeeper sends them."""
 
     mode: Mode
     scheduler_name: str
@@ -43,30 +41,29 @@ class StandingsSettings:
     over_budget: PriorityClass
     unknown_standing: UnknownStanding
     max_grace_s: int
-    lookahead_ms: int | None
+    lookahead_ms: int | None  # None: not sent
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class StandingsTable:
-    """One answer of the timekeeper; ``read_ms`` and ``confirmed_ms`` by our monotonic clock: when it was
-    read, and when the timekeeper last said that it still holds."""
+    """One answer of the timekeeper."""
 
     etag: str
-    generated_ms: int
+    generated_ms: int  # by the timekeeper's clock
     settings: StandingsSettings
-    default: StandingsEntry
+    default: StandingsEntry  # of namespaces without an entry
     namespaces: Mapping[str, StandingsEntry]
-    read_ms: int
-    confirmed_ms: int
+    read_ms: int  # when it was received, by our monotonic clock
+    confirmed_ms: int  # when the timekeeper last said that it is current, by our monotonic clock
 
 
 UNKNOWN = Standing("UNKNOWN")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 
-# A class can be deleted and made anew with another value. Numbers that nobody has confirmed for so long are
-# not written into pods any more, for the API server refuses a pod whose numbers are not its class's.
+# A class can be deleted and created again with another value. Numbers that were not confirmed for so long are
+# not written into pods, because the API server refuses a pod whose numbers differ from its class.
 CLASSES_HOLD_MS = 5_000
 
 
@@ -90,12 +87,12 @@ def decode(body: bytes, etag: str, now_ms: int) -> StandingsTable:
 
 
 def confirmed(table: StandingsTable, now_ms: int) -> StandingsTable:
-    """The table after the timekeeper has answered that nothing has changed."""
+    """The table after the timekeeper has answered that nothing changed."""
     return replace(table, confirmed_ms=now_ms)
 
 
 def entry_of(table: StandingsTable, namespace: str) -> StandingsEntry:
-    """The namespace's own entry, else the one for namespaces without."""
+    """The namespace's own entry, else the default one."""
     return table.namespaces.get(namespace, table.default)
 
 
@@ -104,9 +101,9 @@ def standing(
 ) -> Standing:
     """The namespace's standing now.
 
-    ``spent``: what this worker has admitted of it in the last seconds, in milli-GPU x ms. OVER_BUDGET does
-    not age. Any other standing is UNKNOWN once the timekeeper has not been heard for ``stale_after_ms``, and
-    all are past their own ``validUntil``.
+    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms. OVER_BUDGET
+    does not age. Every other standing becomes UNKNOWN when the timekeeper has not answered for
+    ``stale_after_ms``, and every standing after its ``validUntil``.
     """
     if table is None:
         return UNKNOWN
@@ -123,18 +120,18 @@ def standing(
 
 
 def is_fresh(table: StandingsTable | None, now_ms: int) -> bool:
-    """True while the classes' numbers in the table may be written into pods."""
+    """Whether the numbers of priority classes in the table may be written into pods."""
     return table is not None and now_ms - table.confirmed_ms <= CLASSES_HOLD_MS
 
 
-def agreed(
+def effective_policy(
     flags: AdmissionPolicy, table: StandingsTable | None, fresh: bool = True, namespace: str = ""
 ) -> AdmissionPolicy:
-    """A namespace's terms now: the table's where there is one, else this process's flags.
+    """A namespace's policy now: from the table where there is one, else from this process's flags.
 
-    A class of a value that nobody has told has the flags' value where it is the same class, but for one that
-    is absent. From a table that is not `is_fresh` nobody's preemption policy is known; what was absent stays
-    so, for a pod without the class is better than none.
+    A class without a value in the table gets the flags' value where the name is the same, unless the class is
+    absent. From a table that is not `is_fresh` no preemption policy is taken; an absent class stays absent,
+    because a pod without the class is better than a refused pod.
     """
     if table is None:
         return flags
@@ -161,8 +158,8 @@ def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> Priori
 
 
 def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | None:
-    """None where either wants none; native where neither wants a plain container: the flag is for clusters
-    that have no native sidecars, whatever the table says."""
+    """None where flag or table disables it; native where neither demands a plain container: the flag is for
+    clusters without native sidecars, whatever the table says."""
     if flags is None or not settings.sidecar:
         return None
     return flags if settings.sidecar_native else replace(flags, native=False)
@@ -190,7 +187,7 @@ def _settings(raw: Json) -> StandingsSettings:
 
 
 def _class(raw: Json) -> PriorityClass:
-    """The timekeeper publishes nothing before it has listed all classes: one without a value is absent."""
+    """The timekeeper publishes no table before it has listed all classes: one without a value is absent."""
     value, policy = _whole_or_none(raw["value"]), raw.get("preemptionPolicy")
     known = value is not None and policy in PREEMPTION_POLICIES
     return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
@@ -199,7 +196,7 @@ def _class(raw: Json) -> PriorityClass:
 def _entry(raw: Json) -> StandingsEntry:
     word = next((word for word in WORDS if word == raw["standing"]), None)
     if word is None:
-        raise UndecodableStandingsError("standings: no such standing")
+        raise UndecodableStandingsError("standings: unknown standing")
     until_ms = _whole_or_none(raw["validUntil"])
     return StandingsEntry(
         Standing(
@@ -222,7 +219,7 @@ def _mode(raw: object) -> Mode:
 
 
 def _rules(raw: object) -> Mapping[str, str]:
-    """The modes by rule; a timekeeper of another release may tell none, or rules that are not known here."""
+    """The modes by rule; a timekeeper of another release may send none, or rules that are unknown here."""
     return {_text(rule): _text(mode) for rule, mode in mapping(raw).items()}
 
 

@@ -1,5 +1,5 @@
-"""What the API server makes of a pod before any webhook sees it: the defaults and spellings that our rules
-look at, for pods that no API server has seen yet.
+"""The defaults and canonical spellings that an API server gives a pod before it calls webhooks, as far as our
+rules read them, for pods that no API server has processed.
 
 Sources: k8s.io/apimachinery/pkg/api/resource (the canonical form of a Quantity), k8s.io/kubernetes/pkg/apis/
 core/v1/defaults.go.
@@ -21,13 +21,12 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _BY_POWER = {power: suffix for suffix, power in _DECIMAL.items()}
 _SMALLEST = Fraction(1, 1000)
-_DEEPEST = 32  # levels of a pod; no type of the API's goes so far down
+_DEEPEST = 32  # levels of a pod; no type of the API is nested more deeply
 
 
 def pod(raw: Json) -> dict[str, Any]:
-    """The pod with the defaults that our rules look at: what is null is absent, a request that is not given
-    is its limit, amounts are spelt in their canonical form. ``raw`` is any JSON object; parts of it that are
-    of a wrong type stay as they are."""
+    """The pod with the defaults that our rules read: null becomes absent, a missing request becomes the
+    limit, amounts get their canonical form. ``raw`` is any JSON object; parts of a wrong type stay."""
     whole: dict[str, Any] = _without_nulls(raw)
     whole.setdefault("metadata", {})
     spec = whole.setdefault("spec", {})
@@ -42,11 +41,11 @@ def pod(raw: Json) -> dict[str, Any]:
 
 
 def quantity(value: object) -> object:
-    """The canonical form of an amount: text for a number or a quantity; anything else as it is, for the API
-    server to refuse. (Odd spellings of a few, such as ``+5`` or ``1E3``, the API server keeps; here all that
-    are equal are spelt alike.)"""
+    """The canonical form of an amount: text for a number or a quantity; anything else unchanged, because the
+    API server refuses it. (The API server keeps some odd spellings, such as ``+5`` or ``1E3``; here equal
+    amounts always become equal texts.)"""
     if isinstance(value, float):
-        return quantity(_decimal(value))
+        return quantity(repr(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return quantity(str(value))
     match = _GRAMMAR.fullmatch(value) if isinstance(value, str) else None
@@ -64,13 +63,8 @@ def quantity(value: object) -> object:
     return ("-" if sign == "-" and amount else "") + spelt(amount)
 
 
-def _decimal(value: float) -> str:
-    """A JSON number's text, in which Kubernetes reads it."""
-    return repr(value)
-
-
 def _rounded_up(amount: Fraction) -> Fraction:
-    """To whole thousandths, away from zero, as the API server rounds what containers ask."""
+    """Rounds up to whole thousandths, as the API server does with amounts of containers."""
     return -(-amount // _SMALLEST) * _SMALLEST
 
 
@@ -121,7 +115,7 @@ def quantities(resources: Json) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any, levels: int = _DEEPEST) -> Any:
-    """A copy that shares nothing that we look at or change; the API server's types know no null."""
+    """A copy without nulls, which the API server's types do not have."""
     if not levels:
         return value
     if isinstance(value, Mapping):

@@ -9,18 +9,17 @@ Operation = Mapping[str, Any]
 
 
 def add(path: str, value: object) -> Operation:
-    """Adds a member, overwrites it where it is there, or inserts into an array before the index that the path
-    ends in."""
+    """Adds or overwrites a member, or inserts into an array before the index at the path's end."""
     return {"op": "add", "path": path, "value": value}
 
 
 def replace(path: str, value: object) -> Operation:
-    """Replaces what stands at the path."""
+    """Replaces the value at the path."""
     return {"op": "replace", "path": path, "value": value}
 
 
 def remove(path: str) -> Operation:
-    """Removes what stands at the path; a patch that removes what is absent is a 500, even under Ignore."""
+    """Removes the value at the path. For an absent value the API server answers 500, even under Ignore."""
     return {"op": "remove", "path": path}
 
 
@@ -30,7 +29,7 @@ def escaped(name: str) -> str:
 
 
 def merged(parent: Json, path: str, member: str, values: Mapping[str, str]) -> list[Operation]:
-    """Gives the map ``parent[member]`` these values, making the map where there is none."""
+    """Gives the map ``parent[member]`` these values; creates the map where there is none."""
     present = mapping(parent.get(member))
     if not present:
         return [add(f"{path}/{member}", dict(values))] if values else []

@@ -1,13 +1,13 @@
-"""AdmissionReview of an object that is no pod, at the door: raw JSON becomes a value or a sentence.
+"""Parses AdmissionReviews of objects other than pods: raw JSON becomes a value or an error sentence.
 
-Only what surrounds the object is checked here; what is looked at inside it, its own reviewer checks, for a
-custom kind may hold anything.
+Only the envelope is checked here. Each reviewer checks the fields of the object that it reads, because a
+custom kind may contain anything.
 """
 
 from dataclasses import dataclass
 
 from timekeeper.core.json_values import Json, mapping
-from webhook.wire.pod_review import MalformedError, asked, text_of
+from webhook.wire.pod_review import MalformedError, request_of, text_of
 
 NOTHING: Json = {}
 
@@ -30,15 +30,15 @@ class ObjectReview:
 
     @property
     def is_going(self) -> bool:
-        """True where nothing but the object's end is left: its deletion, or what its finalizers write."""
+        """Whether the object is being deleted: a DELETE, or a write by its finalizers."""
         return self.operation == "DELETE" or bool(
             mapping(self.object.get("metadata")).get("deletionTimestamp")
         )
 
 
 def read(body: bytes) -> ObjectReview:
-    """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
-    return _review(asked(body))
+    """The review in a request's body. Raises MalformedError for anything else."""
+    return _review(request_of(body))
 
 
 def _review(request: Json) -> ObjectReview:

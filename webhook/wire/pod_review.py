@@ -1,7 +1,7 @@
-"""AdmissionReview at the door: raw JSON becomes a value or a sentence that says what is malformed, and
-nothing is re-checked past here.
+"""Parses AdmissionReviews of pods: raw JSON becomes a value or an error sentence. Later code does not check
+types again.
 
-The API server sends typed, defaulted objects; the checks hold for whoever else can reach the port.
+The API server sends typed, defaulted objects; the checks are for other clients that can reach the port.
 Source: k8s.io/api/admission/v1.
 """
 
@@ -22,13 +22,13 @@ CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 
 class MalformedError(ValueError):
-    """The body is no AdmissionReview that we can read; the text says why, and goes into the 400."""
+    """The body is not a valid AdmissionReview; the text gives the reason and becomes the body of the 400."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodReview:
-    """One request to admit a pod. ``pod`` and ``old`` have the shape that a Pod has wherever we look at
-    them; ``user`` and ``groups`` are who asks, as the API server has found out."""
+    """One request to admit a pod. ``pod`` and ``old`` have the types of a Pod in every field that we read;
+    ``user`` and ``groups`` are those that the API server authenticated."""
 
     uid: str
     operation: str
@@ -44,35 +44,30 @@ class PodReview:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAnswer:
-    """What is answered: ``refusal`` empty admits; ``operations`` is an RFC 6902 patch.
+    """The answer to a review."""
 
-    ``verdict`` is the word for logs and metrics, ``rules`` the rules that were broken, each with the mode by
-    which it was answered: ``enforce`` (refused), ``warn``, or ``observe`` (it would have been refused);
-    ``request`` is there where the pod is governed.
-    """
-
-    verdict: str
-    refusal: str = ""
-    operations: tuple[Mapping[str, Any], ...] = ()
+    verdict: str  # one word for logs and metrics
+    refusal: str = ""  # the text of a refusal; empty admits
+    operations: tuple[Mapping[str, Any], ...] = ()  # an RFC 6902 patch
     warnings: tuple[str, ...] = ()
-    audit: Mapping[str, str] = field(default_factory=dict)
-    rules: tuple[tuple[str, str], ...] = ()
-    request: GPURequest | None = None
+    audit: Mapping[str, str] = field(default_factory=dict)  # audit annotations
+    rules: tuple[tuple[str, str], ...] = ()  # violated rules, each with its effective mode
+    request: GPURequest | None = None  # the pod's request where the pod is governed
 
 
 def read(body: bytes) -> PodReview:
-    """The review in a request's body. Raises MalformedError with a sentence, whatever the bytes are."""
-    return _review(asked(body))
+    """The review in a request's body. Raises MalformedError for anything else."""
+    return _review(request_of(body))
 
 
-def asked(body: bytes) -> Json:
+def request_of(body: bytes) -> Json:
     """The ``request`` of an AdmissionReview. Raises MalformedError."""
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise MalformedError(f"the body is not JSON: {error}") from error
     if not isinstance(whole, dict) or whole.get("kind") != "AdmissionReview":
-        raise MalformedError("the body is no AdmissionReview")
+        raise MalformedError("the body is not an AdmissionReview")
     if whole.get("apiVersion") != API_VERSION:
         raise MalformedError(f"apiVersion must be {API_VERSION}")
     request = whole.get("request")
@@ -85,7 +80,7 @@ def encode(uid: str, answer: AdmissionAnswer) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     response: dict[str, Any] = {"uid": uid, "allowed": not answer.refusal}
     if answer.refusal:
-        # without a code the API server answers 400, and 429 would make kubectl retry in silence for minutes
+        # without a code the API server answers 400; after 429 kubectl would retry silently for minutes
         response["status"] = {"code": 403, "reason": "Forbidden", "message": answer.refusal}
     elif answer.operations:
         response["patchType"] = "JSONPatch"
@@ -109,7 +104,7 @@ def _review(request: Json) -> PodReview:
             "request.subResource: only " + ", ".join(SUBRESOURCES[1:]) + " are reviewed here"
         )
     operation = text_of(request, "operation")
-    who = mapping(request.get("userInfo"))
+    user = mapping(request.get("userInfo"))
     return PodReview(
         uid=uid,
         operation=operation,
@@ -121,8 +116,8 @@ def _review(request: Json) -> PodReview:
         old=checked_pod(request["oldObject"], "request.oldObject")
         if request.get("oldObject") is not None
         else {},
-        user=text_of(who, "username"),
-        groups=tuple(each for each in sequence(who.get("groups")) if isinstance(each, str)),
+        user=text_of(user, "username"),
+        groups=tuple(each for each in sequence(user.get("groups")) if isinstance(each, str)),
     )
 
 
@@ -162,8 +157,7 @@ def _container(container: Json, path: str) -> None:
 
 
 def _named(raw: object, path: str, member: str) -> Sequence[Json]:
-    """An array of objects with a name each, empty where there is none; paths are written only for what is
-    wrong."""
+    """An array of named objects, empty where it is absent. Error paths are formatted only where needed."""
     if raw is None:
         return ()
     if not isinstance(raw, list):
@@ -183,7 +177,7 @@ def _object(raw: object, path: str) -> Json:
 
 
 def text_of(raw: Json, name: str) -> str:
-    """A field's text, empty where it is absent. Raises MalformedError where it is none."""
+    """A field's text, empty where it is absent. Raises MalformedError where it is not text."""
     value = raw.get(name)
     if value is None:
         return ""

@@ -91,7 +91,7 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
 
     assert done.returncode == 1
     assert done.stderr.startswith(
-        "bursar-webhook audit: namespaces exempt by label are looked into too: cannot "
+        "bursar-webhook audit: namespaces that are exempt by label are included: cannot "
     )
     assert len(done.stderr.splitlines()) == 1
     found = json.loads(done.stdout)
@@ -120,7 +120,7 @@ def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Pat
     together = [line for line in lines if " and 2 more of ReplicaSet/wrong-" in line]
     assert done.returncode == 1
     assert len(together) == 2
-    assert lines[-1] == "6 would be refused, 4 holds GPUs ungoverned"
+    assert lines[-1] == "6 would be refused, 4 uses GPUs but is not metered"
 
 
 def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp_path: Path) -> None:

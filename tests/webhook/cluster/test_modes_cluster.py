@@ -51,7 +51,7 @@ def test_a_warning_of_both_webhooks_is_read_once(world: Registered) -> None:
     assert (code, said) == (
         0,
         [
-            "Warning: spec.containers[0].envFrom[0]: it may set variables that steer the isolation of "
+            "Warning: spec.containers[0].envFrom[0]: it may set variables that change the isolation of "
             'cards, got "ConfigMap m"; admitted: admission does not see what it sets',
             "Warning: spec.hostPID: it exposes the processes of other tenants of a card; admitted",
         ],
@@ -78,9 +78,8 @@ def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
 
     assert code != 0
     assert said[0].endswith(
-        'metadata.namespace: its GPU budget is used up, and it refuses new GPU pods then, got "team-b"; '
-        "allowed: pods without a GPU, until more is granted; "
-        "for example asking for more hours those who set the budgets"
+        "Namespace team-b has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
+        "budget is raised. Ask your budget administrator."
     )
     assert created(world, "team-b", manifest("without", plain())) == (0, [])
 
@@ -98,7 +97,7 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
         "Warning: Observe mode: this would be refused: spec.containers[0].resources.limits["
     )
     assert len(said) == 2
-    wanted = ("metadata.namespace: ", "spec.containers[1].name: ")
+    wanted = ("Namespace watched has used its GPU budget", "spec.containers[1].name: ")
     assert all(
         any(f"Observe mode: this would be refused: {each}" in line for line in told) for each in wanted
     )
@@ -146,7 +145,7 @@ def test_a_class_that_the_cluster_lacks_refuses_no_pod(world: Registered) -> Non
         "overBudget": {"name": "typo", "value": None, "preemptionPolicy": None},
     }
     over = {"team_a": entry("OVER_BUDGET")}
-    missing = 'priority class "typo" does not exist in the cluster; it is not set'
+    missing = 'Priority class "typo" does not exist in the cluster; it is not set.'
     raw = manifest("fresh", half())
     urgent = manifest("urgent", half(), priorityClassName="system-cluster-critical")
     world.timekeeper.document = standings({"priorityClasses": lacking}, revision="lacking", **over)
@@ -158,7 +157,7 @@ def test_a_class_that_the_cluster_lacks_refuses_no_pod(world: Registered) -> Non
 
         assert created(world, "team-a", raw) == (
             0,
-            ["Warning: Namespace team-a has used its GPU budget", f"Warning: {missing}"],
+            ["Warning: Namespace team-a has used its GPU budget.", f"Warning: {missing}"],
         )
         assert created(world, "team-a", urgent)[0] == 0
     finally:

@@ -94,7 +94,7 @@ def test_a_malformed_review_is_a_400_with_a_reason(path: str) -> None:
 
     assert (answer.status_code, answer.text) == (
         400,
-        "malformed AdmissionReview: the body is no AdmissionReview\n",
+        "malformed AdmissionReview: the body is not an AdmissionReview\n",
     )
     assert "bursar_webhook_malformed_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
 
@@ -108,7 +108,7 @@ def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     text = unready.client.get("/metrics").get_data(as_text=True)
     assert 'bursar_webhook_not_ready_total{webhook="mutate"} 1.0' in text
     assert unready.lines == [
-        'warning event=not-ready webhook=mutate reason="the CA bundle for sidecars has not been read yet"'
+        'warning event=not-ready webhook=mutate reason="the CA bundle for sidecars is not loaded yet"'
     ]
     assert without.client.get("/readyz").text == "ok\n"
     assert without.reviews("/mutate", admitted(half()))["allowed"] is True

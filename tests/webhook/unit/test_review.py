@@ -47,8 +47,8 @@ def changed(path: str, value: Any) -> Json:
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
-    "no object": ([], "the body is no AdmissionReview"),
-    "of another kind": (changed("kind", "Pod"), "the body is no AdmissionReview"),
+    "no object": ([], "the body is not an AdmissionReview"),
+    "of another kind": (changed("kind", "Pod"), "the body is not an AdmissionReview"),
     "of a former version": (
         changed("apiVersion", "admission.k8s.io/v1beta1"),
         "apiVersion must be admission.k8s.io/v1",

@@ -177,7 +177,7 @@ def test_a_key_in_two_of_the_config_maps_is_found_when_both_are_shown(review: Re
     [
         ("a: [1\nb: 2\n", "m.yaml:2: not YAML: "),
         (b"a: \xff", "m.yaml:1: not UTF-8"),
-        ("kind: Pod\n---\nb: \x07", "m.yaml:3: the character U+0007 does not belong in a manifest"),
+        ("kind: Pod\n---\nb: \x07", "m.yaml:3: the character U+0007 is not allowed in a manifest"),
     ],
     ids=["syntax", "encoding", "control character"],
 )
@@ -328,10 +328,10 @@ def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (config_map({"team-a": BAD_BUDGET}), "the budgets cannot be gone by:\n  team-a, line 2, period: "),
-        (admitted(half()), "budgets.yaml: holds no ConfigMap with budgets"),
+        (config_map({"team-a": BAD_BUDGET}), "the budgets are not valid:\n  team-a, line 2, period: "),
+        (admitted(half()), "budgets.yaml: contains no ConfigMap with budgets"),
         ("a: [", "budgets.yaml:1: not YAML: "),
-        ("a: 1\na: 2", "budgets.yaml:2: the key a stands twice"),
+        ("a: 1\na: 2", "budgets.yaml:2: the key a is duplicate"),
     ],
     ids=["a mistake", "none", "syntax", "twice"],
 )
@@ -351,7 +351,7 @@ def test_priority_classes_are_known_from_flags_and_from_the_files(review: Review
     by_file, _ = review.json(named + low)
 
     assert unknown["warnings"][-1] == (
-        'the value of priority class "mine" is not known here; admission will know it'
+        'The value of priority class "mine" is not known here; admission will know it.'
     )
     assert [each["patched"]["spec"]["priorityClassName"] for each in (flagged, by_file)] == ["mine", "mine"]
 

@@ -31,9 +31,9 @@ from webhook.standings.table import (
     CLASSES_HOLD_MS,
     StandingsTable,
     UndecodableStandingsError,
-    agreed,
     confirmed,
     decode,
+    effective_policy,
     standing,
 )
 from webhook.wire.pod_review import PodReview, read
@@ -127,7 +127,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         "maxGracePeriodMs": 90_500,
     }
 
-    policy = agreed(replace(POLICY, known=False), table(settings=told))
+    policy = effective_policy(replace(POLICY, known=False), table(settings=told))
 
     assert policy == replace(
         POLICY,
@@ -140,7 +140,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         max_grace_s=90,
         sidecar=None,
     )
-    assert agreed(POLICY, None) == POLICY
+    assert effective_policy(POLICY, None) == POLICY
 
 
 NATIVE, PLAIN = POLICY.sidecar, PLAIN_SIDECAR.sidecar
@@ -160,7 +160,7 @@ NATIVE, PLAIN = POLICY.sidecar, PLAIN_SIDECAR.sidecar
 def test_the_table_turns_the_sidecar_only_further_than_the_flags(
     flags: AdmissionPolicy, told: Json, expected: Sidecar | None
 ) -> None:
-    assert agreed(flags, table(settings=told)).sidecar == expected
+    assert effective_policy(flags, table(settings=told)).sidecar == expected
 
 
 def test_a_classs_numbers_are_written_only_while_the_timekeeper_has_confirmed_them_of_late() -> None:
@@ -209,7 +209,7 @@ def test_a_class_that_is_absent_stays_so_while_the_timekeeper_is_not_heard() -> 
 
     for fresh in (True, False):
         missing = PriorityClass("gpu-default-priority", None, absent=True)
-        assert agreed(POLICY, heard, fresh).in_budget == missing
+        assert effective_policy(POLICY, heard, fresh).in_budget == missing
 
 
 def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
@@ -217,7 +217,7 @@ def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
     own = entry(mode="enforce", rules={"host-pid": "enforce", "env-from": "off"}, exempt=["ci"])
     heard = table(settings=cluster, team_a=own)
 
-    theirs, others = (agreed(POLICY, heard, namespace=each) for each in ("team-a", "team-b"))
+    theirs, others = (effective_policy(POLICY, heard, namespace=each) for each in ("team-a", "team-b"))
 
     assert (theirs.mode, theirs.rules, theirs.exempt) == (
         "enforce",
@@ -235,7 +235,7 @@ def test_a_timekeeper_of_an_earlier_release_tells_no_rules() -> None:
     whole = standings(team_a=entry())
     del whole["namespaces"]["team-a"]["rules"], whole["namespaces"]["team-a"]["exempt"]
 
-    policy = agreed(POLICY, decode(orjson.dumps(whole), "", 0), namespace="team-a")
+    policy = effective_policy(POLICY, decode(orjson.dumps(whole), "", 0), namespace="team-a")
 
     assert (policy.mode, policy.rules, policy.exempt) == ("enforce", {}, frozenset())
 
@@ -425,7 +425,7 @@ def test_the_first_pod_of_an_exact_rest_is_in_budget() -> None:
 def test_without_a_ca_nothing_is_governed() -> None:
     world = World(table(), ca=None)
 
-    assert world.admission.unready() == "the CA bundle for sidecars has not been read yet"
+    assert world.admission.unready() == "the CA bundle for sidecars is not loaded yet"
     with pytest.raises(NotReadyError):
         world.admission.mutate(review(admitted(half())))
 
@@ -434,7 +434,7 @@ def test_a_worker_is_not_ready_before_it_has_asked_for_the_standings_once() -> N
     asked = False
     admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, STALE_AFTER_MS, lambda: asked)
 
-    assert admission.unready() == "the timekeeper has not been asked for the standings yet"
+    assert admission.unready() == "no poll of the standings was attempted yet"
     asked = True
     assert admission.unready() == ""
 

@@ -1,5 +1,4 @@
-"""What admission would go by, for manifests that no cluster has seen: the terms and the standing of each
-namespace. Pure."""
+"""The cluster that a dry run assumes: policy and standing of each namespace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,34 +8,35 @@ from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.wire import StandingWord
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Standing
-from webhook.standings.table import StandingsEntry, StandingsSettings, StandingsTable, agreed, entry_of
+from webhook.standings.table import (
+    StandingsEntry,
+    StandingsSettings,
+    StandingsTable,
+    effective_policy,
+    entry_of,
+)
 
-# what the API server itself brings
+# the API server creates these
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
-FILLED_IN = "(the CA bundle that admission fills in)"
+FILLED_IN = "(the CA bundle, filled in at admission)"
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedCluster:
-    """A cluster as far as it is known: its terms, its budgets, what was said of its standings, where else
-    templates stand, and the priority classes that were told.
+    """A cluster as far as flags and files describe it."""
 
-    ``standing`` None follows from the budgets: unlimited where there is none. ``namespace``:
-    of objects which name none.
-    """
-
-    flags: AdmissionPolicy
-    table: StandingsTable | None = None
-    mode: Mode | None = None
-    standing: StandingWord | None = None
-    namespace: str = "default"
-    template_paths: tuple[TemplatePath, ...] = ()
-    classes: Mapping[str, int] = field(default_factory=dict)
+    flags: AdmissionPolicy  # of the webhook's own settings
+    table: StandingsTable | None = None  # from the budgets
+    mode: Mode | None = None  # overrides the mode of the budgets
+    standing: StandingWord | None = None  # of every namespace; None: by the budgets, unlimited without one
+    namespace: str = "default"  # of objects without one
+    template_paths: tuple[TemplatePath, ...] = ()  # besides the built-in ones
+    classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
-        """How the namespace's pods are governed."""
-        policy = agreed(self.flags, self.table, True, namespace)
+        """The policy of the namespace's pods."""
+        policy = effective_policy(self.flags, self.table, True, namespace)
         return replace(policy, known=True, mode=self.mode or policy.mode)
 
     def standing_of(self, namespace: str) -> Standing:
@@ -47,13 +47,13 @@ class AssumedCluster:
         return replace(budgeted, word=self.standing or budgeted.word)
 
     def class_value(self, name: str) -> int | None:
-        """The value of a priority class; None where nobody has told it."""
+        """The value of a priority class; None where it is not known."""
         known = {each.name: each.value for each in (self.flags.in_budget, self.flags.over_budget)}
         return {**_SYSTEM_CLASSES, **known, **self.classes}.get(name)
 
 
 def flags_of(policy: AdmissionPolicy) -> AdmissionPolicy:
-    """The terms of a webhook's own settings, with a sidecar that trusts what admission would fill in."""
+    """The policy of a webhook's own settings, with a placeholder for the sidecar's CA."""
     sidecar = policy.sidecar
     if sidecar is not None:
         sidecar = replace(sidecar, ca=FILLED_IN)
@@ -61,7 +61,7 @@ def flags_of(policy: AdmissionPolicy) -> AdmissionPolicy:
 
 
 def table_of(reading: ParsedBudgets) -> StandingsTable:
-    """The table of standings that these budgets would give while nothing is spent."""
+    """The table of standings for these budgets while nothing is used."""
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
     own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}

@@ -1,8 +1,8 @@
-"""Manifests as kubectl reads them: the documents of a YAML or JSON text, with the lines of their fields.
+"""Parses manifests as kubectl does: the documents of a YAML or JSON text, with the lines of their fields.
 
-Values are built from the parser's events, so nothing in a text can make it large: its length, its depth and
-its values, counted again wherever an alias repeats them, are bounded. Scalars are resolved as kubectl's own
-library does (sigs.k8s.io/yaml): ``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, a date is text. Pure.
+Values are built from the parser's events and bounded in length, depth and number (an alias counts as often as
+it is used), so no text can exhaust memory. Scalars are resolved as kubectl's library does (sigs.k8s.io/yaml):
+``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, a date is text.
 """
 
 import json
@@ -34,7 +34,7 @@ _MERGE = "<<"
 
 @dataclass(frozen=True, slots=True)
 class ManifestProblem:
-    """Why a text, or one document of it, cannot be read."""
+    """Why a text, or one document of it, cannot be parsed."""
 
     line: int
     sentence: str
@@ -42,13 +42,12 @@ class ManifestProblem:
 
 @dataclass(frozen=True, slots=True)
 class ManifestDocument:
-    """One document: its value, the line it begins on, and the line of each field (from 1; of a block of text
-    the line of its first line). ``problem`` tells what keeps the value from being used."""
+    """One document of a text. Lines count from 1."""
 
-    line: int
+    line: int  # where it begins
     value: Any
-    lines: Mapping[Path, int]
-    problem: ManifestProblem | None = None
+    lines: Mapping[Path, int]  # of each field; for a block of text its first line
+    problem: ManifestProblem | None = None  # why the value cannot be used
 
 
 class _UnreadableError(ValueError):
@@ -58,10 +57,8 @@ class _UnreadableError(ValueError):
 
 
 def read(text: str) -> tuple[tuple[ManifestDocument, ...], ManifestProblem | None]:
-    """The documents of a text, and what kept the rest from being read. Never raises, whatever the text.
-
-    A document that is empty is left out.
-    """
+    """The documents of a text, and why the rest could not be parsed. Never raises. Empty documents are left
+    out."""
     documents: list[ManifestDocument] = []
     try:
         _check(text)
@@ -80,7 +77,7 @@ def decoded(raw: bytes) -> str:
 
 
 def line_of(document: ManifestDocument, path: str) -> int:
-    """The line of the field that a violation's path names, or of the nearest one around it that is there."""
+    """The line of the field at a violation's path, or of the nearest existing field around it."""
     steps: list[str | int] = []
     for name, index in re.findall(r"([^.\[\]]+(?:\.[^.\[\]]+)*?)(?=[.\[]|$)|\[([^\]]*)\]", path):
         steps += [int(index)] if index.isascii() and index.isdecimal() else [index or name]
@@ -93,17 +90,17 @@ def line_of(document: ManifestDocument, path: str) -> int:
 
 def _check(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
-        raise _UnreadableError(1, f"too long: at most {MOST_CHARACTERS} characters are read")
+        raise _UnreadableError(1, f"too long: the limit is {MOST_CHARACTERS} characters")
     strange = Reader.NON_PRINTABLE.search(text)
     if strange:
         line = text.count("\n", 0, strange.start()) + 1
         raise _UnreadableError(
-            line, f"the character U+{ord(strange.group()):04X} does not belong in a manifest"
+            line, f"the character U+{ord(strange.group()):04X} is not allowed in a manifest"
         )
 
 
 def _of_json(text: str) -> Iterator[ManifestDocument]:
-    """The JSON objects of a text, one after the other; a text that is none is YAML that looks like it."""
+    """The JSON objects of a text, one after the other; otherwise the text is YAML."""
     try:
         documents = list(_objects(text))
     except (json.JSONDecodeError, RecursionError):
@@ -130,21 +127,21 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _UnreadableError(1, f"the key {_shown(twice)} stands twice")
+        raise _UnreadableError(1, f"the key {_shown(twice)} is duplicate")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise _UnreadableError(1, f"{name} is no number of JSON")
+    raise _UnreadableError(1, f"{name} is not a JSON number")
 
 
 def _bounded(value: Any, line: int) -> None:
-    """Refuses what is nested too deeply; an iterative walk, for it may be very deep."""
+    """Refuses a value that is nested too deeply. No recursion, because the value may be very deep."""
     level, depth = [value], 0
     while level:
         depth += 1
         if depth > DEEPEST:
-            raise _UnreadableError(line, f"nested too deeply: at most {DEEPEST} levels are read")
+            raise _UnreadableError(line, f"nested too deeply: the limit is {DEEPEST} levels")
         level = [
             each
             for one in level
@@ -155,7 +152,7 @@ def _bounded(value: Any, line: int) -> None:
 
 @dataclass(slots=True)
 class _Collection:
-    """A mapping or sequence that is being read."""
+    """A mapping or sequence that is being parsed."""
 
     value: Any
     path: Path
@@ -169,14 +166,14 @@ class _Collection:
 
 
 class _Reading:
-    """One YAML stream's state. ``counted`` values so far, with those that aliases repeat."""
+    """The state of parsing one YAML stream. ``counted``: values so far, including those of aliases."""
 
     def __init__(self) -> None:
         self.counted = 0
         self.begin(1)
 
     def begin(self, line: int) -> None:
-        """A document begins."""
+        """Starts a document."""
         self.line = line
         self.value: Any = None
         self.problem: ManifestProblem | None = None
@@ -186,11 +183,11 @@ class _Reading:
         self.has_content = False
 
     def document(self) -> ManifestDocument:
-        """The document that ends."""
+        """The document that has ended."""
         return ManifestDocument(self.line, self.value, self.lines, self.problem)
 
     def wrong(self, line: int, sentence: str) -> None:
-        """Remembers the first thing that keeps this document from being used."""
+        """Records the first problem of this document."""
         if self.problem is None:
             self.problem = ManifestProblem(line, sentence)
 
@@ -212,20 +209,24 @@ class _Reading:
     def _count(self, values: int, line: int) -> None:
         self.counted += values
         if self.counted > MOST_VALUES:
-            raise _UnreadableError(line, f"too large: at most {MOST_VALUES} values are read, aliases counted")
+            raise _UnreadableError(
+                line, f"too large: the limit is {MOST_VALUES} values, with those of aliases"
+            )
 
     def _start(self, event: Any, line: int) -> None:
         if len(self.open) >= DEEPEST:
-            raise _UnreadableError(line, f"nested too deeply: at most {DEEPEST} levels are read")
+            raise _UnreadableError(line, f"nested too deeply: the limit is {DEEPEST} levels")
         self._wants_value(line, "a key must be a single value")
         if event.tag not in (None, "!", f"{_CORE}map", f"{_CORE}seq"):
-            self.wrong(line, f"the tag {_shown(event.tag)} is not known")
+            self.wrong(line, f"the tag {_shown(event.tag)} is not supported")
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
         self.open.append(_Collection(value, self._path(), line, event.anchor, before=self.counted))
 
     def _end(self) -> None:
         ended = self.open.pop()
-        for each in ended.merged:  # the first that is named wins, and what stands beside it over all
+        for (
+            each
+        ) in ended.merged:  # the first merged mapping takes precedence, and the mapping's own keys over all
             for key, value in each.items():
                 ended.value.setdefault(key, value)
         if ended.anchor:
@@ -235,7 +236,7 @@ class _Reading:
     def _alias(self, anchor: str, line: int) -> None:
         if anchor not in self.anchors:
             inside = any(each.anchor == anchor for each in self.open)
-            self.wrong(line, f"the alias *{anchor} " + ("contains itself" if inside else "names no anchor"))
+            self.wrong(line, f"the alias *{anchor} " + ("contains itself" if inside else "has no anchor"))
             self.anchors[anchor] = None, 0
         self._wants_value(line, "a key must be a single value")
         value, size = self.anchors[anchor]
@@ -255,17 +256,17 @@ class _Reading:
 
     def _key(self, top: _Collection, key: str, line: int, is_merge: bool) -> None:
         if key in top.value and not is_merge:
-            self.wrong(line, f"the key {_shown(key)} stands twice")
+            self.wrong(line, f"the key {_shown(key)} is duplicate")
         top.key, top.key_line, top.awaits_key = key, line, False
 
     def _wants_value(self, line: int, otherwise: str) -> None:
-        """A collection or alias may stand for a value, never for a key."""
+        """Refuses a collection or alias in the place of a key."""
         top = self.open[-1] if self.open else None
         if top is not None and isinstance(top.value, dict) and top.awaits_key:
             raise _UnreadableError(line, otherwise)
 
     def _path(self) -> Path:
-        """The path of the value that comes next."""
+        """The path of the next value."""
         if not self.open:
             return ()
         top = self.open[-1]
@@ -291,7 +292,7 @@ class _Reading:
     def _merge(self, top: _Collection, value: Any) -> None:
         merged = value if isinstance(value, list) else [value]
         if not all(isinstance(each, dict) for each in merged):
-            self.wrong(top.key_line, "<< takes mappings alone")
+            self.wrong(top.key_line, "<< requires mappings")
             return
         top.merged += merged
 
@@ -300,10 +301,10 @@ class _Reading:
         if tag in ("!", f"{_CORE}str") or (tag is None and not event.implicit[0]):
             return event.value
         if tag is not None and tag not in {f"{_CORE}{name}" for name in ("int", "float", "bool", "null")}:
-            self.wrong(line, f"the tag {_shown(tag)} is not known")
+            self.wrong(line, f"the tag {_shown(tag)} is not supported")
             return event.value
         if _NO_NUMBER.fullmatch(event.value):
-            self.wrong(line, f"{event.value} is no number that Kubernetes knows")
+            self.wrong(line, f"{event.value} is not a number in Kubernetes")
         return plain(event.value)
 
 

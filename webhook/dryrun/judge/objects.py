@@ -1,4 +1,4 @@
-"""One object of a manifest, as admission would judge it when it is created. Pure."""
+"""Judges one object of a manifest as admission would at its creation."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,15 +20,15 @@ from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting, pod_review
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
 
-_ALL_CHARACTERS = 1 << 40  # nobody waits for this process
+_ALL_CHARACTERS = 1 << 40  # unlike a serving worker this process has time
 
 Word = Literal["admitted", "refused", "not-reviewed", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
-    """What admission would say to one object. ``before`` and ``after`` are the object as the API server would
-    hand it on and as it would be stored, where admission changes it."""
+    """The result for one object. Where admission changes it, ``before`` is the object with the API server's
+    defaults and ``after`` the object that would be stored."""
 
     kind: str
     name: str
@@ -40,8 +40,7 @@ class AdmissionOutcome:
 
 
 def objects(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """The objects of a document, each with the path to it: the items of a list, whatever it holds, or the one
-    that the document is."""
+    """The objects of a document with their paths: the items of a list, or the document itself."""
     items = mapping(value).get("items")
     if str(mapping(value).get("kind", "")).endswith("List") and isinstance(items, list):
         for index, each in enumerate(items):
@@ -51,7 +50,7 @@ def objects(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def name_of(value: Any) -> str:
-    """The object's name; what the API server begins it with, and a star, while it has none."""
+    """The object's name; where it has none, its generateName and a star."""
     metadata = mapping(mapping(value).get("metadata"))
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if isinstance(name, str) and name:
@@ -60,20 +59,20 @@ def name_of(value: Any) -> str:
 
 
 def unread(value: Any, sentence: str) -> AdmissionOutcome:
-    """The outcome of what cannot be taken for an object."""
+    """The outcome for a value that is not an object."""
     kind = mapping(value).get("kind")
     return _unreadable(kind if isinstance(kind, str) else "", name_of(value), sentence)
 
 
 def refused_too(outcome: AdmissionOutcome, more: Iterable[Violation]) -> AdmissionOutcome:
-    """The outcome, refused for these too where there are any."""
+    """The outcome with these violations added; refused where there are any."""
     added = tuple(more)
     return replace(outcome, verdict="refused", violations=(*outcome.violations, *added)) if added else outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """An object that is looked at: ``namespace`` is the one that it would be created in."""
+    """An object under review; ``namespace``: where it would be created."""
 
     value: Json
     group: str
@@ -82,11 +81,11 @@ class _Subject:
     name: str
 
     def outcome(self, word: Word, *warnings: str) -> AdmissionOutcome:
-        """An outcome with nothing to mend."""
+        """An outcome without violations."""
         return AdmissionOutcome(self.kind, self.name, word, (), warnings)
 
     def refused(self, violations: Iterable[Violation], warnings: Iterable[str]) -> AdmissionOutcome:
-        """An outcome that is a refusal where there is any violation."""
+        """An outcome that is refused where there is a violation, else admitted."""
         found = tuple(violations)
         return AdmissionOutcome(
             self.kind, self.name, "refused" if found else "admitted", found, tuple(warnings)
@@ -94,10 +93,10 @@ class _Subject:
 
 
 def judged(value: Any, world: AssumedCluster) -> AdmissionOutcome:
-    """What admission would say to the object. Never raises, whatever JSON it is."""
+    """The outcome for any JSON value. Never raises."""
     kind, version = mapping(value).get("kind"), mapping(value).get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str) or not kind or not version:
-        return unread(value, "apiVersion and kind are missing, so this is no Kubernetes object")
+        return unread(value, "apiVersion or kind is missing, so this is not a Kubernetes object")
     if not isinstance(value.get("metadata"), dict | None):
         return unread(value, "metadata: must be an object")
     given = mapping(value.get("metadata")).get("namespace")
@@ -117,7 +116,7 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     if not paths and (group, kind) != ("", "Pod"):
         return subject.outcome("not-reviewed")
     if subject.namespace in cel.SYSTEM_NAMESPACES:
-        return subject.outcome("not-reviewed", f"namespace {subject.namespace} is left out of admission")
+        return subject.outcome("not-reviewed", f"Admission excludes namespace {subject.namespace}.")
     return _workload(subject, paths, world) if paths else _pod(subject, world)
 
 
@@ -136,7 +135,7 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     after = patched(raw, answer.operations)
     checked = pods.validate(_review(_resolved(after, namespace, world)[0], namespace), policy)
     if checked.refusal:
-        return subject.refused((_told(checked),), warnings)
+        return subject.refused((_of_text(checked),), warnings)
     before = _without_numbers(raw, subject.value)
     return replace(subject.outcome("admitted", *warnings), before=before, after=after)
 
@@ -152,7 +151,7 @@ def _workload(
         except MalformedError as error:
             if paths[0] in workloads.BUILT_IN:
                 raise
-            found, told = (), (f"this pod template is not reviewed: {error}",)
+            found, told = (), (f"This pod template is not reviewed: {error}",)
         refusing += found
         warnings += told
     return subject.refused(refusing, dict.fromkeys(warnings))
@@ -161,7 +160,7 @@ def _workload(
 def _template(
     subject: _Subject, at: str, template: Json, world: AssumedCluster
 ) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
-    """What a workload would be refused for because of one template, and what its pods would be told."""
+    """The violations of a workload because of one template, and the warnings about its pods."""
     namespace, policy = subject.namespace, world.policy_for(subject.namespace)
     exempt = workloads.makers_are_exempt(subject.group, subject.kind, policy)
     found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
@@ -178,7 +177,7 @@ def _budgets(subject: _Subject) -> AdmissionOutcome:
     if not budgets.holds_budgets("", "ConfigMap", subject.value):
         return subject.outcome("not-reviewed")
     if mapping(subject.value.get("metadata")).get("namespace") not in (None, "", names.NAMESPACE):
-        return subject.outcome("not-reviewed", f"budgets are read in namespace {names.NAMESPACE} alone")
+        return subject.outcome("not-reviewed", f"Bursar reads budgets in namespace {names.NAMESPACE} only.")
     data = subject.value.get("data")
     if not isinstance(data, dict | None):
         raise MalformedError("data: must be an object")
@@ -198,8 +197,8 @@ def _no_text(key: str) -> Violation:
 
 
 def _resolved(pod: Json, namespace: str, world: AssumedCluster) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The pod as it reaches a webhook: in its namespace, with the numbers of its priority class; and what
-    cannot be known of it here."""
+    """The pod as a webhook would get it: with its namespace and the numbers of its priority class; and
+    warnings about what is not known here."""
     raw = {**pod, "metadata": {"namespace": namespace, **mapping(pod.get("metadata"))}}
     spec = raw.get("spec")
     if not isinstance(spec, dict):
@@ -210,21 +209,21 @@ def _resolved(pod: Json, namespace: str, world: AssumedCluster) -> tuple[dict[st
         return raw, ()
     value = world.class_value(name) if isinstance(name, str) else None
     if value is None:
-        return raw, (f"the value of priority class {shown(name)} is not known here; admission will know it",)
+        return raw, (f"The value of priority class {shown(name)} is not known here; admission will know it.",)
     raw["spec"] = {**spec, "priority": value}
     return raw, ()
 
 
 def _without_numbers(raw: Json, written: Json) -> dict[str, Any]:
-    """The pod without the numbers of its class, where its user has written none: they are the API server's,
-    which sets them anew once admission has changed the class."""
+    """The pod without the numbers of its class where its user wrote none: the API server sets them again
+    after admission has changed the class."""
     own = mapping(written.get("spec"))
     numbers = [name for name in ("priority", "preemptionPolicy") if name not in own]
     return {**raw, "spec": {name: each for name, each in raw["spec"].items() if name not in numbers}}
 
 
 def _review(pod: Json, namespace: str) -> PodReview:
-    """The pod through the webhook's own door. Raises MalformedError."""
+    """The pod, parsed as the webhook parses a review. Raises MalformedError."""
     request = {
         "uid": "review",
         "operation": "CREATE",
@@ -237,27 +236,27 @@ def _review(pod: Json, namespace: str) -> PodReview:
     try:
         return pod_review.read(orjson.dumps(whole))
     except TypeError as error:
-        raise MalformedError(f"no JSON that an API server takes: {error}") from error
+        raise MalformedError(f"not JSON that an API server accepts: {error}") from error
 
 
 def _violations(
     asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
 ) -> tuple[Violation, ...]:
-    """What an answer refuses for."""
+    """The violations for which an answer refuses."""
     found = pod_violations(asked.pod, parse(asked.pod), policy)
     refusing, _ = split_by_mode(found, policy)
-    return refusing or pods.budget_violations(asked.namespace, standing) or (_told(answer),)
+    return refusing or pods.budget_violations(asked.namespace, standing) or (_of_text(answer),)
 
 
-def _told(answer: AdmissionAnswer) -> Violation:
-    """A refusal as it was worded, where it is none of those."""
+def _of_text(answer: AdmissionAnswer) -> Violation:
+    """A refusal's text as a violation, where it is none of the others."""
     rule = answer.rules[0][0] if answer.rules else ""
     return Violation(rule, "", "", answer.refusal, "", "")
 
 
 def _unreadable(kind: str, name: str, sentence: str) -> AdmissionOutcome:
     path, colon, problem = sentence.rpartition(": ")
-    allowed = "what the Kubernetes API takes"
+    allowed = "what the Kubernetes API accepts"
     return AdmissionOutcome(
         kind,
         name,

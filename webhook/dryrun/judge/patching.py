@@ -10,8 +10,8 @@ from webhook.wire.json_patch import Operation
 
 
 def patched(whole: Json, operations: Iterable[Operation]) -> dict[str, Any]:
-    """A copy with the operations done. Raises KeyError, IndexError or ValueError where one does not apply, as
-    it never may."""
+    """A copy with the operations applied. Raises KeyError, IndexError or ValueError where one does not apply,
+    which would be a defect."""
     result: dict[str, Any] = copy.deepcopy(dict(whole))
     for operation in operations:
         *way, last = (each.replace("~1", "/").replace("~0", "~") for each in operation["path"].split("/")[1:])

@@ -1,4 +1,4 @@
-"""What people and programs read of a review: text, JSON, YAML, or the differences. Pure."""
+"""Reports of a dry run: text, JSON, YAML, or a diff."""
 
 import difflib
 import json
@@ -16,14 +16,13 @@ from webhook.dryrun.judge.objects import AdmissionOutcome
 
 @dataclass(frozen=True, slots=True)
 class LocatedOutcome:
-    """An object's outcome with where it stands: the file, the document's number in the whole input (from 1),
-    and the lines of the object and of each violation."""
+    """An object's outcome with its place in the input."""
 
     file: str
-    document: int
-    line: int
+    document: int  # number in the whole input, from 1
+    line: int  # of the object
     outcome: AdmissionOutcome
-    lines: tuple[int, ...]
+    lines: tuple[int, ...]  # of each violation
 
 
 FORMATS = ("text", "json", "yaml", "diff")
@@ -63,7 +62,7 @@ def _as_json(judged: LocatedOutcome) -> dict[str, Any]:
 
 
 def _as_yaml(judged: LocatedOutcome) -> str:
-    """The object as it would be stored; what is refused or not changed, as a comment."""
+    """The object as it would be stored; a comment where it is refused or unchanged."""
     told = "".join(f"# {line}\n" for line in _lines(judged))
     after = judged.outcome.after
     return f"---\n{told}" + (_dumped(after) if after is not None else "")
@@ -85,7 +84,7 @@ def _as_diff(judged: LocatedOutcome) -> str:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        """What stands twice is written twice."""
+        """Writes repeated values in full."""
         return True
 
 
@@ -125,27 +124,25 @@ def _lines(judged: LocatedOutcome) -> Iterator[str]:
 def _sentence(violation: Violation) -> str:
     if violation.rule == "unreadable":
         return f"{violation.path}: {violation.problem}" if violation.path else violation.problem
-    if not violation.allowed:
-        return violation.problem
-    return f"{violation.sentence()} ({violation.rule})"
+    return f"{violation.sentence()} ({violation.rule})" if violation.allowed else violation.problem
 
 
 def _governed(pod: Json) -> str:
     annotations: Mapping[str, Any] = annotations_of(pod)
     own_class = mapping(pod.get("spec")).get("priorityClassName", "of its own")
     return (
-        f"{annotations.get(names.STANDING, '')}, priority class {own_class}, "
-        f"request {annotations.get(names.REQUEST, '')}"
+        f"{annotations.get(names.STANDING, '')}, priority class {own_class}, request "
+        f"{annotations.get(names.REQUEST, '')}"
     )
 
 
 def printable(line: str) -> str:
-    """The line without what could move a terminal's cursor."""
+    """The line without control characters, which could change the terminal."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def exit_code(judged: Iterable[LocatedOutcome], all_read: bool) -> int:
-    """0 where all is admitted, 1 where something is refused, 2 where something could not be read."""
+    """0 where everything is admitted, 1 where something is refused, 2 where something could not be read."""
     verdicts = {each.outcome.verdict for each in judged}
     if not all_read or "unreadable" in verdicts:
         return 2
