@@ -38,7 +38,7 @@ Clock = Callable[[], datetime]
 
 def run(settings: CertificateSettings) -> int:
     """Runs until SIGTERM or SIGINT and returns 0; with ``once`` looks once, without the Lease, and returns 1
-    where something could not be set right. Raises UnusableError."""
+    where something could not be corrected. Raises UnusableError."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -109,11 +109,11 @@ def certified(
     lifetimes: CertificateLifetimes = _LIVES,
     publish: Callable[[bytes], None] = lambda _: None,
 ) -> tuple[CertificatePair, dict[str, CertificatePair]]:
-    """The CA and every leaf, by Secret, after what was missing has been made and stored. ``publish`` is given
-    the bundle before a leaf is stored.
+    """The CA and every leaf, by Secret, after missing ones were created and stored. ``publish`` writes the
+    bundle to its places before a leaf is stored.
 
-    Each write is tied to what was read: where another process was faster, all is read again. Raises
-    UnreachableError, also when it loses that race for good.
+    Each write requires the version that was read; where another process was faster, everything is read again.
+    Raises CertificateStoreError, also when it loses this race _MOST_RACES times.
     """
     for _ in range(_MOST_RACES):
         present, ca_version = cluster.secret(CA_SECRET)

@@ -207,7 +207,8 @@ def test_a_pod_of_a_namespace_without_budget_is_demoted_and_its_owner_is_told(
 
     assert done.returncode == 0
     assert done.stderr == (
-        "Warning: Namespace team-b has used its GPU budget. This pod gets priority class gpu-lower-priority.\n"
+        "Warning: Namespace team-b has used its GPU budget. "
+        "This pod gets priority class gpu-lower-priority.\n"
     )
     spec = stored(world, "poor", "team-b")["spec"]
     assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
