@@ -1,0 +1,46 @@
+"""A heartbeat and its charge pass the functions of docs/architecture.md in that order."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tests.docs.flows import missing, steps, traced
+from tests.timekeeper.worlds import CA, HOUR, MINUTE, T0, Town, gpu_pod, node, pod_status, token
+from timekeeper.api.auth.gate import Gate
+from timekeeper.api.auth.tokens import Expected
+from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
+from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.resources.heartbeats import HeartbeatHandler
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    made = Town(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_functions_of_the_page_are_called_in_order(town: Town) -> None:
+    pod = gpu_pod(percent=50, started_ms=T0 + MINUTE)
+    town.begin(("nodes", node()), ("pods", pod))
+    town.clock.turn(HOUR)
+    mine = token(pod["metadata"]["uid"])
+    town.reviews.tokens[mine] = pod_status(pod)
+    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    writer = HeartbeatWriter(town.store, LedgerReader(town.store, town.clock).served, 5_000)
+    handler = HeartbeatHandler(gate, writer, town.clock, lambda: CA)
+    beats = {"version": 1, "boot": "run-1", "sequence": 1, "beats": [{"age_ms": 0, "devices": []}]}
+    answered = Event()
+
+    with traced() as calls:
+        sent = handler.pod(f"Bearer {mine}")
+        handler.submit(sent, json.dumps(beats).encode(), town.clock(), lambda _: answered.set())
+        assert answered.wait(10)
+        town.hear("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + HOUR))
+        town.tick()
+
+    assert [kind for *_, kind in town.postings()] == ["settled"]
+    assert missing(steps("a heartbeat becomes a charge"), calls) == []
