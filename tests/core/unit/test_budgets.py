@@ -297,7 +297,10 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
         ("team-a", 2, "group"),
         ("_defaults", 3, "group"),
     ]
-    assert "there is no entry _group.lab, so the group has no limit" in reading.warnings[0].sentence()
+    assert (
+        "_group.lab is not defined in any budget ConfigMap, so the group has no limit"
+        in reading.warnings[0].sentence()
+    )
     assert {"team-a", "_defaults"} <= reading.budgets.keys()
 
 

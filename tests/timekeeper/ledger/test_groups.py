@@ -256,7 +256,7 @@ def test_an_unlimited_namespace_is_bound_by_its_group_alone(lab: Town) -> None:
 def test_a_group_without_an_entry_has_no_limit_and_that_is_said(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=MEMBER)))
 
-    warning = "group: there is no entry _group.lab, so the group has no limit"
+    warning = "group: _group.lab is not defined in any budget ConfigMap, so the group has no limit"
     assert town.standing() == "IN_BUDGET"
     assert town.budget()["warnings"] == [warning]
     assert town.budget()["group"]["standing"] == "UNLIMITED"

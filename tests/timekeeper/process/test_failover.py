@@ -259,7 +259,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_tells_it_th
     leader.wait("its charges", lambda: pair.term != before or pair.postings() > settled)
     leader.wait("its end", lambda: 'reason="another settler has started"' in leader.log(), WITHIN_S)
 
-    assert f"term {before[0]} of {before[1]} is over: {pair.term[1]} settles since" in leader.log()
+    assert f"epoch {before[0]} of {before[1]} is over: {pair.term[1]} has started epoch" in leader.log()
     assert pair.term[1] != before[1]
     pair.assert_exact(follower)
 

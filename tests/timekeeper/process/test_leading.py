@@ -148,9 +148,7 @@ def test_a_settler_whose_term_is_over_writes_nothing_at_all(town: Town) -> None:
     town.clock.turn(2 * SECOND)
     town.node_heard()  # a watermark, which no key or CHECK would refuse
 
-    with pytest.raises(
-        terms.EpochOverError, match="term 1 of settler is over: settler settles since, in term 2"
-    ):
+    with pytest.raises(terms.EpochOverError, match="epoch 1 of settler is over: settler has started epoch 2"):
         town.tick()
     with pytest.raises(terms.EpochOverError):
         town.tick()

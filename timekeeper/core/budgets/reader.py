@@ -119,7 +119,9 @@ def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> 
     for key, budget in budgets.items():
         if budget.group and group_key(budget.group) not in texts:
             line = _line(_fields(texts[key])["group"])
-            problem = f"there is no entry {group_key(budget.group)}, so the group has no limit"
+            problem = (
+                f"{group_key(budget.group)} is not defined in any budget ConfigMap, so the group has no limit"
+            )
             yield EntryError(key, line, "group", problem, "a group with an entry")
 
 
