@@ -49,80 +49,51 @@ def _ask(
 
 
 def _whole_cards(limits: ContainerLimits, percent: int, memory: int | None) -> Ask | tuple[Violation, ...]:
-    broken = []
+    problem, allowed = "", _PERCENT_ALLOWED
     if percent % 100:
-        broken.append(
-            _violation(
-                limits,
-                "share-range",
-                GPU_PERCENT,
-                "more than one card, but not a multiple of 100",
-                _PERCENT_ALLOWED,
-                "200",
-            )
-        )
+        problem = "more than one card, but not a multiple of 100"
     elif percent > 100 * MOST_CARDS:
-        broken.append(
-            _violation(
-                limits,
-                "share-range",
-                GPU_PERCENT,
-                "more cards than any node has",
-                f"at most {100 * MOST_CARDS}",
-                "200",
-            )
-        )
-    if memory is not None:
-        broken.append(_memory_of_whole(limits))
-    return tuple(broken) or Ask(percent // 100, WHOLE_MILLI, 0)
+        problem, allowed = "more cards than any node has", f"at most {100 * MOST_CARDS}"
+    wrong_percent = (
+        _violation(limits, "share-range", GPU_PERCENT, problem, allowed, "200") if problem else None
+    )
+    wrong_memory = None if memory is None else _memory_of_whole(limits)
+    return tuple(filter(None, (wrong_percent, wrong_memory))) or Ask(percent // 100, WHOLE_MILLI, 0)
 
 
 def _divided(
     limits: ContainerLimits, percent: int | None, memory: int | None, count: int
 ) -> Ask | tuple[Violation, ...]:
-    broken = []
-    if percent is not None and (percent % count or not 1 <= percent // count <= 100):
-        broken.append(
-            _violation(
-                limits,
-                "count-divides",
-                GPU_PERCENT,
-                f"does not divide into 1 to 100 on each of {count} cards",
-                f"a multiple of {count} up to {100 * count}",
-                str(50 * count),
-            )
-        )
-    elif percent == 100 * count and memory is not None:
-        broken.append(_memory_of_whole(limits))
-    if memory is not None and memory % count:
-        broken.append(
-            _violation(
-                limits,
-                "count-divides",
-                GPU_MEMORY,
-                f"does not divide evenly over {count} cards",
-                f"a multiple of {count} MiB",
-                str(8192 * count),
-            )
-        )
-    elif memory is not None and memory // count < MEMORY_FLOOR_MIB:
-        broken.append(
-            _violation(
-                limits, "memory-floor", GPU_MEMORY, "less than a GPU process needs", _MEMORY_ALLOWED, "8192"
-            )
-        )
-    elif memory is not None and memory // count > MOST_MEMORY_MIB:
-        broken.append(
-            _violation(
-                limits,
-                "memory-range",
-                GPU_MEMORY,
-                "more than any card has; the unit is MiB, so 8 GiB is 8192",
-                f"at most {MOST_MEMORY_MIB} on each card",
-                "8192",
-            )
-        )
+    broken = filter(
+        None, (_wrong_share(limits, percent, memory, count), _wrong_memory(limits, memory, count))
+    )
     return tuple(broken) or Ask(count, 10 * (percent or 0) // count, (memory or 0) // count)
+
+
+def _wrong_share(
+    limits: ContainerLimits, percent: int | None, memory: int | None, count: int
+) -> Violation | None:
+    if percent == 100 * count and memory is not None:
+        return _memory_of_whole(limits)
+    if percent is None or (percent % count == 0 and 1 <= percent // count <= 100):
+        return None
+    problem = f"does not divide into 1 to 100 on each of {count} cards"
+    allowed = f"a multiple of {count} up to {100 * count}"
+    return _violation(limits, "count-divides", GPU_PERCENT, problem, allowed, str(50 * count))
+
+
+def _wrong_memory(limits: ContainerLimits, memory: int | None, count: int) -> Violation | None:
+    if memory is None or (memory % count == 0 and MEMORY_FLOOR_MIB <= memory // count <= MOST_MEMORY_MIB):
+        return None
+    if memory % count:
+        problem, allowed = f"does not divide evenly over {count} cards", f"a multiple of {count} MiB"
+        return _violation(limits, "count-divides", GPU_MEMORY, problem, allowed, str(8192 * count))
+    if memory // count < MEMORY_FLOOR_MIB:
+        problem = "less than a GPU process needs"
+        return _violation(limits, "memory-floor", GPU_MEMORY, problem, _MEMORY_ALLOWED, "8192")
+    problem = "more than any card has; the unit is MiB, so 8 GiB is 8192"
+    allowed = f"at most {MOST_MEMORY_MIB} on each card"
+    return _violation(limits, "memory-range", GPU_MEMORY, problem, allowed, "8192")
 
 
 def _memory_of_whole(limits: ContainerLimits) -> Violation:

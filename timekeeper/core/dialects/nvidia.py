@@ -21,32 +21,18 @@ _ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card use {GPU_PERCEN
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     given = limits.amounts[GPU]
     if integral(given) is None:
-        example = f'{GPU_PERCENT}: "50"'
-        return (
-            Violation(
-                "whole-cards-only",
-                limits.at(GPU),
-                shown(given),
-                f"{GPU} counts whole cards",
-                _ALLOWED,
-                example,
-            ),
-        )
+        return (_violation(limits, f"{GPU} counts whole cards", f'{GPU_PERCENT}: "50"'),)
     count = amount(limits, GPU, 1, _ALLOWED, "1")
     if not isinstance(count, int):
         return (count,) if count else ()
     if count > MOST_CARDS:
-        return (
-            Violation(
-                "whole-cards-only",
-                limits.at(GPU),
-                shown(given),
-                "more cards than any node has",
-                _ALLOWED,
-                f'{GPU}: "1"',
-            ),
-        )
+        return (_violation(limits, "more cards than any node has", f'{GPU}: "1"'),)
     return Ask(count, WHOLE_MILLI, 0)
+
+
+def _violation(limits: ContainerLimits, problem: str, example: str) -> Violation:
+    got = shown(limits.amounts[GPU])
+    return Violation("whole-cards-only", limits.at(GPU), got, problem, _ALLOWED, example)
 
 
 DIALECT = Dialect(

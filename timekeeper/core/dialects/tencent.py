@@ -42,9 +42,7 @@ def _ask(limits: ContainerLimits, core: int | None, memory: int | None) -> Ask |
             ),
         )
     if core >= 100:
-        return Ask(
-            core // 100, WHOLE_MILLI, 0
-        )  # gpu-manager gives whole cards all of their memory, whatever was asked
+        return Ask(core // 100, WHOLE_MILLI, 0)  # gpu-manager gives whole cards with all of their memory
     if memory is None:
         return (_missing(limits, MEMORY, f"a share in {CORE} requires {MEMORY}", "32"),)
     return Ask(1, 10 * core, UNIT_MIB * memory)

@@ -72,12 +72,10 @@ def reflect(
                 if event is not None:
                     yield event
             yield WatchProgress()
-            wait_ms(
-                FIRST_WAIT_MS // 10
-            )  # a server that closes every watch at once is not asked in a tight loop
+            wait_ms(FIRST_WAIT_MS // 10)  # no tight loop with a server that closes every watch at once
         except ExpiredError:
             version = ""
-            wait_ms(pause)  # a server that expires whatever it lists is not listed in a tight loop
+            wait_ms(pause)  # no tight loop with a server that expires every version at once
             pause = min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
             yield WatchFailed(str(error))
