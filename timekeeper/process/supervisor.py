@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
+from timekeeper.runtime.listener import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
 from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
 
@@ -133,14 +134,7 @@ class _Family:
 
 def _listen(settings: Settings) -> socket.socket:
     """The workers' socket, opened first, so that a port in use is found before anything else starts."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
-        listening.listen(1024)
-    except OSError as error:
-        listening.close()
-        where = f"{settings.host}:{settings.port}"
-        raise UnusableError(f"--listen: cannot listen on {where}: {error.strerror}") from error
-    return listening
+        return listening_socket(settings.host, settings.port)
+    except CannotListenError as error:
+        raise UnusableError(f"--listen: {error}") from error

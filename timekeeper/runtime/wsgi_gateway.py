@@ -72,7 +72,11 @@ class _Pieces:
 
     def __init__(self, pieces: Iterable[bytes], rest: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, rest
-        self._first = next(rest, b"")
+        try:
+            self._first = next(rest, b"")
+        except BaseException:
+            self.close()
+            raise
 
     def __iter__(self) -> Iterator[bytes]:
         yield self._first
