@@ -286,8 +286,26 @@ def test_a_client_that_another_worker_should_accept_is_left_to_it_for_a_moment()
         first = stack.enter_context(connected(server))
         assert ask(first, "POST", "/inline", b"x")[0] == 200
         server.balance.set(2, 0)
+        began = time.monotonic()
         for _ in range(3):
             client = stack.enter_context(connected(server))
             used = time.process_time()
             assert ask(client, "POST", "/inline", b"x")[0] == 200
             assert time.process_time() - used < 0.1  # no busy loop
+        assert time.monotonic() - began >= 3 * 0.005
+
+
+def test_a_client_that_goes_on_sending_after_a_rejection_is_closed() -> None:
+    with serving(*ROUTES) as server, plain_socket(server) as client:
+        client.sendall(b"hello\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")
+        began = time.monotonic()
+        with pytest.raises(ConnectionError):
+            send_for_ever(client)
+        assert time.monotonic() - began < WITHIN_S
+
+
+def send_for_ever(client: socket.socket) -> None:
+    while True:
+        client.sendall(b"x" * 1_000)
+        time.sleep(0.05)
