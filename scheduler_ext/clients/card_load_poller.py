@@ -6,10 +6,11 @@ from typing import Any
 
 import orjson
 
-from scheduler_ext.clients.asking import FAILURES, Asking
+from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.scoring.load import LoadByCard
 from scheduler_ext.settings import Timekeeper
 from timekeeper.runtime.log import Log
+from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperPoller
 
 PATH = "/v1/nodeusage"
 # With each new figure every node is weighed anew for the pods that go by it, so not each second.
@@ -23,12 +24,9 @@ class UndecodableUsageError(ValueError):
     """The timekeeper's answer is no `wire.MeasuredCards`; the last figures stay until they are too old."""
 
 
-class Measuring:
-    """Polls ``GET /v1/nodeusage`` while somebody asks for `figures`, or for ever where ``always``.
-
-    ``now_ms``: a monotonic clock; ``polled`` is told of each poll: ``heard`` or ``failed``, and the figures'
-    age in seconds, -1 before the first.
-    """
+class Measuring(TimekeeperPoller[LoadByCard]):
+    """Polls ``GET /v1/nodeusage`` while `figures` is in use, or always with ``always``. See
+    `TimekeeperPoller`."""
 
     def __init__(
         self,
@@ -38,67 +36,47 @@ class Measuring:
         polled: Callable[[str, float], None],
         always: bool = False,
     ) -> None:
-        self._asking = Asking(timekeeper, PATH)
-        self._now_ms, self._log, self._polled, self._always = now_ms, log, polled, always
-        self._figures: LoadByCard = {}
-        self._etag = ""
-        self._heard_ms: int | None = None
-        self._asked_ms: int | None = None
+        events = "usage-updated", "usage-failed"
+        super().__init__(client(timekeeper, PATH), _figures_of, now_ms, log, events, polled)
+        self._always = always
+        self._polled_ms: int | None = None
         self._wanted_ms: int | None = None
-        self._last_trouble: str | None = None
 
     def figures(self) -> LoadByCard | None:
         """The last figures, the same object while they are the same; None where there are none, or the
         timekeeper has not been heard for `STALE_MS`."""
         now_ms = self._wanted_ms = self._now_ms()
-        heard_ms = self._heard_ms
-        if heard_ms is None or now_ms - heard_ms > STALE_MS:
+        confirmed_ms = self.confirmed_ms
+        if confirmed_ms is None or now_ms - confirmed_ms > STALE_MS:
             return None
-        return self._figures or None
+        return self.value or None
 
-    def run(self, stop: threading.Event) -> None:
-        """Polls when it is time, until ``stop``."""
+    def run(self, stop: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
+        """Polls when it is due, until ``stop``."""
         while not stop.is_set():
             if self.due():
                 self.poll()
-            stop.wait(LOOK_EVERY_S)
+            stop.wait(every_s)
         self.close()
 
     def due(self) -> bool:
         """True where the figures are in use, and it is time to ask for newer ones."""
-        now_ms, wanted_ms, asked_ms = self._now_ms(), self._wanted_ms, self._asked_ms
+        now_ms, wanted_ms, polled_ms = self._now_ms(), self._wanted_ms, self._polled_ms
         is_wanted = self._always or (wanted_ms is not None and now_ms - wanted_ms <= WANTED_MS)
-        return is_wanted and (asked_ms is None or now_ms - asked_ms >= POLL_EVERY_MS)
+        return is_wanted and (polled_ms is None or now_ms - polled_ms >= POLL_EVERY_MS)
 
     def poll(self) -> None:
-        """Asks once. A failure leaves the figures as they are, which then age."""
-        self._asked_ms = self._now_ms()
-        try:
-            trouble = ""
-            self._ask()
-        except FAILURES as error:
-            trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._last_trouble:
-            if trouble:
-                self._log("usage-unheard", level="warning", error=trouble)
-            else:
-                self._log("usage-heard")
-        self._last_trouble = trouble
-        age_s = -1.0 if self._heard_ms is None else (self._now_ms() - self._heard_ms) / 1000
-        self._polled("failed" if trouble else "heard", age_s)
+        """As `TimekeeperPoller.poll`."""
+        self._polled_ms = self._now_ms()
+        super().poll()
 
-    def close(self) -> None:
-        """Lets go of the connection."""
-        self._asking.close()
 
-    def _ask(self) -> None:
-        reply = self._asking.get(self._etag)
-        if reply.is_new:
-            figures = decode(reply.body)
-            if figures != self._figures:
-                self._figures = figures
-            self._etag = reply.etag
-        self._heard_ms = self._now_ms()
+def _figures_of(answer: TimekeeperAnswer, known: LoadByCard | None) -> LoadByCard:
+    """The same object while the figures are the same. Raises UndecodableUsageError."""
+    if known is not None and not answer.is_new:
+        return known
+    figures = decode(answer.body)
+    return known if known is not None and figures == known else figures
 
 
 def decode(body: bytes) -> LoadByCard:

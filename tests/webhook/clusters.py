@@ -77,7 +77,7 @@ class Registered(Cluster):
         try:
             self.webhook = Webhook(self._folder, self.tls, self.timekeeper.url, *self._flags, workers=1)
             self.webhook.__enter__()
-            wait_until(lambda: "event=standings-heard" in self.webhook.log(), "the standings")
+            wait_until(lambda: "event=standings-updated" in self.webhook.log(), "the standings")
             self.register()
             wait_until(lambda: self.denies(BAD_POD) and self.denies(BAD_BUDGETS), "the API server to ask us")
         except BaseException:

@@ -94,7 +94,7 @@ def live(stack: Stack) -> Json:
         "the second to wait",
         lambda: "no card has" in stack.cp.kubectl("get", "events", "-n", "team-a").stdout,
     )
-    stack.wait("the cards' use to be asked for", lambda: "usage-heard" in stack.log("extender"))
+    stack.wait("the cards' use to be asked for", lambda: "usage-updated" in stack.log("extender"))
     free_the_card(stack)
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
     evict_for_overuse(stack)
@@ -262,7 +262,7 @@ def test_the_extender_hears_the_standings_from_the_timekeeper(lived: Lived) -> N
     user = f"system:serviceaccount:{NAMESPACE}:bursar-scheduler"
 
     assert Right("get", "standings", "bursar.dev") in asked(lived, user)
-    assert "event=standings-heard" in lived.stack.log("extender")
+    assert "event=standings-updated" in lived.stack.log("extender")
 
 
 def test_a_person_with_the_viewers_role_reads_a_report(lived: Lived) -> None:

@@ -43,7 +43,7 @@ class World:
         self.measuring = Measuring(
             Asked(url, folder / "ca.crt", folder / "token", 30_000),
             lambda: self.now_ms,
-            lambda event, **fields: self.lines.append(f"{event} {fields['error']}"),
+            lambda event, **fields: self.lines.append(f"{event} {fields.get('error', 'none')}"),
             lambda outcome, age_s: self.polls.append((outcome, age_s)),
             always,
         )
@@ -88,7 +88,7 @@ def test_the_figures_are_thousandths_by_card(world: World, timekeeper: Timekeepe
 
     assert world.polled(0) == {"GPU-0": 700, "GPU-2": 0}
     assert timekeeper.asked[0]["path"] == "/v1/nodeusage"
-    assert (world.polls, world.lines) == ([("heard", 0.0)], ["usage-heard none"])
+    assert (world.polls, world.lines) == ([("heard", 0.0)], ["usage-updated none"])
 
 
 def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: Timekeeper) -> None:
@@ -140,8 +140,8 @@ def test_figures_outlive_failures_until_they_are_too_old_and_that_is_told_once(
     assert world.told(STALE_MS + 1) is None
     timekeeper.document = good
     assert world.polled(STALE_MS + 2) == timekeeper_says
-    unheard = "usage-unheard UnheardError: the timekeeper answered 503"
-    assert world.lines == ["usage-heard none", unheard, "usage-heard none"]
+    unheard = "usage-failed TimekeeperError: the timekeeper answered 503"
+    assert world.lines == ["usage-updated none", unheard, "usage-updated none"]
     assert [age_s for _, age_s in world.polls] == [0.0, 10.0, 120.0, 0.0]
 
 

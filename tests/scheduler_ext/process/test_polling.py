@@ -40,7 +40,7 @@ class World:
         self.poller = Poller(
             Asked(url, self.ca, self.token, STALE_MS),
             lambda: self.now_ms,
-            lambda event, **fields: self.lines.append(f"{event} {fields['error']}"),
+            lambda event, **fields: self.lines.append(f"{event} {fields.get('error', 'none')}"),
             lambda outcome, age_s: self.polls.append((outcome, age_s)),
         )
 
@@ -80,7 +80,7 @@ def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: 
     assert timekeeper.answered == [200, 304]
     assert {each["accept-encoding"] for each in timekeeper.asked} == {"gzip"}
     assert world.polls == [("heard", 0.0), ("heard", 0.0)]
-    assert world.lines == ["standings-heard none"]
+    assert world.lines == ["standings-updated none"]
 
 
 def test_what_has_not_changed_is_the_same_value(world: World, timekeeper: Timekeeper) -> None:
@@ -156,8 +156,8 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
     timekeeper.document = good
     assert world.poll(40_000) == "IN_BUDGET"
 
-    unheard = "standings-unheard UnheardError: the timekeeper answered 503"
-    assert world.lines == ["standings-heard none", unheard, "standings-heard none"]
+    unheard = "standings-failed TimekeeperError: the timekeeper answered 503"
+    assert world.lines == ["standings-updated none", unheard, "standings-updated none"]
     assert [age_s for _, age_s in world.polls] == [0.0, 1.0, 30.0, 30.001, 0.0]
 
 
@@ -171,7 +171,7 @@ def test_an_undecodable_or_spoilt_answer_leaves_the_last_good_table(
 
     timekeeper.document, timekeeper.spoilt = standings(revision="3", team_a=entry("OVER_BUDGET")), True
     assert world.poll() == "IN_BUDGET"
-    assert "standings-unheard" in world.lines[-1]
+    assert "standings-failed" in world.lines[-1]
 
 
 def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: Timekeeper) -> None:
@@ -295,4 +295,4 @@ def test_the_flags_name_the_timekeeper_and_its_files(capsys: pytest.CaptureFixtu
     assert settings.read([], {}).timekeeper is None
     with pytest.raises(SystemExit):
         settings.read([], {"BURSAR_TIMEKEEPER_URL": "http://t.x.svc"})
-    assert "'http://t.x.svc' is no https:// URL" in capsys.readouterr().err
+    assert '"http://t.x.svc" is not an https:// URL' in capsys.readouterr().err

@@ -129,7 +129,9 @@ def webhook(world: World, timekeeper: Timekeeper) -> Iterator[Webhook]:
         world.folder, world.tls(), timekeeper.url, "--sidecar-image", "example/sidecar:1"
     ) as running:
         world.configure(running.url)
-        wait_until(lambda: running.log().count("event=standings-heard") == 2, "the standings in both workers")
+        wait_until(
+            lambda: running.log().count("event=standings-updated") == 2, "the standings in both workers"
+        )
         yield running
 
 

@@ -162,7 +162,7 @@ def test_the_polls_and_a_sidecar_follow_three_rotations_and_then_trust_the_last_
                 lambda number=number: sidecars.logs().count("event=ca-followed") >= 2 * (number + 1),  # type: ignore[misc]
             )
         assert "timekeeper-away" not in sidecars.logs()
-        assert "event=standings-unheard" not in stack.log("webhook").removeprefix(said_before)
+        assert "event=standings-failed" not in stack.log("webhook").removeprefix(said_before)
 
         stack.stop("timekeeper")
         stack.wait("the sidecar to miss it", lambda: "event=timekeeper-away" in sidecars.logs())
@@ -204,7 +204,7 @@ def signer(stack: Stack) -> x509.Certificate:
 def heard_last(log: str) -> bool:
     """Whether the last that a webhook's polls have said is that they were answered."""
     said = [line for line in log.splitlines() if "event=standings-" in line]
-    return bool(said) and "event=standings-heard" in said[-1]
+    return bool(said) and "event=standings-updated" in said[-1]
 
 
 # what heals, on the API server's own objects

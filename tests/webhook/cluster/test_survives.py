@@ -62,7 +62,7 @@ class World:
         self.webhooks = {way: stack.enter_context(self._webhook(folder / way, way)) for way in FLAGS}
         for way, webhook in self.webhooks.items():
             self._register(way, webhook)
-            wait_until(lambda each=webhook: "event=standings-heard" in each.log(), "the standings")  # type: ignore[misc]
+            wait_until(lambda each=webhook: "event=standings-updated" in each.log(), "the standings")  # type: ignore[misc]
         self._namespaces: set[str] = set()
 
     @property

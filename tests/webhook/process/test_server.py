@@ -482,7 +482,7 @@ def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Pat
         assert webhook.ask("GET", "/readyz")[0] == 200
         response = webhook.review("/mutate", admitted(half()))
         assert "Budget service unreachable; budget status" in response["warnings"][0]
-        assert webhook.log().count("event=standings-unheard") == 1
+        assert webhook.log().count("event=standings-failed") == 1
     away.end()
 
 

@@ -63,7 +63,7 @@ def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
     """A poller that trusts that timekeeper."""
     made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
     yield made
-    made.standings._drop()
+    made.standings.close()
 
 
 def confirmed_ms(world: World) -> int:
@@ -120,9 +120,9 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
     world.poll(4_000)
 
     assert world.lines == [
-        "info event=standings-heard",
-        'warning event=standings-unheard error="UnheardError: the timekeeper answered 503"',
-        "info event=standings-heard",
+        "info event=standings-updated",
+        'warning event=standings-failed error="TimekeeperError: the timekeeper answered 503"',
+        "info event=standings-updated",
     ]
     assert confirmed_ms(world) == 4_000
 
@@ -140,7 +140,7 @@ def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: T
     timekeeper.document, timekeeper.spoilt = standings(revision="2", team_a=entry("OVER_BUDGET")), True
 
     assert world.poll() == "IN_BUDGET"
-    assert "standings-unheard" in world.lines[-1]
+    assert "standings-failed" in world.lines[-1]
     assert {each["accept-encoding"] for each in timekeeper.asked} == {"gzip"}
 
 
@@ -211,8 +211,8 @@ def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: 
 
     assert len(served) == 2
     assert confirmed_ms(world) == 1_000
-    assert world.lines == ["info event=standings-heard"]
-    world.standings._drop()
+    assert world.lines == ["info event=standings-updated"]
+    world.standings.close()
 
 
 def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: Timekeeper) -> None:
@@ -221,7 +221,7 @@ def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: T
     world.standings.end()
 
     wait_until(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
-    assert world.lines == ["info event=standings-heard"]
+    assert world.lines == ["info event=standings-updated"]
 
 
 # files that others renew
