@@ -10,7 +10,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  (this is for older versions)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from timekeeper.runtime.log import configure
-from webhook.settings import settings
+from webhook.settings.certificates import read_certificates
+from webhook.settings.serve import read
 
 COMMANDS = ("serve", "certificates", "review", "audit")
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: Sequence[str]) -> int:
-    wanted = settings.read(arguments, os.environ)
+    wanted = read(arguments, os.environ)
     configure("webhook", wanted.log_format)
     from timekeeper.runtime.listener import CannotListenError
     from webhook.server.gunicorn_app import serve
@@ -42,7 +43,7 @@ def _serve(arguments: Sequence[str]) -> int:
 
 
 def _certificates(arguments: Sequence[str]) -> int:
-    wanted = settings.read_certificates(arguments, os.environ)
+    wanted = read_certificates(arguments, os.environ)
     configure("certificates", wanted.log_format)
     # a server must not load these: they load the Kubernetes client with its memory
     from timekeeper.runtime.flags import UnusableError

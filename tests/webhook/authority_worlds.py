@@ -14,7 +14,7 @@ from webhook.controller.cluster import CertificateStore, CertificateStoreError
 from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by
 from webhook.policy import CertificateLifetimes
-from webhook.settings.settings import CONFIGURATION, CertificateSettings
+from webhook.settings.certificates import CONFIGURATION, CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WANTED = leaves("bursar-system", ("127.0.0.1", "localhost"))

@@ -12,7 +12,7 @@ from deploy.local.cluster import ControlPlane
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, standings
 from tests.worlds import Json, container
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 

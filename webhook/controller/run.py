@@ -26,7 +26,7 @@ from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
 from webhook.policy import CertificateLifetimes
-from webhook.settings.settings import CertificateSettings
+from webhook.settings.certificates import CertificateSettings
 
 LEASE = "bursar-certificates"
 _LEASE_LOOKS = 3  # the Lease lasts as long as this many looks

@@ -11,7 +11,7 @@ from webhook.dryrun.flags import CommonFlags
 from webhook.dryrun.judge import manifests, objects
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster, flags_of, table_of
 from webhook.dryrun.judge.manifests import ManifestDocument
-from webhook.settings import settings
+from webhook.settings import serve
 
 STDIN = "-"
 _MOST_BYTES = 4 * manifests.MOST_CHARACTERS
@@ -47,7 +47,7 @@ def read(file: str, stdin: BinaryIO) -> ManifestFile:
 def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
     """A cluster whose webhook has default settings, with the budgets of the files. Raises CannotReviewError
     where a file cannot be read or is wrong."""
-    flags = flags_of(settings.read((), {}).policy)
+    flags = flags_of(serve.read((), {}).policy)
     if not given.budgets:
         return AssumedCluster(flags, mode=given.mode, template_paths=given.template_paths)
     reading = reader.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})

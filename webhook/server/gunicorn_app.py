@@ -12,7 +12,7 @@ from timekeeper.runtime.http_service import HttpService
 from timekeeper.runtime.listener import listening_socket
 from timekeeper.runtime.log import log
 from webhook.reloaded import Reloaded, expiry, server_context
-from webhook.settings.settings import WebhookSettings
+from webhook.settings.serve import WebhookSettings
 
 
 def serve(settings: WebhookSettings) -> int:

@@ -12,7 +12,7 @@ from webhook.server.app import create_app, create_calls
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.standings_poller import Standings
-from webhook.settings.settings import WebhookSettings
+from webhook.settings.serve import WebhookSettings
 
 _APP_THREADS = 2  # for probes and metrics
 

@@ -6,13 +6,14 @@ import re
 from datetime import timedelta
 
 from timekeeper.core.quantity import integral
-from timekeeper.runtime.flags import duration_ms, wrong
+from timekeeper.runtime.flags import duration_ms, whole_number, wrong
 from webhook.admission.workloads import BadPathError, TemplatePath, read_path
 from webhook.policy import PriorityClass
 
 # With less the sidecar would need minutes to start, or run out of memory.
 LEAST_CPU_MILLI = 10
 LEAST_MEMORY = 32 << 20
+NATURAL = whole_number(1, 1_000_000)
 _DURATION_MS = duration_ms("1s", "36500d", "12h")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, role
 from timekeeper.core.names import DOMAIN
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
 

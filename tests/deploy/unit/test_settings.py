@@ -9,7 +9,8 @@ import pytest
 import scheduler_ext.settings
 import sidecar.node.settings
 import timekeeper.settings
-import webhook.settings.settings
+import webhook.settings.certificates
+import webhook.settings.serve
 from sidecar.node.host.runtimes import hands_out_all
 from sidecar.settings import VARIABLES
 from tests.deploy.dockerfile import DOCKERFILE
@@ -35,11 +36,11 @@ Read = Callable[[Sequence[str], Mapping[str, str]], object]
 def _certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> object:
     """As ``python -m webhook`` divides its commands."""
     assert arguments[0] == "certificates"
-    return webhook.settings.settings.read_certificates(arguments[1:], environment)
+    return webhook.settings.certificates.read_certificates(arguments[1:], environment)
 
 
 READERS: dict[str, Read] = {
-    "bursar-webhook/webhook": webhook.settings.settings.read,
+    "bursar-webhook/webhook": webhook.settings.serve.read,
     "bursar-certificates/certificates": _certificates,
     "bursar-timekeeper/timekeeper": timekeeper.settings.read,
     "bursar-scheduler/extender": scheduler_ext.settings.read,
@@ -101,7 +102,7 @@ def test_a_process_that_calls_the_api_server_gets_its_token_and_the_webhook_does
 
 
 def test_the_webhooks_token_is_for_the_timekeeper_alone_and_lies_where_it_looks() -> None:
-    read = webhook.settings.settings.read(container("bursar-webhook/webhook")["args"], {})
+    read = webhook.settings.serve.read(container("bursar-webhook/webhook")["args"], {})
     (projected,) = [
         source["serviceAccountToken"]
         for volume in template(the("Deployment", "bursar-webhook"))["spec"]["volumes"]
@@ -114,7 +115,7 @@ def test_the_webhooks_token_is_for_the_timekeeper_alone_and_lies_where_it_looks(
 
 
 def test_the_webhook_finds_the_timekeeper_by_its_service() -> None:
-    read = webhook.settings.settings.read(container("bursar-webhook/webhook")["args"], {})
+    read = webhook.settings.serve.read(container("bursar-webhook/webhook")["args"], {})
     service = the("Service", "bursar-timekeeper")["metadata"]
 
     assert read.timekeeper_url == f"https://{service['name']}.{service['namespace']}.svc"
@@ -216,7 +217,7 @@ def test_the_agent_can_write_no_file_of_the_node() -> None:
 
 
 def test_pods_get_the_sidecar_of_this_version() -> None:
-    read = webhook.settings.settings.read(container("bursar-webhook/webhook")["args"], {})
+    read = webhook.settings.serve.read(container("bursar-webhook/webhook")["args"], {})
 
     assert read.policy.sidecar is not None
     assert read.policy.sidecar.image == f"bursar/sidecar:{__version__}"
@@ -266,13 +267,13 @@ def test_a_servers_files_are_the_keys_of_its_secret(name: str) -> None:
 def test_every_variable_of_ours_in_the_files_of_deploy_is_one_that_a_role_reads() -> None:
     known = {name for name, _ in VARIABLES}
     for settings in (
-        webhook.settings.settings,
+        webhook.settings.serve,
         timekeeper.settings,
         scheduler_ext.settings,
         sidecar.node.settings,
     ):
         known |= variables_in_help(settings.read)
-    known |= variables_in_help(webhook.settings.settings.read_certificates)
+    known |= variables_in_help(webhook.settings.certificates.read_certificates)
     texts = [file.read_text() for folder in (MANIFESTS, SAMPLES) for file in folder.glob("*.yaml")]
     named = set(re.findall(r"BURSAR_[A-Z_]*[A-Z]", "\n".join([*texts, DOCKERFILE.read_text()])))
 

@@ -6,7 +6,7 @@ from timekeeper.core import names
 from webhook.mutation import mps
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
-from webhook.settings.settings import read
+from webhook.settings.serve import read
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "enforcement.md").read_text()

@@ -15,7 +15,7 @@ from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import Tls, wait_until
 from tests.webhook.worlds import env
 from tests.worlds import Json
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -26,7 +26,7 @@ from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca
 from webhook.controller.plan import CertificatePair, leaves
 from webhook.controller.run import certified
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"

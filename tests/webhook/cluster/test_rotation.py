@@ -40,7 +40,7 @@ from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import leaves
 from webhook.controller.reading import certificates, is_issued_by
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 pytestmark = pytest.mark.timeout(420)
 

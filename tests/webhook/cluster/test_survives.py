@@ -18,7 +18,7 @@ from tests.webhook.injector import CHANGES, Injector, configuration
 from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
 from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, standings
 from tests.worlds import Json
-from webhook.settings.settings import CONFIGURATION
+from webhook.settings.certificates import CONFIGURATION
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"

@@ -30,7 +30,7 @@ from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, authority,
 from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
 from webhook.controller.run import follow, look
 from webhook.policy import CertificateLifetimes
-from webhook.settings.settings import read_certificates
+from webhook.settings.certificates import read_certificates
 
 WEBHOOK, TIMEKEEPER = WANTED
 LIVES = CertificateLifetimes()

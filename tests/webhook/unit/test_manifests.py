@@ -16,7 +16,8 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
 from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
 from webhook.admission import cel
 from webhook.rules import denylist
-from webhook.settings.settings import read, read_certificates
+from webhook.settings.certificates import read_certificates
+from webhook.settings.serve import read
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
 

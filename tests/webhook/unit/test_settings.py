@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar
-from webhook.settings.settings import read, read_certificates
+from webhook.settings.certificates import read_certificates
+from webhook.settings.serve import read
 
 POLICY = AdmissionPolicy(
     known=False,

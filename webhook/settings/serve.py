@@ -1,31 +1,17 @@
-"""The webhook's settings: flags, with ``BURSAR_*`` environment variables as their defaults.
-
-The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURSAR_FOO_BAR``.
-"""
+"""The flags of the server (``serve``): each ``--foo-bar`` has the variable ``BURSAR_FOO_BAR`` as its
+default."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from timekeeper.core import __version__, names
-from timekeeper.runtime.flags import Parser, address, https, optional, path_or_none, whole_number
+from timekeeper.runtime.flags import Parser, address, https, optional
 from webhook.admission.workloads import TemplatePath
-from webhook.policy import AdmissionPolicy, CertificateLifetimes, Sidecar
-from webhook.settings.flag_values import (
-    duration,
-    folder,
-    priority_class,
-    sidecar_resources,
-    template_paths,
-)
+from webhook.policy import AdmissionPolicy, Sidecar
+from webhook.settings.flag_values import NATURAL, folder, priority_class, sidecar_resources, template_paths
 
-T = TypeVar("T")
-
-CONFIGURATION = "zz-bursar"  # mutating webhooks are called in the order of these names
-
-_NATURAL = whole_number(1, 1_000_000)
 _TRUST = Path("/etc/bursar/tls")
 
 
@@ -44,23 +30,6 @@ class WebhookSettings:
     stale_after_ms: int  # without an answer of the timekeeper for so long, standings are UNKNOWN
     policy: AdmissionPolicy  # until the first table of standings; without a CA
     template_paths: tuple[TemplatePath, ...] = ()  # of kinds beside the built-in ones
-    log_format: str = "logfmt"
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateSettings:
-    """The settings of `certificates`."""
-
-    kubeconfig: Path | None
-    namespace: str
-    agents_namespace: str  # gets the CAs in a ConfigMap; empty: there are no agents
-    configuration: str
-    extra_names: tuple[str, ...]
-    folder: Path | None  # gets the leaves as files; None: none are written
-    every_s: int
-    once: bool
-    issuer: str  # bursar: creates certificates; cert-manager: publishes the CAs of its Secrets
-    lifetimes: CertificateLifetimes
     log_format: str = "logfmt"
 
 
@@ -104,28 +73,6 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
     )
 
 
-def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:
-    """The settings of ``python -m webhook certificates``. Exits with 2 and a sentence where one is bad."""
-    parser = _certifying(environment)
-    given = parser.parse_args(arguments)
-    lifetimes = CertificateLifetimes(given.ca_life, given.leaf_life, given.overlap)
-    if lifetimes.mistake():
-        parser.error(lifetimes.mistake())
-    return CertificateSettings(
-        kubeconfig=given.kubeconfig,
-        namespace=given.namespace,
-        agents_namespace=given.agents_namespace,
-        configuration=given.configuration,
-        extra_names=tuple(name for names in given.extra_name for name in names.split(",") if name),
-        folder=given.write,
-        every_s=given.every,
-        once=given.once,
-        issuer=given.issuer,
-        lifetimes=lifetimes,
-        log_format=given.log_format,
-    )
-
-
 def _serving(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
@@ -156,7 +103,7 @@ def _serving(environment: Mapping[str, str]) -> Parser:
 def _serving_flags(flags: Parser) -> None:
     """Where it listens, and where the timekeeper is."""
     flags.add("--listen", address, "0.0.0.0:8443", "address to listen on, HTTPS")
-    flags.add("--workers", _NATURAL, "2", "number of worker processes")
+    flags.add("--workers", NATURAL, "2", "number of worker processes")
     flags.add(
         "--tls-cert", Path, str(_TRUST / "tls.crt"), "serving certificate, PEM; loaded again when it changes"
     )
@@ -175,7 +122,7 @@ def _serving_flags(flags: Parser) -> None:
     )
     flags.add(
         "--stale-after",
-        _NATURAL,
+        NATURAL,
         "30",
         "seconds without an answer of the timekeeper after which standings are UNKNOWN",
     )
@@ -242,7 +189,7 @@ def _initial_policy(flags: Parser) -> None:
         "*how the standing UNKNOWN is treated",
         ("inBudget", "overBudget"),
     )
-    flags.add("--max-grace-period", _NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
+    flags.add("--max-grace-period", NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod")
     flags.add(
         "--sidecar",
         str,
@@ -258,69 +205,3 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[Te
         return list(template_paths(environment.get("BURSAR_TEMPLATE_PATH", "")))
     except argparse.ArgumentTypeError as error:
         parser.error(f"BURSAR_TEMPLATE_PATH: {error}")
-
-
-def _certifying(environment: Mapping[str, str]) -> Parser:
-    parser = Parser(
-        environment,
-        prog="bursar-webhook certificates",
-        description="Keeps the CA and the certificates of webhook and timekeeper in Secrets, renews them in "
-        "time, and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
-    )
-    parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    parser.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
-    parser.add(
-        "--agents-namespace",
-        str,
-        names.AGENTS_NAMESPACE,
-        "namespace of the node agents, which gets the CAs in the ConfigMap bursar-ca; empty: none",
-    )
-    _registration(parser)
-    parser.add(
-        "--issuer",
-        str,
-        "bursar",
-        "creator of the certificates; with cert-manager, Bursar only reads its Secrets and adds their CAs "
-        "to the webhook configurations",
-        ("bursar", "cert-manager"),
-    )
-    _lives(parser)
-    parser.add_log_format()
-    parser.add("--every", _NATURAL, "10", "seconds between two checks")
-    parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
-    parser.add_argument(
-        "--extra-name",
-        action="append",
-        default=[environment["BURSAR_EXTRA_NAME"]] if environment.get("BURSAR_EXTRA_NAME") else [],
-        help="another name or address for the certificates, for example 127.0.0.1; may be repeated "
-        "(BURSAR_EXTRA_NAME: several, separated by commas)",
-    )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="check and correct everything once, then exit: 0, or 1 where something failed",
-    )
-    return parser
-
-
-def _registration(flags: Parser) -> None:
-    """The registration with the API server."""
-    flags.add(
-        "--configuration",
-        str,
-        CONFIGURATION,
-        "name of both webhook configurations; mutating webhooks are called in the order of names",
-    )
-
-
-def _lives(flags: Parser) -> None:
-    """Lifetimes of certificates."""
-    flags.add("--ca-life", duration, "3650d", "lifetime of a CA; it is renewed when a third of it is left")
-    flags.add("--leaf-life", duration, "365d", "lifetime of a server's certificate; renewed in the same way")
-    flags.add(
-        "--overlap",
-        duration,
-        "7d",
-        "how long a new CA is trusted before it signs, and the former CA after its last certificate; "
-        "longer than 50 heartbeats, and than a sidecar can be disconnected from the timekeeper",
-    )
