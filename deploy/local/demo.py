@@ -1,5 +1,5 @@
-"""The main job, told as a story on a real control plane: each step shows the command and its real output, and
-is checked."""
+"""Bursar's main job in eight steps on a real control plane. Each step prints its command and the real output,
+and checks a claim."""
 
 import json
 import sys
@@ -31,24 +31,24 @@ BUDGETS = {
 
 
 class StepError(LocalError):
-    """A step did not go as the story says."""
+    """A step's claim is false."""
 
 
 def demo(say: Say) -> None:
-    """Runs the whole story; raises StepError, with what was seen, at the first step that does not hold."""
+    """Runs all steps. Raises StepError at the first claim that is false."""
     began = time.monotonic()
     with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack) as sidecars:
         say(f"Bursar is up on Kubernetes at {cp.url} after {time.monotonic() - began:.0f} s")
         lay_out(stack)
         run = DemoRun(stack, sidecars)
-        run.until("the budgets to be known to every webhook worker", lambda: budgets_are_known(run))
+        run.until("every webhook worker to have the budgets", lambda: budgets_are_known(run))
         for step in STEPS:
             step(run)
-    print(f"\nAll {len(STEPS)} steps held, in {time.monotonic() - began:.0f} s.")
+    print(f"\nAll {len(STEPS)} steps passed in {time.monotonic() - began:.0f} s.")
 
 
 def lay_out(stack: Stack) -> None:
-    """The stage: nodes with cards, namespaces, and their budgets."""
+    """Makes nodes with cards, namespaces and their budgets."""
     nodes = [
         kwok_node("big", cards=2, memory_mib=81_920, model="H100", labels={"pool": "big"}),
         kwok_node("small", cards=2, memory_mib=8_000, model="T4", labels={"pool": "small"}),
@@ -63,18 +63,17 @@ def lay_out(stack: Stack) -> None:
 
 
 def budgets_are_known(run: "DemoRun") -> bool:
-    """Whether both budgets stand in the table of each worker: five dry reviews of each namespace find
-    them."""
+    """Whether the workers have both budgets, by five dry-run reviews for each namespace."""
     return all(standing_of(run.dry_run(namespace)) == "IN_BUDGET" for namespace in 5 * ("team-a", "team-b"))
 
 
 def standing_of(pod: Json) -> str:
-    """The standing with which a pod was admitted."""
+    """The standing at which a pod was admitted."""
     return str(pod["metadata"]["annotations"]["bursar.dev/standing"])
 
 
 class DemoRun:
-    """The steps' hands and eyes: runs kubectl and shows it, waits, checks."""
+    """A run of the demo: runs and prints commands, and waits for conditions."""
 
     def __init__(self, stack: Stack, sidecars: Sidecars) -> None:
         self.stack = stack
@@ -88,8 +87,8 @@ class DemoRun:
         print(f"\n{self.number}. {text}", flush=True)
 
     def shown(self, *arguments: str, manifest: Json | None = None, from_line: str = "") -> str:
-        """Runs kubectl in the open: the command, its manifest, and what it really printed, or that from a
-        line on; returns all of it."""
+        """Runs kubectl and prints the command, its manifest and its output (from a line on); returns all of
+        the output."""
         text = None if manifest is None else yaml.safe_dump(manifest, sort_keys=False)
         print(f"   $ kubectl {' '.join(arguments)}" + (" <<END" if text else ""))
         if text:
@@ -109,7 +108,7 @@ class DemoRun:
         return pod
 
     def get(self, path: str) -> Any:
-        """A GET of the timekeeper's REST API, in the open."""
+        """A GET of the timekeeper's REST API, printed."""
         answer = self.stack.get(path, self.reader)
         print(f"   $ curl -H 'Authorization: Bearer ...' $TIMEKEEPER{path}")
         text = answer if isinstance(answer, str) else json.dumps(answer, indent=2)
@@ -122,7 +121,7 @@ class DemoRun:
         return pod
 
     def until(self, what: str, is_so: Callable[[], bool], within_s: float = 15) -> None:
-        """Waits for a condition of the story."""
+        """Waits for a condition. Raises StepError."""
         try:
             self.stack.wait(what, is_so, within_s=within_s)
         except LocalError as error:
@@ -137,17 +136,19 @@ class DemoRun:
 
 
 def check(holds: bool, what: str, seen: object = "") -> None:
-    """One claim of the story: printed where it holds, raised where it does not."""
+    """Prints a claim that is true. Raises StepError for one that is false."""
     if not holds:
-        raise StepError(f"this does not hold: {what}; seen: {seen}")
+        raise StepError(f"not true: {what}; found: {seen}")
     print(f"   => {what}", flush=True)
 
 
 def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: str) -> Json:
-    """A pod as a user writes it: one container, GPU limits, nothing else of ours."""
+    """A pod as a user writes it: one container with GPU limits."""
     metadata: Json = {"name": name, "namespace": namespace}
     if run_for:
-        metadata["annotations"] = {"local.bursar.dev/run-for": run_for}  # tells kwok when the container ends
+        metadata["annotations"] = {
+            "local.bursar.dev/run-for": run_for
+        }  # kwok ends the container after this time
     resources = {f"bursar.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
     return {
         "apiVersion": "v1",
@@ -163,19 +164,19 @@ def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: s
 
 def a_malformed_pod_is_refused(run: DemoRun) -> None:
     """Step 1."""
-    run.title("A malformed request is refused with a sentence that tells how to mend it")
+    run.title("Admission refuses a malformed GPU request and says how to correct it")
     manifest = gpu_pod("typo", "team-a", "big", gpu_percent="150", gpu_memory="8")
     output = run.shown("apply", "-f", "-", manifest=manifest)
     check(
         "denied the request" in output and "multiple of 100" in output,
-        "refused, with all that is wrong at once",
+        "refused, with all errors at once",
         output,
     )
 
 
 def two_half_cards_share_one(run: DemoRun) -> None:
     """Step 2."""
-    run.title("Two pods that ask for half a card each are placed on the same card")
+    run.title("Two pods that request half a card each share one card")
     run.shown("apply", "-f", "-", manifest=gpu_pod("half-1", "team-a", "big", gpu_percent="50"))
     run.until_running("half-1")
     second_half = gpu_pod("half-2", "team-a", "big", gpu_percent="50")
@@ -190,8 +191,12 @@ def two_half_cards_share_one(run: DemoRun) -> None:
     first, second = run.pod("half-1"), run.pod("half-2")
     check(card_of(first) == card_of(second) != "", "both are on one card", (card_of(first), card_of(second)))
     written = (standing_of(first), first["spec"]["priorityClassName"])
-    check(written == ("IN_BUDGET", "gpu-default-priority"), "the priority follows from the budget", written)
-    check(first["spec"]["initContainers"][0]["name"] == "bursar-sidecar", "the sidecar is in the pod")
+    check(
+        written == ("IN_BUDGET", "gpu-default-priority"),
+        "team-a is in budget, so its pods get gpu-default-priority",
+        written,
+    )
+    check(first["spec"]["initContainers"][0]["name"] == "bursar-sidecar", "the pod has the sidecar")
 
 
 def card_of(pod: Json) -> str:
@@ -200,25 +205,26 @@ def card_of(pod: Json) -> str:
 
 
 def a_third_pod_waits_for_a_card(run: DemoRun) -> None:
-    """Step 3: the example of Intel's GPU Aware Scheduling, where the node has room in sum and no card has."""
-    run.title("A node of 2 cards x 8 GB and three pods of 5 GB: 6 GB are free in sum, yet no card has 5")
+    """Step 3, the example of Intel's GPU Aware Scheduling: the node has enough memory in total, but no card
+    has."""
+    run.title("Two cards of 8 GB and three pods of 5 GB: the node has 6 GB free, but no card has 5 GB")
     for name in ("five-1", "five-2"):
         manifest = gpu_pod(name, "team-a", "small", gpu_memory="5000")
         run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(manifest))
         run.until_running(name)
     run.shown("apply", "-f", "-", manifest=gpu_pod("five-3", "team-a", "small", gpu_memory="5000"))
     sentence = "no card has 5000 MiB free"
-    run.until("the refusal to be told", lambda: sentence in _events(run, "five-3"))
+    run.until("the Event with the reason", lambda: sentence in _events(run, "five-3"))
     output = run.shown("describe", "pod", "five-3", "-n", "team-a", from_line="Events:")
     check(sentence in output, "kubectl describe says why it waits")
-    check(card_of(run.pod("five-1")) != card_of(run.pod("five-2")), "the other two have a card each")
+    check(card_of(run.pod("five-1")) != card_of(run.pod("five-2")), "the other two pods have a card each")
     run.shown("delete", "pod", "five-1", "-n", "team-a", "--wait=false")
     gone = "/api/v1/namespaces/team-a/pods/five-1"
-    run.until("the first to be gone", lambda: not run.stack.exists(gone))
+    run.until("pod five-1 to be deleted", lambda: not run.stack.exists(gone))
     freed = time.monotonic()
-    run.until("the third to be bound", lambda: bool(run.pod("five-3")["spec"].get("nodeName")))
+    run.until("pod five-3 to be bound", lambda: bool(run.pod("five-3")["spec"].get("nodeName")))
     took = time.monotonic() - freed
-    check(took < 1, f"the third was bound at most {took:.2f} s after the first had gone", took)
+    check(took < 1, f"five-3 was bound at most {took:.2f} s after five-1 was deleted", took)
 
 
 def _events(run: DemoRun, name: str) -> str:
@@ -229,14 +235,14 @@ def _events(run: DemoRun, name: str) -> str:
 
 def a_budget_runs_out(run: DemoRun) -> None:
     """Step 4."""
-    run.title("team-b has a budget of 4 GPU-seconds, once; a pod on a whole card spends it")
+    run.title("team-b has a budget of 4 GPU-seconds, granted once; a pod on a whole card uses it up")
     run.shown("get", "configmap", "bursar-budgets", "-n", "bursar-system", "-o", r"jsonpath={.data.team-b}")
     spender = gpu_pod("spender", "team-b", "single", run_for="8s", gpu_percent="100")
     run.shown("apply", "-f", "-", manifest=spender)
     standing = standing_of(run.pod("spender", "team-b"))
-    check(standing == "IN_BUDGET", "it was admitted in budget", standing)
+    check(standing == "IN_BUDGET", "the pod was admitted in budget", standing)
     run.until_running("spender", "team-b")
-    run.until("the budget to run out", lambda: _budget(run)["standing"] == "OVER_BUDGET", within_s=20)
+    run.until("the budget to be used up", lambda: _budget(run)["standing"] == "OVER_BUDGET", within_s=20)
     budget = run.get("/v1/budgets/team-b")
     spent = budget["posted"] + budget["pending"]
     check(
@@ -253,11 +259,9 @@ def _budget(run: DemoRun) -> Json:
 
 def the_charge_is_exact(run: DemoRun) -> None:
     """Step 5."""
-    run.title(
-        "The pod ends by itself; what was charged is wall time x rate, from the kubelet's own timestamps"
-    )
+    run.title("The pod ends; its charge is wall time x rate, by the kubelet's timestamps")
     run.until(
-        "the spender to end",
+        "pod team-b/spender to end",
         lambda: run.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
         within_s=20,
     )
@@ -271,7 +275,9 @@ def the_charge_is_exact(run: DemoRun) -> None:
         f"charged {charged_s} GPU-seconds for {wall_s} s on one whole card",
         charged_s,
     )
-    check(_beats(run) > 0, "its sidecar's heartbeats were heard, with its own token")
+    check(
+        _beats(run) > 0, "the timekeeper received heartbeats from the pod's sidecar, with the pod's own token"
+    )
 
 
 def _seconds(timestamp: str) -> int:
@@ -286,11 +292,11 @@ def _beats(run: DemoRun) -> int:
 
 def the_next_pod_is_demoted(run: DemoRun) -> None:
     """Step 6."""
-    run.title("The next pod of team-b is admitted behind everyone who has budget left")
+    run.title("The next pod of team-b gets lower priority than pods of namespaces with budget left")
     output = run.shown("apply", "-f", "-", manifest=gpu_pod("late", "team-b", "single", gpu_percent="100"))
     run.until_running("late", "team-b")
     pod = run.pod("late", "team-b")
-    check("Warning" in output, "the user is told")
+    check("Warning" in output, "kubectl prints a warning")
     check(
         (pod["spec"]["priorityClassName"], pod["spec"]["priority"]) == ("gpu-lower-priority", -5),
         f"class {pod['spec']['priorityClassName']}, priority {pod['spec']['priority']}",
@@ -300,14 +306,14 @@ def the_next_pod_is_demoted(run: DemoRun) -> None:
 
 def an_in_budget_pod_takes_its_place(run: DemoRun) -> None:
     """Step 7."""
-    run.title("The only card of that node is taken; a pod of team-a, which has budget left, takes it over")
+    run.title("That pod holds the node's only card; a pod of team-a, which has budget left, preempts it")
     run.shown("apply", "-f", "-", manifest=gpu_pod("urgent", "team-a", "single", gpu_percent="100"))
     run.until_running("urgent")
     output = run.shown(
         "get", "events", "-n", "team-b", "--field-selector", "involvedObject.name=late,reason=Preempted"
     )
-    check("Preempted" in output, "the demoted pod was preempted", output)
-    check(not _holds_a_card(run), "and has gone")
+    check("Preempted" in output, "the pod of team-b was preempted", output)
+    check(not _holds_a_card(run), "it no longer runs")
 
 
 def _holds_a_card(run: DemoRun) -> bool:
@@ -319,7 +325,7 @@ def _holds_a_card(run: DemoRun) -> bool:
 
 def the_report(run: DemoRun) -> None:
     """Step 8."""
-    run.title("The quota report, over REST: who used how much GPU time")
+    run.title("The usage report over REST: GPU time by namespace")
     run.until("every charge of team-b to be posted", lambda: _budget(run)["pending"] == 0)
     table = run.get("/v1/usage?group=namespace&format=csv")
     rows = [line.split(",") for line in table.strip().splitlines()]
@@ -327,15 +333,15 @@ def the_report(run: DemoRun) -> None:
     amounts = {row["namespace"]: int(row["amount"]) for row in named}
     check(
         amounts["team-b"] == _budget(run)["posted"],
-        "the report agrees with the ledger to the unit",
+        "the report equals the ledger to the unit",
         amounts,
     )
-    check(amounts["team-a"] > 0, "and team-a's pods are in it")
+    check(amounts["team-a"] > 0, "the report has team-a's pods")
     print_table(run)
 
 
 def print_table(run: DemoRun) -> None:
-    """The closing table: each namespace's budget as it stands."""
+    """Prints each namespace's budget."""
     print(
         f"\n   {'NAMESPACE':<12}{'STANDING':<14}{'GRANTED':>14}{'POSTED':>14}{'PENDING':>14}   (GPU-seconds)"
     )
@@ -360,10 +366,10 @@ STEPS: tuple[Callable[[DemoRun], None], ...] = (
 
 
 def main(say: Say) -> int:
-    """``make demo``: 0 when every step held, 1 with one sentence when one did not."""
+    """``make demo``: returns 0 if every step passed, else 1 after one sentence."""
     try:
         demo(say)
     except StepError as error:
-        print(f"\nthe story broke: {error}", file=sys.stderr)
+        print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
     return 0

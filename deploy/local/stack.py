@@ -1,5 +1,5 @@
-"""All of Bursar on a local control plane: the manifests applied, each role a process with its own service
-account's token."""
+"""All of Bursar on a local control plane: applies the manifests and runs each role as a process with the
+token of its own service account."""
 
 import os
 import secrets
@@ -33,7 +33,7 @@ NAMESPACE = "bursar-system"
 
 _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
-# What of the manifests a machine without a kubelet can use; the workloads are started as processes instead.
+# The kinds of manifests that work without a kubelet; the workloads run as processes instead.
 _APPLIED = (
     "Namespace",
     "ServiceAccount",
@@ -54,22 +54,21 @@ _TOKEN_LIFE_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What tests and demos set otherwise than the defaults: seconds between beats, worker counts, further
-    flags by role, and the address at which the timekeeper listens (the bridge's, where pods are real)."""
+    """Settings of tests and the demo that differ from the roles' defaults."""
 
     heartbeat_interval: str = "1s"
     webhook_workers: int = 2
     timekeeper_workers: int = 1
-    flags: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    timekeeper_address: str = "127.0.0.1"
+    flags: tuple[tuple[str, tuple[str, ...]], ...] = ()  # further flags by role
+    timekeeper_address: str = "127.0.0.1"  # with real pods, the bridge's
 
 
 class Stack:
-    """A context manager: webhook, timekeeper, extender and both schedulers, ready, on a control plane that
-    runs already.
+    """A context manager: webhook, timekeeper, extender and both schedulers, ready, on a running control
+    plane.
 
-    ``timekeeper_url``, ``webhook_url``, ``extender_url``: on loopback. ``ca_file``: what their clients trust.
-    ``folder``: certificates, tokens, logs and the database, inside the control plane's own.
+    ``timekeeper_url``, ``webhook_url``, ``extender_url``: on loopback. ``ca_file``: the CA of their
+    certificates. ``folder``: certificates, tokens, logs and the database, inside the control plane's folder.
     """
 
     def __init__(self, control_plane: ControlPlane, tuning: Tuning | None = None) -> None:
@@ -118,12 +117,12 @@ class Stack:
         self._must("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
 
     def install_webhooks(self) -> None:
-        """Put the webhook configurations in place, with the CA."""
+        """Apply the webhook configurations, with the CA."""
         self._apply_all([document for document in manifests() if document["kind"] in _WEBHOOKS])
         self._certify()
 
     def remove_webhooks(self) -> None:
-        """Take the webhook configurations away: Bursar admits nothing any more."""
+        """Delete the webhook configurations: the API server no longer calls Bursar."""
         for document in manifests():
             if document["kind"] in _WEBHOOKS:
                 self._must("delete", document["kind"], document["metadata"]["name"])
@@ -140,7 +139,7 @@ class Stack:
         )
 
     def _start_roles(self) -> None:
-        # The servers' own leaves are where `--write` has put them.
+        # The servers' certificates are in the folder of `--write`.
         self._start("timekeeper", self._timekeeper_flags())
         self._start("extender", self._extender_flags())
         self._start("webhook", self._webhook_flags())
@@ -191,18 +190,18 @@ class Stack:
         self.start(role)
 
     def start(self, role: str) -> None:
-        """Start a role again that was stopped or killed, with the same flags."""
+        """Start a stopped or killed role again with the same flags."""
         with self.log_file(role).open("ab") as log:
             self.processes[role] = self._launcher.start(self._commands[role], log, env=self.environment())
 
     def stop(self, role: str, signal_number: int = signal.SIGTERM) -> int:
-        """End a role by a signal and return its exit code."""
+        """Send a role a signal, wait for its end, and return its exit code."""
         process = self.processes.pop(role)
         process.send_signal(signal_number)
         return process.wait(timeout=_READY_WITHIN_S)
 
     def environment(self) -> dict[str, str]:
-        """A clean environment: nothing of the caller's but the path, and what coverage needs."""
+        """A clean environment: of the caller's only PATH and coverage's variables."""
         kept = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
         return {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -224,8 +223,8 @@ class Stack:
     def token(
         self, namespace: str, account: str, audience: str | None = None, pod: dict[str, Any] | None = None
     ) -> str:
-        """A token of a service account from TokenRequest; with ``pod`` (its JSON) bound to that pod, as the
-        kubelet asks it."""
+        """A service account's token from TokenRequest. With ``pod`` (its JSON) it is bound to that pod, as
+        the kubelet's are."""
         spec: dict[str, Any] = {"expirationSeconds": 3600 if pod else _TOKEN_LIFE_S}
         if audience:
             spec["audiences"] = [audience]
@@ -241,7 +240,7 @@ class Stack:
         return str(self.cp.api.call("POST", path, {"spec": spec})["status"]["token"])
 
     def reader_token(self) -> str:
-        """A token of an account made for reading budgets and reports, bound to the ClusterRole for that."""
+        """A token of a new account with the ClusterRole for reading budgets and reports."""
         self._must("create", "serviceaccount", "reader", "-n", NAMESPACE)
         self._must(
             *("create", "clusterrolebinding", "bursar-local-reader"),
@@ -250,7 +249,7 @@ class Stack:
         return self.token(NAMESPACE, "reader", audience="bursar")
 
     def get(self, path: str, token: str) -> Any:
-        """A GET of the timekeeper's REST API: JSON decoded, other types as text. Raises urllib's
+        """A GET of the timekeeper's REST API: decoded JSON, or text for other types. Raises urllib's
         HTTPError."""
         request = urllib.request.Request(
             self.timekeeper_url + path, headers={"Authorization": f"Bearer {token}"}
@@ -261,23 +260,23 @@ class Stack:
         return orjson.loads(body) if is_json else body.decode()
 
     def tls_context(self) -> ssl.SSLContext:
-        """Trusts the CA of this stack alone."""
+        """A context that trusts this stack's CA only."""
         return ssl.create_default_context(cafile=str(self.ca_file))
 
     def wait(
         self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = _READY_WITHIN_S
     ) -> None:
-        """Wait until ``is_so()``. Raises LocalError where time runs out or a role has died."""
+        """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended."""
         end = time.monotonic() + within_s
         while not is_so():
             self.check()
             if time.monotonic() > end:
-                told = f":\n{last_lines(self.log(role))}" if role else ""
-                raise LocalError(f"waited {within_s:.0f} s in vain for {what}{told}")
+                log = f":\n{last_lines(self.log(role))}" if role else ""
+                raise LocalError(f"waited {within_s:.0f} s for {what}; it did not happen{log}")
             time.sleep(_LOOK_EVERY_S)
 
     def check(self) -> None:
-        """Raise LocalError, with the end of its log, if a role or a part of the control plane has died."""
+        """Raises LocalError, with the end of the log, if a role or a part of the control plane has ended."""
         self.cp.check()
         for role, process in self.processes.items():
             if process.poll() is not None:
@@ -286,7 +285,7 @@ class Stack:
                 )
 
     def is_ready(self, url: str) -> bool:
-        """Whether the role that serves there says that it is ready."""
+        """Whether the role at this URL reports that it is ready."""
         context = self.tls_context() if url.startswith("https") else None
         try:
             with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=context) as answer:
@@ -295,11 +294,11 @@ class Stack:
             return False
 
     def log_file(self, role: str) -> Path:
-        """Where a role writes its log."""
+        """The file of a role's log."""
         return self.folder / f"{role}.log"
 
     def log(self, role: str) -> str:
-        """All that a role has written."""
+        """The log of a role."""
         return self.log_file(role).read_text(errors="replace")
 
     def _must(self, *arguments: str, input: str | None = None) -> None:
@@ -325,10 +324,10 @@ def manifests() -> Iterable[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment.
+    """A free port of loopback.
 
-    It lies below the range from which the kernel gives ports to outgoing connections, so that none of those
-    takes it before its server does; chosen at random, so that two stacks that start together seldom meet.
+    It is below the range that the kernel uses for outgoing connections, so none of those takes it before its
+    server does. It is random, so that two stacks that start together seldom choose the same.
     """
     while True:
         port = secrets.choice(_PORTS)

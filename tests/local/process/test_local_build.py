@@ -201,7 +201,7 @@ def test_a_long_run_tells_its_output_so_far(tmp_path: Path) -> None:
 def test_progress_is_counted_from_what_go_prints() -> None:
     fetched = "go: downloading a v1.0.0\ngo: downloading b v1.0.0\n"
 
-    assert fetching(fetched) == "fetching modules (2 so far)"
+    assert fetching(fetched) == "downloading modules (2 so far)"
     assert compiling(fetched + "fmt\nexample.com/a\n", 7) == "compiled 2 of 7 packages"
     assert compiling("a\nb\n", 2) == "all 2 packages compiled, linking"
 
@@ -231,7 +231,7 @@ replace (
         ("write /x/y: no space left on device", r"^\[1/3\] etcd v3\.6\.8: the disk is full$"),
         (
             "x.go:1: syntax error",
-            r"(?s)^\[1/3\] etcd v3\.6\.8: Go could not build it:\n.*x\.go:1: syntax error$",
+            r"(?s)^\[1/3\] etcd v3\.6\.8: go build failed:\n.*x\.go:1: syntax error$",
         ),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_failed_build_is_told_in_a_sentence(world: World, output: str, sentenc
 def test_a_binary_that_tells_another_version_than_it_should_is_not_kept(world: World) -> None:
     (world.go / "says").write_text("etcd Version: 3.5.0")
 
-    with pytest.raises(LocalError, match="the etcd that was built does not run or tells another version"):
+    with pytest.raises(LocalError, match="the etcd that was built does not run, or reports another version"):
         world.build()
 
     assert not (world.cache / "bin").exists()
@@ -265,7 +265,7 @@ def test_a_cache_that_cannot_be_written_is_told_in_a_sentence(world: World) -> N
 
 def test_a_disk_with_too_little_room_is_told_in_a_sentence_before_anything_is_built(world: World) -> None:
     with pytest.raises(
-        LocalError, match=r"^the disk is full: building needs 1073741824\.0 GiB below .*bursar, and"
+        LocalError, match=r"^the disk is full: the build needs 1073741824\.0 GiB below .*bursar, and"
     ):
         binaries(world.said.append, environ=world.environ, needed_bytes=2**60)
 
@@ -319,9 +319,7 @@ def test_two_processes_at_once_build_once(world: World) -> None:
         eventually((world.go / "hanging").exists)
         with start_build(world) as second:
             assert second.stdout is not None
-            assert (
-                second.stdout.readline() == "another process is building the same binaries: waiting for it\n"
-            )
+            assert second.stdout.readline() == "waiting for another process that builds the same binaries\n"
             (world.go / "hang").unlink()
 
             assert (first.wait(30), second.wait(30)) == (0, 0)
@@ -335,9 +333,7 @@ def test_a_process_that_waits_for_one_that_dies_builds_in_its_place(world: World
         eventually((world.go / "hanging").exists)
         with start_build(world) as second:
             assert second.stdout is not None
-            assert (
-                second.stdout.readline() == "another process is building the same binaries: waiting for it\n"
-            )
+            assert second.stdout.readline() == "waiting for another process that builds the same binaries\n"
             first.kill()
             (world.go / "hang").unlink()
 

@@ -52,14 +52,14 @@ def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Pat
 
     assert process.returncode == 0, output
     assert re.findall(r"^(\d+)\. ", output, re.MULTILINE) == [str(n) for n in range(1, len(STEPS) + 1)]
-    assert f"All {len(STEPS)} steps held" in output
+    assert f"All {len(STEPS)} steps passed" in output
     for claim in (
         "multiple of 100",
         "no card has 5000 MiB free",
         "posted + pending = ",
         "gpu-lower-priority, priority -5",
-        "the demoted pod was preempted",
-        "agrees with the ledger to the unit",
+        "the pod of team-b was preempted",
+        "equals the ledger to the unit",
     ):
         assert claim in output, claim
     assert processes_of(tmp_path) == []
