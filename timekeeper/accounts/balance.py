@@ -136,10 +136,10 @@ def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) 
     nothing: otherwise the standing would oscillate."""
     reserving = running = 0
     for each in held:
-        seen = each.witnessed(now_ms)
-        if not seen.closed:
+        current = each.witnessed(now_ms)
+        if not current.closed:
             reserving += each.session.rate_milli if each.session.admitted_in_budget else 0
-            running += each.session.rate_milli if seen.interval.start_ms else 0
+            running += each.session.rate_milli if current.interval.start_ms else 0
     return Rates(reserving, running, waiting_milli)
 
 

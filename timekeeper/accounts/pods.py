@@ -65,7 +65,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         node=intern(str(spec.get("nodeName") or "")),
         created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
         bound_ms=_bound_ms(mapping(raw.get("status"))),
-        request=_one_of_its_kind(parsed.request),
+        request=_shared(parsed.request),
         standing=intern(str(annotations.get(names.STANDING, ""))),
         devices=str(annotations.get(names.DEVICES, "")),
         started_ms=hold.started_ms(raw, parsed.request),
@@ -78,7 +78,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
 
 
 @lru_cache(maxsize=10_000)
-def _one_of_its_kind(request: GPURequest) -> GPURequest:
+def _shared(request: GPURequest) -> GPURequest:
     """One shared value for all pods with equal requests: a hundred thousand pods make a few kinds of
     request."""
     return request
@@ -123,12 +123,12 @@ def _parse(raw: Json) -> ParsedRequest:
 
 def _labels(metadata: Json) -> str:
     """The labels that a report may group by: the first 32 by name, without those of controllers and ours."""
-    given = mapping(metadata.get("labels"))
-    kept = {name: given[name] for name in sorted(given) if not name.startswith(_NOT_USERS)}
-    return json.dumps(dict(list(kept.items())[:_MOST_LABELS]), separators=(",", ":"))
+    labels = mapping(metadata.get("labels"))
+    own = {name: labels[name] for name in sorted(labels) if not name.startswith(_CONTROLLER_LABELS)}
+    return json.dumps(dict(list(own.items())[:_MOST_LABELS]), separators=(",", ":"))
 
 
-_NOT_USERS = (
+_CONTROLLER_LABELS = (
     "bursar.dev/",
     "pod-template-hash",
     "pod-template-generation",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence
-from timekeeper.core.request import cards as placing
+from timekeeper.core.request import cards as card_amounts
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
 
 # A node whose Lease is older than this counts as silent: kube-controller-manager gives up on it after 50 s.
@@ -92,15 +92,15 @@ def open_session(
     Charged by its placement if that is one the request could have been given, else by the request.
     """
     on_node = tuple(cards)
-    given = _placement(pod, on_node)
-    if isinstance(given, str):
+    placement = _placement(pod, on_node)
+    if isinstance(placement, str):
         rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
         requested = requested_amount(pod.request)
     else:
-        uses = placing.amounts_by_card(pod.request, given)
-        rate = placing.rate(uses, on_node, settings.weights, settings.charge_by)
-        models, devices = _models(uses, on_node), placing.encode_placement(given)
-        requested = sum(uses.values(), start=placing.NO_AMOUNT)
+        uses = card_amounts.amounts_by_card(pod.request, placement)
+        rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by)
+        models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
+        requested = sum(uses.values(), start=card_amounts.NO_AMOUNT)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -119,7 +119,7 @@ def open_session(
         requested_milli=requested.share_milli,
         requested_mib=requested.memory_mib,
     )
-    return OpenedSession(session, given if isinstance(given, str) else "")
+    return OpenedSession(session, placement if isinstance(placement, str) else "")
 
 
 def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
@@ -132,27 +132,31 @@ def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
 def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetSettings) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
     its compute share at weight 1."""
-    choices = tuple(card for card in cards if placing.allowed(request, card))
+    choices = tuple(card for card in cards if card_amounts.allowed(request, card))
     init = [_estimate(each, choices, settings) for each in request.asks if each.init]
     together = [_estimate(each, choices, settings) for each in request.asks if not each.init]
     return max((*init, sum(together)))
 
 
-def requested_amount(request: GPURequest) -> placing.CardAmount:
+def requested_amount(request: GPURequest) -> card_amounts.CardAmount:
     """What the request takes of its cards together at one time, as far as it names amounts."""
     uses = [
-        (each.init, placing.CardAmount(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
+        (each.init, card_amounts.CardAmount(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
         for each in request.asks
     ]
     init = [
-        placing.CardAmount(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if is_init
+        card_amounts.CardAmount(use.share_milli * n, use.memory_mib * n)
+        for is_init, use, n in uses
+        if is_init
     ]
     together = [
-        placing.CardAmount(use.share_milli * n, use.memory_mib * n) for is_init, use, n in uses if not is_init
+        card_amounts.CardAmount(use.share_milli * n, use.memory_mib * n)
+        for is_init, use, n in uses
+        if not is_init
     ]
-    all_at_once = sum(together, start=placing.NO_AMOUNT)
+    all_at_once = sum(together, start=card_amounts.NO_AMOUNT)
     most = (*init, all_at_once)
-    return placing.CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
+    return card_amounts.CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
 
 
 def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
@@ -210,10 +214,10 @@ def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
     if not pod.devices:
         return "the pod has no placement"
     try:
-        given = placing.decode_placement(pod.devices)
-    except placing.UndecodableError as error:
+        placement = card_amounts.decode_placement(pod.devices)
+    except card_amounts.UndecodableError as error:
         return f"the placement cannot be decoded: {error}"
-    return placing.mismatch(pod.request, given, cards) or given
+    return card_amounts.mismatch(pod.request, placement, cards) or placement
 
 
 def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
@@ -222,7 +226,9 @@ def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
 
 def _estimate(each: ContainerAsk, choices: tuple[Card, ...], settings: BudgetSettings) -> int:
     rates = [
-        placing.rate({card.uuid: placing.need(each.ask, card)}, [card], settings.weights, settings.charge_by)
+        card_amounts.rate(
+            {card.uuid: card_amounts.need(each.ask, card)}, [card], settings.weights, settings.charge_by
+        )
         for card in choices
     ]
     return each.ask.devices * max(rates, default=each.ask.share_milli)

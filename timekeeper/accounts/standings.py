@@ -41,17 +41,17 @@ class EntryCache:
 
     def __init__(self) -> None:
         self._settings: BudgetSettings | None = None
-        self._kept: dict[str, _EncodedEntry] = {}
+        self._entries: dict[str, _EncodedEntry] = {}
 
     def encoded(self, settings: BudgetSettings, statements: Mapping[str, Statement]) -> list[_EncodedEntry]:
-        if self._settings != settings or len(self._kept) > 2 * len(statements) + 100:
-            self._settings, self._kept = settings, {}
-        kept = self._kept
+        if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
+            self._settings, self._entries = settings, {}
+        entries = self._entries
         for name, each in statements.items():
-            known = kept.get(name)
+            known = entries.get(name)
             if known is None or known.statement is not each:
-                kept[name] = _encoded(name, each, settings)
-        return [kept[name] for name in statements]
+                entries[name] = _encoded(name, each, settings)
+        return [entries[name] for name in statements]
 
 
 def publish(

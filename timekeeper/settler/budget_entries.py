@@ -56,7 +56,7 @@ def read_entries(
         value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
         sentences = ineffective_fields(value, entry.key) if value else ()
         notices += [
-            BudgetNotice(texts[entry.key][1], "NotBuilt", f"{entry.key}: {sentence}")
+            BudgetNotice(texts[entry.key][1], "IneffectiveField", f"{entry.key}: {sentence}")
             for sentence in sentences
         ]
     fresh = {entry.key for entry in (*changed, *ended)}

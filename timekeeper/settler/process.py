@@ -72,8 +72,8 @@ def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) ->
     for source in sources(settings.namespace):
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.retain_ms:
-        given = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
-        Thread(target=roll_up_daily, args=given, name="retain", daemon=True).start()
+        arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
+        Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
     evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()

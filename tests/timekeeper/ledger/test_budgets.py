@@ -122,8 +122,8 @@ def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town)
 
     told = [(notice.reason, notice.message) for notice in town.notices]
     assert told == [
-        ("NotBuilt", "team-a: onExhausted: evict is not implemented; treated as deprioritize"),
-        ("NotBuilt", "team-a: maxGPUs: not implemented; it has no effect"),
+        ("IneffectiveField", "team-a: onExhausted: evict is not implemented; treated as deprioritize"),
+        ("IneffectiveField", "team-a: maxGPUs: not implemented; it has no effect"),
     ]
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
 

@@ -65,13 +65,13 @@ class SessionCards:
 def cards_of(devices: str, requested_milli: int) -> SessionCards:
     """The cards of a session: by its placement's text, else by the number that it requested."""
     try:
-        given = decode_placement(devices) if devices else None
+        placement = decode_placement(devices) if devices else None
     except UndecodableError:
-        given = None
-    if given is None:
+        placement = None
+    if placement is None:
         return SessionCards({}, max(1, -(-requested_milli // WHOLE_MILLI)))
     whole: dict[str, bool] = {}
-    for _, slices in given.containers:
+    for _, slices in placement.containers:
         for each in slices:
             whole[each.uuid] = whole.get(each.uuid, False) or each.share_milli >= WHOLE_MILLI
     return SessionCards(whole, len(whole))

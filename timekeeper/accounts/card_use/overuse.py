@@ -99,8 +99,8 @@ def _after(
 ) -> OverusePeriod | None:
     known = before.cards if before else ()
     fresh = [each for each in known if at_ms - each.seen_ms <= lapse_ms]
-    kept = [each for each in fresh if each.excess.uuid not in shown.cards]
-    cards = (*kept, *(ObservedExcess(each, at_ms) for each in shown.over))
+    unchanged = [each for each in fresh if each.excess.uuid not in shown.cards]
+    cards = (*unchanged, *(ObservedExcess(each, at_ms) for each in shown.over))
     if not cards:
         return None
     since_ms = before.since_ms if before and fresh else at_ms

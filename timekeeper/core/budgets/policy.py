@@ -78,7 +78,7 @@ def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[s
 
 
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
-    asked = {
+    ineffective = {
         "onExhausted": (
             budget.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED and budget.amount is not None,
             f"{budget.on_exhausted} is not implemented; treated as deprioritize",
@@ -89,7 +89,7 @@ def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
             "it has no effect where the period is once",
         ),
     }
-    of_a_group = {
+    without_effect_in_a_group = {
         "mode": bool(budget.mode),
         "rules": bool(budget.rules),
         "exempt": bool(budget.exempt),
@@ -98,11 +98,11 @@ def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
         "overuse": bool(budget.overuse),
         "overuseGrace": budget.overuse_grace_ms is not None,
     }
-    sentences = [f"{field}: {sentence}" for field, (is_asked, sentence) in asked.items() if is_asked]
+    sentences = [f"{field}: {sentence}" for field, (is_set, sentence) in ineffective.items() if is_set]
     if key.startswith("_group."):
         sentences += [
             f"{field}: it has no effect in a group's entry"
-            for field, is_asked in of_a_group.items()
-            if is_asked
+            for field, is_set in without_effect_in_a_group.items()
+            if is_set
         ]
     return tuple(sentences)

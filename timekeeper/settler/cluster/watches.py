@@ -65,18 +65,18 @@ _CLASSES = "/apis/scheduling.k8s.io/v1"
 def start_watching(
     source: WatchSource,
     api: Api,
-    heard: "Queue[WatchUpdate]",
+    updates: "Queue[WatchUpdate]",
     clock: Clock,
     stop: Event,
     failed: Callable[[str, str], None],
 ) -> Thread:
-    """A daemon thread that follows one source; ``failed`` is told the source and a sentence for each failed
-    call."""
+    """A daemon thread that follows one source; ``failed`` is called with the source and a sentence for each
+    failed call."""
 
     def follow() -> None:
         with suppress(_StoppedError):
             for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
-                heard.put(each)
+                updates.put(each)
                 if stop.is_set():
                     return
 
@@ -92,7 +92,7 @@ def follow_source(
     wait_ms: Callable[[int], None],
     failed: Callable[[str, str], None],
 ) -> Iterator[WatchUpdate]:
-    """What the source tells, as items with the moment from which each is true."""
+    """The source's updates, each with the moment from which it is true."""
     events: Iterator[InformerEvent[Item]] = inform(
         api, source.path, source.read, wait_ms, source.watch_s, clock
     )

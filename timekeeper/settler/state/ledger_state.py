@@ -71,9 +71,9 @@ class LedgerState:
         self.posted.update(found.posted)
         self.folded |= found.folded
 
-    def apply_changes(self, changes: Changes, history: History, kept: StatementCache) -> None:
+    def apply_changes(self, changes: Changes, history: History, cache: StatementCache) -> None:
         """Apply changes after they were written."""
-        self.history, self.statement_cache = history, kept
+        self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
         self.waiting = self.unbound_pods.rates
         self.published = changes.published or self.published
@@ -91,7 +91,7 @@ class LedgerState:
             self.totals[namespace, start, end] += amount_within(new, Interval(start, end))
         self.new_beats.clear()
         self.changed_grants.clear()
-        at_ms = max(kept.at_ms, history.newest_ms())
+        at_ms = max(cache.at_ms, history.newest_ms())
         self.open_totals.mark_written(lambda name: history.budget(name, at_ms).budget.amount is not None)
 
     def forget(self, there: Mapping[str, object]) -> None:

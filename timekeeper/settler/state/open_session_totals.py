@@ -143,57 +143,58 @@ class OpenSessionTotals:
         found = set(self.time_dependent)
         while self._due and self._due[0][0] <= now_ms:
             at_ms, uid = heapq.heappop(self._due)
-            share = self._sessions.get(uid)
-            if share is not None and share.due_ms == at_ms:
-                share.due_ms = 0
+            part = self._sessions.get(uid)
+            if part is not None and part.due_ms == at_ms:
+                part.due_ms = 0
                 found.add(uid)
         return found
 
     def extend(self, uid: str, until_ms: int, now_ms: int) -> bool:
         """Fast path: new evidence that a running session continues. Returns False if the session must be
         recomputed."""
-        share = self._sessions.get(uid)
-        if share is None or not share.runs or not now_ms - self.settle_after_ms < until_ms <= now_ms:
+        part = self._sessions.get(uid)
+        if part is None or not part.runs or not now_ms - self.settle_after_ms < until_ms <= now_ms:
             return False
-        end_ms = max(share.start_ms, until_ms)
-        if end_ms != share.end_ms:
-            sums = self._namespaces[share.namespace]
-            befores = [share.within(span) for span in sums.pending]
-            self._note_change(share.namespace, min(end_ms, share.end_ms))
-            share.end_ms = end_ms
+        end_ms = max(part.start_ms, until_ms)
+        if end_ms != part.end_ms:
+            sums = self._namespaces[part.namespace]
+            befores = [part.within(span) for span in sums.pending]
+            self._note_change(part.namespace, min(end_ms, part.end_ms))
+            part.end_ms = end_ms
             for span, before in zip(sums.pending, befores, strict=True):
-                sums.pending[span] += share.within(span) - before
-            if not share.due_ms:
-                self._plan_check(uid, share, end_ms + self.settle_after_ms)
+                sums.pending[span] += part.within(span) - before
+            if not part.due_ms:
+                self._plan_check(uid, part, end_ms + self.settle_after_ms)
         return True
 
-    def put(self, held: UnsettledSession, seen: WitnessedInterval, now_ms: int) -> None:
-        session, uid = held.session, held.session.uid
-        before, start_ms = self._sessions.get(uid), seen.interval.start_ms
-        live_milli = 0 if seen.closed else session.rate_milli
-        share = _SessionTotals(
+    def put(self, open_session: UnsettledSession, witnessed: WitnessedInterval, now_ms: int) -> None:
+        session, uid = open_session.session, open_session.session.uid
+        before, start_ms = self._sessions.get(uid), witnessed.interval.start_ms
+        live_milli = 0 if witnessed.closed else session.rate_milli
+        part = _SessionTotals(
             namespace=session.namespace,
             node=session.node,
             rate_milli=session.rate_milli,
             reserving_milli=live_milli if session.admitted_in_budget else 0,
             running_milli=live_milli if start_ms else 0,
             start_ms=start_ms,
-            end_ms=seen.interval.end_ms,
-            posted=held.posted,
+            end_ms=witnessed.interval.end_ms,
+            posted=open_session.posted,
             runs=start_ms > 0 and not session.is_over,
             due_ms=before.due_ms if before else 0,
         )
         self._note_change(
-            session.namespace, _changed_since(before or self._previous.get(uid), held, seen.interval)
+            session.namespace,
+            _changed_since(before or self._previous.get(uid), open_session, witnessed.interval),
         )
-        self._replace(uid, before, share)
-        self._schedule(held, seen, share, now_ms)
+        self._replace(uid, before, part)
+        self._schedule(open_session, witnessed, part, now_ms)
 
-    def remove(self, held: UnsettledSession, seen: WitnessedInterval) -> None:
+    def remove(self, open_session: UnsettledSession, witnessed: WitnessedInterval) -> None:
         """Remove a session that is settled: all of it is posted."""
-        session, uid = held.session, held.session.uid
+        session, uid = open_session.session, open_session.session.uid
         before = self._sessions.get(uid)
-        self._note_change(session.namespace, _changed_since(before, held, seen.interval))
+        self._note_change(session.namespace, _changed_since(before, open_session, witnessed.interval))
         if before is not None:
             self._replace(uid, before, None)
         self.time_dependent.discard(uid)
@@ -225,10 +226,10 @@ class OpenSessionTotals:
         for span in sums.pending:
             less = before.pending(span) if before else 0
             sums.pending[span] += (after.pending(span) if after else 0) - less
-        for share, sign in ((before, -1), (after, 1)):
-            if share is not None:
-                sums.reserving_milli += sign * share.reserving_milli
-                sums.running_milli += sign * share.running_milli
+        for part, sign in ((before, -1), (after, 1)):
+            if part is not None:
+                sums.reserving_milli += sign * part.reserving_milli
+                sums.running_milli += sign * part.running_milli
         if after is not None:
             sums.uids.add(uid)
             self._sessions[uid] = after
@@ -240,32 +241,34 @@ class OpenSessionTotals:
             del self._namespaces[either.namespace]
 
     def _schedule(
-        self, held: UnsettledSession, seen: WitnessedInterval, share: _SessionTotals, now_ms: int
+        self, open_session: UnsettledSession, witnessed: WitnessedInterval, part: _SessionTotals, now_ms: int
     ) -> None:
         """Decide when time alone may change the session next: in every tick, at a known moment, or never."""
-        uid, known = held.session.uid, held.evidence
+        uid, known = open_session.session.uid, open_session.evidence
         evidence_ms = max(known.beat_ms or 0, known.watermark_ms or 0)
-        if not seen.closed and (known.vanished_ms is not None or evidence_ms > now_ms):
+        if not witnessed.closed and (known.vanished_ms is not None or evidence_ms > now_ms):
             self.time_dependent.add(uid)
             return
         self.time_dependent.discard(uid)
-        latest_ms = held.session.bound_ms + held.session.start_grace_ms
-        silent_ms = seen.interval.end_ms + self.settle_after_ms
-        if not seen.closed and not share.runs and latest_ms > now_ms:
-            self._plan_check(uid, share, latest_ms)
-        elif seen.interval.length_ms and silent_ms > now_ms:
-            self._plan_check(uid, share, silent_ms)
+        latest_ms = open_session.session.bound_ms + open_session.session.start_grace_ms
+        silent_ms = witnessed.interval.end_ms + self.settle_after_ms
+        if not witnessed.closed and not part.runs and latest_ms > now_ms:
+            self._plan_check(uid, part, latest_ms)
+        elif witnessed.interval.length_ms and silent_ms > now_ms:
+            self._plan_check(uid, part, silent_ms)
 
-    def _plan_check(self, uid: str, share: _SessionTotals, at_ms: int) -> None:
+    def _plan_check(self, uid: str, part: _SessionTotals, at_ms: int) -> None:
         """At most one check per session is planned: an earlier one plans the next."""
-        if not share.due_ms or at_ms < share.due_ms:
-            share.due_ms = at_ms
+        if not part.due_ms or at_ms < part.due_ms:
+            part.due_ms = at_ms
             heapq.heappush(self._due, (at_ms, uid))
 
 
-def _changed_since(before: _SessionTotals | None, held: UnsettledSession, now: Interval) -> int | None:
+def _changed_since(
+    before: _SessionTotals | None, open_session: UnsettledSession, now: Interval
+) -> int | None:
     """The earliest moment at which the session's charge differs from before."""
-    then = Interval(before.start_ms, before.end_ms) if before else _span(held.posted)
+    then = Interval(before.start_ms, before.end_ms) if before else _span(open_session.posted)
     if then == now:
         return None
     if before and then.start_ms == now.start_ms:
