@@ -13,7 +13,7 @@ from timekeeper.runtime.log import configure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until it is told to end; 0 in order, 2 for settings or an address that cannot be served."""
+    """Serve until SIGTERM. Returns 0 in order, 2 for settings or an address that cannot be used."""
     wanted = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
     configure("extender", wanted.log_format)
     from scheduler_ext.server import serve

@@ -106,7 +106,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         parser.error("--tls-cert, --tls-key and --client-ca go together")
     if not all(files) and not _is_loopback(host):
         parser.error(
-            f"--listen {host}: who reaches this address could bind pods; give --tls-cert, --tls-key and "
+            f"--listen {host}: any client of this address could bind pods; give --tls-cert, --tls-key and "
             "--client-ca, or listen on loopback"
         )
     if given.hold_cards + given.pdb_grace + given.max_grace_period > MOST_MS:

@@ -230,7 +230,7 @@ def _published() -> None:
 
 
 def _written_once(table: str) -> None:
-    """No row of this table is ever changed, whoever tries: SQLite itself refuses."""
+    """SQLite itself refuses every change of this table's rows."""
     if op.get_bind().dialect.name == "sqlite":
         op.execute(
             f"CREATE TRIGGER {table}_are_written_once BEFORE UPDATE ON {table} "

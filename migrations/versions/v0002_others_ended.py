@@ -1,7 +1,7 @@
 """Whether only our sidecar keeps a pod going, told to sidecars that no kubelet ends.
 
 The release before this one goes on running: it neither reads nor writes the column, and rows of its own get
-the default, with which a sidecar is told nothing.
+the default, with which a sidecar's behaviour does not change.
 """
 
 import sqlalchemy as sa

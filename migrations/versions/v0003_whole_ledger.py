@@ -110,7 +110,7 @@ def _days() -> None:
     )
     op.create_index("ix_days_day_ms", "days", ["day_ms"])
     op.execute(
-        "INSERT INTO days (namespace, day_ms, amount)"  # noqa: S608 -- numbers of ours, nobody's text
+        "INSERT INTO days (namespace, day_ms, amount)"  # noqa: S608 -- only our own numbers, no user's text
         f" SELECT namespace, from_ms / {DAY_MS} * {DAY_MS}, CAST(SUM(amount) AS BIGINT) FROM postings"
         f" WHERE {_IN_ONE_DAY} GROUP BY namespace, from_ms / {DAY_MS}"
     )
@@ -208,7 +208,7 @@ def _add_up_each() -> None:
 
 def _add_up_together() -> None:
     """All rows of a statement at once: PostgreSQL keeps every version of a row that a transaction writes, and
-    goes through all of them to write the next. In one order, so that nobody waits crosswise for another."""
+    scans all of them to write the next. One order, so that writers cannot deadlock."""
     op.execute(
         "CREATE FUNCTION postings_are_added_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"  # noqa: S608
         " INSERT INTO days (namespace, day_ms, amount)"

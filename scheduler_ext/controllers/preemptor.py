@@ -51,7 +51,7 @@ BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun w
 BREATHES_EACH = 8  # nodes
 BREATH_S = 0.002
 
-Tell = Callable[[Pod, str, str], None]  # an Event on a pod: its reason, and what is said
+Tell = Callable[[Pod, str, str], None]  # posts an Event on a pod: reason and text
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class Preemptor:
         victims: Iterable[Pod],
         context: PreemptionContext,
     ) -> None:
-        """Ask them to leave, those first whom a PodDisruptionBudget may keep: where it does, nobody else
-        leaves in vain."""
+        """Evict the victims, those first that a PodDisruptionBudget may protect: if it does, no other victim
+        is evicted in vain."""
         pdbs, standings = context.pdbs, context.standings
         ordered = sorted(victims, key=lambda each: (not pdbs.over(each), each.uid))
         if not preemption.may_act(self._wiring.seconds()):
@@ -193,7 +193,7 @@ class Preemptor:
         victim: Pod,
         context: PreemptionContext,
     ) -> bool:
-        """True where the victim has been asked, or is gone already."""
+        """True if the victim's eviction was accepted, or it is gone already."""
         how = "evicted"
         left, said = evict(self._api, victim)
         if left == "protected":
@@ -242,7 +242,7 @@ class Preemptor:
                 pod, "CardsLetGo", f"Released the GPUs reserved on node {preemption.node}: {why}."
             )
 
-    # who begins
+    # the pods that may start a preemption
 
     def _begin(self, snapshot: Snapshot, context: PreemptionContext) -> None:
         known: dict[str, WaitingPod] = {}
@@ -302,8 +302,8 @@ class Preemptor:
     def _nodes(
         self, waiting_pod: WaitingPod, snapshot: Snapshot, standings: NamespaceStandings
     ) -> Iterator[NodeInfo]:
-        """The nodes worth a look, with a breath now and then: the verbs are answered by the same process. Of
-        very many only as many as can be looked at in time."""
+        """The nodes worth examining, with a pause now and then, because the same process answers the verbs.
+        With very many nodes it stops when time is up."""
         until_s = self._wiring.seconds() + LOOK_FOR_S
         for at, node in enumerate(self._queue.worth(snapshot, waiting_pod.pod, standings), 1):
             if self._wiring.seconds() > until_s:

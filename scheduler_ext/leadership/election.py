@@ -14,33 +14,33 @@ FOLLOW_S = 2.0  # kube-scheduler renews its own each two seconds
 
 
 class Election(Protocol):
-    """Says who should lead. ``every_s``: how often it is to be asked."""
+    """Says whether this replica should lead. ``every_s``: the interval between looks."""
 
     every_s: float
 
     def look(self) -> bool | None:
-        """Whether this replica should lead; None where nobody knows, and all stays as it is."""
+        """True if this replica should lead; None if that is unknown, and nothing changes."""
 
     def give_back(self) -> None:
-        """This replica ends: let another lead at once."""
+        """This replica ends: another may lead at once."""
 
 
 class Unelected:
-    """There is one replica, and it leads."""
+    """The only replica, which leads."""
 
     every_s = 60.0
 
     def look(self) -> bool | None:
-        """Always this one."""
+        """Always True."""
         return True
 
     def give_back(self) -> None:
-        """There is nobody else."""
+        """There is no other replica."""
 
 
 class SchedulersLease:
-    """kube-schedulers elect their leader, each beside an extender of its own: the extender of the one that
-    holds their Lease leads. kube-scheduler calls itself by its host's name, ``_`` and a random word."""
+    """Each kube-scheduler has an extender beside it: the extender whose kube-scheduler holds the Lease leads.
+    kube-scheduler's identity is its host's name, ``_`` and a random word."""
 
     every_s = FOLLOW_S
 
@@ -48,14 +48,14 @@ class SchedulersLease:
         self._api, self._path, self._mine = api, lease.path, f"{host}_"
 
     def look(self) -> bool | None:
-        """Whether the kube-scheduler of this host holds the Lease."""
+        """True if this host's kube-scheduler holds the Lease."""
         reply = self._api.call("GET", self._path, timeout_s=CALL_S)
         if isinstance(reply, Answered) and reply.status == 200:
             return read_lease(reply.body).holder.startswith(self._mine)
         return False if isinstance(reply, Answered) and reply.status == 404 else None
 
     def give_back(self) -> None:
-        """The Lease is kube-scheduler's."""
+        """Nothing to do: the Lease is kube-scheduler's."""
 
 
 class OwnLease(LeaseElection):

@@ -93,7 +93,7 @@ def _entry(raw: Json) -> Entry:
     until_ms = raw["validUntil"]
     watched = word if raw.get("mode") == "observe" else None
     if watched is not None:
-        word = "UNLIMITED"  # a budget that is only watched puts nobody before or behind anybody
+        word = "UNLIMITED"  # a budget in observe mode does not affect the order
     return Entry(
         NamespaceStanding(word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), watched),
         None if until_ms is None else _whole(until_ms),

@@ -1,4 +1,4 @@
-"""The routes for people, dashboards and probes: they only read."""
+"""Read-only routes for people, dashboards and probes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from scheduler_ext.verbs.protocol import MalformedArgsError
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What they tell. ``unready``: why calls should go to another replica, "" where they may come here."""
+    """The pages' sources. ``unready``: why calls should go to another replica; "" if this one serves them."""
 
     clusters: Clusters
     waiting: WaitingPods
@@ -24,8 +24,8 @@ class Pages:
 
 
 def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
-    """GET /v1/cluster, /v1/waiting, /metrics, /livez, /readyz. ``incomplete``: why nothing is told of the
-    cluster yet, "" where it is."""
+    """GET /v1/cluster, /v1/waiting, /metrics, /livez, /readyz. ``incomplete``: why the cluster is not known
+    yet; "" if it is."""
 
     def told(answer: Callable[[], Mapping[str, object]]) -> Response:
         why = incomplete()
@@ -61,5 +61,5 @@ def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
 
 
 def said(status: int, sentence: str) -> Response:
-    """A sentence for people."""
+    """A sentence as text/plain."""
     return Response(sentence + "\n", status=status, mimetype="text/plain")

@@ -20,7 +20,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 
 # a template has no pods, whatever annotations were copied from a real node
-NOBODY = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
+NO_PODS = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
 
 # labels of GPU feature discovery; autoscalers copy them to templates
 MODEL_LABEL = "nvidia.com/gpu.product"
@@ -55,7 +55,7 @@ def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) ->
 
 def _complete(raw: Json) -> tuple[Json, str]:
     """The Node object with an inventory, and the assumptions made for it, "" if it had one."""
-    annotations = {**annotations_of(raw), names.HOLDERS: NOBODY}
+    annotations = {**annotations_of(raw), names.HOLDERS: NO_PODS}
     metadata = {**mapping(raw.get("metadata")), "annotations": annotations}
     raw = {**raw, "metadata": metadata}
     status = mapping(raw.get("status"))

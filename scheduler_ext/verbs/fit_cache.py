@@ -1,11 +1,11 @@
-"""Every node's answer to every shape of request asked lately, kept up to date by what has changed.
+"""Each node's answer to recently used request shapes, updated by what has changed.
 
-Thousands of pods ask the same few things, and between two of them few nodes change. So a shape's answers are
-kept beside the nodes they are for, and before each use only those nodes are asked anew that the two versions
-of the map do not share: a filter over 5,000 nodes is then little more than looking their names up. Nodes
-that are alike to a question are answered once, and many at a time where the policy can.
+Thousands of pods ask for the same few shapes, and few nodes change between two calls. So answers are kept per
+shape and node, and before each use only nodes that differ between the two versions of the map are computed
+again: a filter over 5,000 nodes is then little more than a lookup of names. Nodes that are alike for a shape
+are computed once, and many at a time if the policy can.
 
-An answer takes a few bytes: each node has a row, and each question an array of scores and one of reasons.
+An answer takes a few bytes: each node has a row, and each shape a column with a score and a reason per row.
 """
 
 import threading

@@ -77,25 +77,25 @@ NAMES = (
 
 def row(asked: ReportQuery, line: ReportLine) -> Cells:
     """One report line with `COLUMNS`, by column; None is null."""
-    who = dict(zip(asked.columns, line.key, strict=True))
+    keys = dict(zip(asked.columns, line.key, strict=True))
     billed = period_at("month", asked.zone, line.span.start_ms)
     values = {
         **_ALWAYS,
-        **_money(line, who["price"], who["currency"], who["models"]),
+        **_money(line, keys["price"], keys["currency"], keys["models"]),
         "BillingPeriodStart": _iso(billed.start_ms),
         "BillingPeriodEnd": _iso(billed.end_ms),
         "ChargePeriodStart": _iso(line.span.start_ms),
         "ChargePeriodEnd": _iso(line.span.end_ms),
-        "ChargeDescription": f"GPU time of pod {who['pod']}",
-        "ResourceId": who["uid"],
-        "ResourceName": who["pod"],
-        "SubAccountId": who["namespace"],
-        "SubAccountName": who["namespace"],
-        "Tags": Raw(who["labels"]),
-        "x_Group": who["group"] or None,
-        "x_Owner": who["owner"] or None,
-        "x_Node": who["node"],
-        "x_GpuModels": who["models"] or None,
+        "ChargeDescription": f"GPU time of pod {keys['pod']}",
+        "ResourceId": keys["uid"],
+        "ResourceName": keys["pod"],
+        "SubAccountId": keys["namespace"],
+        "SubAccountName": keys["namespace"],
+        "Tags": Raw(keys["labels"]),
+        "x_Group": keys["group"] or None,
+        "x_Owner": keys["owner"] or None,
+        "x_Node": keys["node"],
+        "x_GpuModels": keys["models"] or None,
         **_amounts(line),
     }
     return {name: values.get(name) for name in NAMES}

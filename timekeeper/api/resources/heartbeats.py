@@ -26,8 +26,8 @@ _CA_WITHIN_MS = 300_000
 
 
 class HeartbeatHandler:
-    """What posts of heartbeats go through, whoever brings them: Flask's route, or the server's own loop,
-    which waits for nothing."""
+    """Handles posts of heartbeats for both callers: Flask's route, and the server's own loop, which must not
+    wait."""
 
     def __init__(
         self, gate: Gate, beating: HeartbeatWriter, clock: Callable[[], int], ca: Callable[[], str]

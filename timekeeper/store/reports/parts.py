@@ -214,14 +214,14 @@ class _Parts:
         its = SESSIONS.join(measured, SESSIONS.c.uid == measured.c.session_uid)
         return [self._used(SESSIONS, measured, its), self._used(gone, gone, gone)]
 
-    def _used(self, who: FromClause, measured: FromClause, source: FromClause) -> Select[Any]:
+    def _used(self, rows: FromClause, measured: FromClause, source: FromClause) -> Select[Any]:
         sums = {
-            "measured": measured.c.covered * who.c.requested_milli,
+            "measured": measured.c.covered * rows.c.requested_milli,
             "used": measured.c.used,
             "by_node_ms": measured.c.by_node,
             "by_tenant_ms": measured.c.by_tenant,
         }
-        found = self._narrow(self._select(who, sums, source), who, None)
+        found = self._narrow(self._select(rows, sums, source), rows, None)
         if not self.shape.is_cut:
             return found
         clip = self._clip(measured.c.hour_ms, measured.c.hour_ms + 1, _WHOLE)
@@ -254,26 +254,26 @@ class _Parts:
 
     # With which columns
 
-    def _select(self, who: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
-        keys = [self._key(who, name).label(name) for name in self.asked.columns]
+    def _select(self, rows: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
+        keys = [self._key(rows, name).label(name) for name in self.asked.columns]
         amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _SUMS]
-        return select(*keys, *amounts).select_from(self._with_terms(source, who, self.asked.has_dated))
+        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self.asked.has_dated))
 
-    def _with_terms(self, source: FromClause, who: FromClause, has_dated: bool) -> FromClause:
+    def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool) -> FromClause:
         if not has_dated:
             return source
         own = self.dated.c
         meets = and_(own.from_ms < _END, own.to_ms > _START)
-        return source.join(self.dated, and_(own.namespace == self._its(who.c.namespace), meets))
+        return source.join(self.dated, and_(own.namespace == self._its(rows.c.namespace), meets))
 
-    def _key(self, who: FromClause, name: str) -> Expression:
+    def _key(self, rows: FromClause, name: str) -> Expression:
         if name.startswith(LABEL):
-            return label_of(self.dialect, who.c.labels, name.removeprefix(LABEL))
+            return label_of(self.dialect, rows.c.labels, name.removeprefix(LABEL))
         if name in DATED:
             return self.dated.c[name]
         if name == "uid":
-            return who.c.uid if "uid" in who.c else who.c.session_uid
-        return who.c[_ATTRIBUTES.get(name, name)]
+            return rows.c.uid if "uid" in rows.c else rows.c.session_uid
+        return rows.c[_ATTRIBUTES.get(name, name)]
 
     def _clip_of(self, table: Table, stretch: _Stretch | None) -> _Clip:
         is_whole = stretch is None or stretch is _WHOLE
@@ -281,7 +281,7 @@ class _Parts:
         return self._clip(table.c.from_ms, end, stretch or _WHOLE)
 
     def _clip(self, start: Expression, end: Expression, stretch: _Stretch) -> _Clip:
-        """The part of a row's time that is asked about, and under these terms."""
+        """The part of a row's time inside the range and inside its price interval."""
         lower, upper = stretch.start, stretch.end
         meets: tuple[Expression, ...] = (end > lower, start < upper)
         if self.shape.is_cut:
@@ -291,12 +291,12 @@ class _Parts:
 
     # Of which rows
 
-    def _narrow(self, found: Select[Any], who: FromClause, stretch: _Stretch | None) -> Select[Any]:
+    def _narrow(self, found: Select[Any], rows: FromClause, stretch: _Stretch | None) -> Select[Any]:
         """Only some namespaces' rows, and by index those of the range's days."""
         if stretch is not None:
-            found = found.where(self._its(who.c.to_ms) <= stretch.end_day)
-        namespace: Expression = who.c.namespace
-        if who is POSTINGS and stretch is None:
+            found = found.where(self._its(rows.c.to_ms) <= stretch.end_day)
+        namespace: Expression = rows.c.namespace
+        if rows is POSTINGS and stretch is None:
             namespace = self._without_index(namespace)  # rows over midnight have an index of their own
         if self.shape.is_some:
             return found.where(self._is_some(namespace))
