@@ -1,4 +1,4 @@
-"""The page for auditors is code: its example happens as it is told, and its commands are there."""
+"""The page for auditors is code: its example happens as written, and its commands exist."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text()
 ROW = re.compile(r"^(2026-\S+) +(2026-\S+) +(-?\d+) +(\w+) +(-?\d+)$", re.MULTILINE)
 
 
-def test_the_example_happens_as_it_is_told(tmp_path: Path) -> None:
+def test_the_example_happens_as_documented(tmp_path: Path) -> None:
     town = Town(tmp_path)
     town.begin(("nodes", node()))
     town.hear("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE))

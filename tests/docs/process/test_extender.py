@@ -25,10 +25,10 @@ def test_every_metric_is_told_with_its_labels_and_no_other(running: Running) -> 
     suffix = {"counter": "_total", "gauge": "", "histogram": ""}
     exist = {each.name + suffix[each.type]: each for each in families}
     rows = re.findall(r"^\| (`.*?`) \| (\w+)(.*?) \|", METRICS.partition("| event |")[0], re.MULTILINE)
-    told = {f"bursar_extender_{name}": row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    on_page = {f"bursar_extender_{name}": row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
-    assert told.keys() == exist.keys()
-    for name, (_, kind, labels) in told.items():
+    assert on_page.keys() == exist.keys()
+    for name, (_, kind, labels) in on_page.items():
         used = {label for sample in exist[name].samples for label in sample.labels} - {"le"}
         assert kind == exist[name].type
         assert used <= set(re.findall(r"`(\w+)`", labels)), name

@@ -1,4 +1,4 @@
-"""The page on REST tells of what the OpenAPI document, which is made from the code, has."""
+"""The page on REST has what the OpenAPI document has, which is made from the code."""
 
 import re
 from pathlib import Path

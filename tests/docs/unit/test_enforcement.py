@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "enforcement.md").read_text()
 
 
-def test_every_annotation_and_variable_of_cards_and_limits_is_told() -> None:
+def test_every_annotation_and_variable_of_cards_and_limits_is_documented() -> None:
     for name in (*mps.NAMES, VISIBLE_DEVICES):
         assert f"`{name}`" in PAGE
     for prefix in (names.MPS_MEMORY, names.MPS_THREADS):

@@ -1,4 +1,4 @@
-"""The pages on the extender tell of all that it has, and no more: routes, metrics, log lines, words."""
+"""The pages on the extender have all routes, metrics, log events and words, and no others."""
 
 import re
 from pathlib import Path
@@ -62,19 +62,19 @@ def test_every_word_has_its_row(heading: str, words: set[str]) -> None:
     assert firsts(table) == words
 
 
-def test_every_event_on_pods_and_nodes_is_told() -> None:
+def test_every_event_on_pods_and_nodes_is_documented() -> None:
     code = "\n".join(file.read_text() for file in CODE.rglob("*.py"))
     table = PAGE.partition("## Events")[2].partition("\n## ")[0]
 
-    told = set(re.findall(r"`([A-Z]\w+)`", table))
+    on_page = set(re.findall(r"`([A-Z]\w+)`", table))
 
-    assert {word for word in told if f'"{word}"' in code} == told
+    assert {word for word in on_page if f'"{word}"' in code} == on_page
     posted = set(re.findall(r'\b(?:post_on_node|events\.post|tell)\([^"]*"([A-Z]\w+)"', code))
-    assert {"BindTakenBack", "CardsClosed"} <= posted - {*get_args(Kind)} <= told
+    assert {"BindTakenBack", "CardsClosed"} <= posted - {*get_args(Kind)} <= on_page
     assert REPORTER in table
 
 
-def test_every_field_of_the_pages_is_told() -> None:
+def test_every_field_of_the_pages_is_documented() -> None:
     shown = {
         field
         for module in (view, waiting_view)

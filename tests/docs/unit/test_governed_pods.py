@@ -16,7 +16,7 @@ def test_the_sidecars_amounts_and_its_patience_are_those_of_the_code() -> None:
     assert f"has not answered for **{MOST_SILENCE_MS // 60_000} minutes**" in PAGE
 
 
-def test_every_mark_that_bursar_leaves_on_a_pod_is_told() -> None:
+def test_every_mark_that_bursar_leaves_on_a_pod_is_documented() -> None:
     for name in (names.GOVERNED, names.REQUEST, names.STANDING, names.DEVICES):
         assert f"`{name}`" in PAGE
     for prefix in names.BY_CONTAINER:

@@ -1,4 +1,4 @@
-"""The page on metrics and log lines tells of all that there are, and of no others."""
+"""The page on metrics has every metric and log event of the webhook, and no others."""
 
 import re
 from pathlib import Path
@@ -15,10 +15,10 @@ def test_every_metric_of_the_webhook_is_explained_with_its_labels() -> None:
     exist = {f"{each._name}{kinds[each._type]}": set(each._labelnames) for each in metrics}
     rows = re.findall(r"^\| `(bursar_\w+)` \| (\w+)(.*?) \|", PAGE, re.MULTILINE)
 
-    told = {name: set(re.findall(r"(?:; |, )`(\w+)`", labels)) for name, _, labels in rows}
+    on_page = {name: set(re.findall(r"(?:; |, )`(\w+)`", labels)) for name, _, labels in rows}
 
-    assert told.keys() == exist.keys()
-    assert {name: labels & exist[name] for name, labels in told.items()} == exist
+    assert on_page.keys() == exist.keys()
+    assert {name: labels & exist[name] for name, labels in on_page.items()} == exist
 
 
 def test_every_event_in_the_webhooks_log_is_explained() -> None:
@@ -30,10 +30,10 @@ def test_every_event_in_the_webhooks_log_is_explained() -> None:
     written += re.findall(r'"(standings-\w+)"', code)
     table = PAGE.partition("| event | fields |")[2]
 
-    told = [
+    on_page = [
         event
         for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
         for event in re.findall(r"[a-z-]+", row)
     ]
 
-    assert sorted(set(told)) == sorted(set(written))
+    assert sorted(set(on_page)) == sorted(set(written))

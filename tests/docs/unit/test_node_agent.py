@@ -1,4 +1,4 @@
-"""The page on the node agent tells of all flags, metrics, Events and log lines that there are."""
+"""The page on the node agent has all flags, metrics, Events and log lines, and no others."""
 
 import re
 from pathlib import Path
@@ -46,8 +46,8 @@ def test_every_metric_is_told_with_its_kind_and_labels() -> None:
 
     assert {name: kind for name, kind, _ in rows} == {name: kind for name, (kind, _) in exist.items()}
     for name, _, labels in rows:
-        told = re.sub(r"\(.*?\)", "", labels)  # a label's values
-        assert set(re.findall(r"`(\w+)`", told)) == exist[name][1]
+        on_page = re.sub(r"\(.*?\)", "", labels)  # a label's values
+        assert set(re.findall(r"`(\w+)`", on_page)) == exist[name][1]
 
 
 def test_every_flag_is_told_with_its_default() -> None:
@@ -58,13 +58,13 @@ def test_every_flag_is_told_with_its_default() -> None:
         assert f"| `--{flag}` | `{default}` |" in table
 
 
-def test_every_line_of_the_log_is_told() -> None:
+def test_every_line_of_the_log_is_documented() -> None:
     code = "\n".join(
         file.read_text() for file in (ROOT / "sidecar" / "node").rglob("*.py") if file.stem != "holder_survey"
     )
-    said = set(re.findall(r'\b(?:log|_log_once)\("([a-z-]+)"', code))
+    written = set(re.findall(r'\b(?:log|_log_once)\("([a-z-]+)"', code))
 
-    assert firsts("| event in the log |") == said
+    assert firsts("| event in the log |") == written
 
 
 def test_its_events_numbers_and_links_are_those_that_there_are() -> None:

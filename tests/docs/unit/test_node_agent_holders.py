@@ -1,4 +1,4 @@
-"""The page on who holds which card tells of the metrics, Events and log lines that there are, and no more."""
+"""The page on holders has all metrics, Events and log lines, and no others."""
 
 import json
 import re
@@ -38,9 +38,11 @@ def test_every_line_of_its_log_is_explained() -> None:
     written = set(re.findall(r'_log\("([a-z-]+)"', CODE))
     table = PAGE.partition("| event | fields |")[2]
 
-    told = {event for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for event in row.split(", ")}
+    on_page = {
+        event for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for event in row.split(", ")
+    }
 
-    assert {event.strip("`") for event in told} == written
+    assert {event.strip("`") for event in on_page} == written
 
 
 def test_its_events_and_flags_are_those_that_there_are() -> None:

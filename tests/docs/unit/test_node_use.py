@@ -1,4 +1,4 @@
-"""The page on what pods use tells of all metrics that the agent gives of it, and of no others."""
+"""The page on measured use has all metrics of the agent for it, and no others."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.settler.evictions import notices as telling
+from timekeeper.settler.evictions import notices
 
 PAGE = (Path(__file__).parents[3] / "docs" / "node-use.md").read_text()
 
@@ -36,19 +36,19 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
     labels = {label for each in families for sample in each.samples for label in sample.labels}
 
     of_the_agent = PAGE[PAGE.index("## Metrics") :]
-    told = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", of_the_agent, re.MULTILINE))
+    on_page = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", of_the_agent, re.MULTILINE))
 
-    assert told == exist
+    assert on_page == exist
     assert [label for label in sorted(labels) if f"`{label}`" not in PAGE] == []
 
 
-def test_the_events_that_are_written_are_the_ones_that_are_told_of() -> None:
-    written = {OVER, WITHIN, telling.EVICTED, telling.PROTECTED}
+def test_the_events_that_are_written_are_the_ones_that_are_documented() -> None:
+    written = {OVER, WITHIN, notices.EVICTED, notices.PROTECTED}
 
     assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
 
 
-def test_what_becomes_of_an_eviction_and_its_bounds_are_told() -> None:
+def test_what_becomes_of_an_eviction_and_its_bounds_are_documented() -> None:
     (row,) = re.findall(r"^\| `bursar_overuse_evictions_total` .*$", PAGE, re.MULTILINE)
     text = " ".join(PAGE.split())
 
