@@ -44,7 +44,7 @@ def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None).isoformat()
 
 
-def test_every_command_is_told_of_and_every_one_that_is_shown_is_read() -> None:
+def test_every_command_is_documented_of_and_every_one_that_is_shown_is_read() -> None:
     shown = re.findall(r"^    bursar-timekeeper (.+)$", PAGE, re.MULTILINE)
 
     assert {read(line.split(), {}).command for line in shown} == set(AUDITING)

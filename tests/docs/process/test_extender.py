@@ -10,7 +10,7 @@ from tests.scheduler_ext.conftest import Running
 API = (DOCS / "api.md").read_text().partition("\n## The extender\n")[2].partition("\n## ")[0]
 
 
-def test_every_route_is_told_and_no_other(running: Running) -> None:
+def test_every_route_is_documented_and_no_other(running: Running) -> None:
     exist = {
         f"{method} {rule.rule}"
         for rule in running.extender.app.url_map.iter_rules()
@@ -20,7 +20,7 @@ def test_every_route_is_told_and_no_other(running: Running) -> None:
     assert set(re.findall(r"`((?:GET|POST) /[\w/]+)`", API)) == exist
 
 
-def test_every_metric_is_told_with_its_labels_and_no_other(running: Running) -> None:
+def test_every_metric_is_documented_with_its_labels_and_no_other(running: Running) -> None:
     families = list(text_string_to_metric_families(running.client.get("/metrics").text))
     suffix = {"counter": "_total", "gauge": "", "histogram": ""}
     exist = {each.name + suffix[each.type]: each for each in families}

@@ -38,7 +38,7 @@ def test_the_alerts_speak_of_metrics_and_labels_that_there_are() -> None:
     assert set(re.findall(r'standing="(\w+)"', alerts)) <= set(get_args(Word))
 
 
-def test_every_event_in_the_log_is_told_and_no_other() -> None:
+def test_every_event_in_the_log_is_documented_and_no_other() -> None:
     files = [*CODE.rglob("*.py"), ROOT / "timekeeper/runtime/lease_election.py"]
     code = "\n".join(file.read_text() for file in files)
     written = set(re.findall(r'\b(?:_?log|_?say)\(\s*"([a-z-]+)"', code))

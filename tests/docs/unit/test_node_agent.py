@@ -31,7 +31,7 @@ def written(_: dict[str, Any]) -> ApiAnswer:
     return ApiAnswer(200, {"metadata": metadata}, "")
 
 
-def test_every_metric_is_told_with_its_kind_and_labels() -> None:
+def test_every_metric_is_documented_with_its_kind_and_labels() -> None:
     one = Agent(AgentPorts(written, lambda _: None, lambda *_, **__: None), "boot", 5_000, 0)
     one.on_node(node(), 0)
     one.on_reading(look(card()), 0)
@@ -50,7 +50,7 @@ def test_every_metric_is_told_with_its_kind_and_labels() -> None:
         assert set(re.findall(r"`(\w+)`", on_page)) == exist[name][1]
 
 
-def test_every_flag_is_told_with_its_default() -> None:
+def test_every_flag_is_documented_with_its_default() -> None:
     table = PAGE.partition("## Flags")[2].partition("## Metrics")[0]
     assert set(re.findall(r"`--([a-z-]+)`", table)) == {flag for flag, _, _ in settings.FLAGS}
     for flag in ("token-file", "ca", "spool", "listen", "look-every"):

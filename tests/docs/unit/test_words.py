@@ -15,16 +15,35 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ROOMS = (
+    "migrations",
+    "scheduler_ext/binding",
+    "scheduler_ext/controllers",
     "scheduler_ext/fit",
+    "scheduler_ext/leadership",
+    "scheduler_ext/preemption",
+    "scheduler_ext/reports",
     "scheduler_ext/scoring",
+    "scheduler_ext/serving",
     "scheduler_ext/snapshot",
+    "scheduler_ext/verbs",
     "scheduler_ext/waiting",
+    "sidecar",
     "timekeeper/accounts",
+    "timekeeper/api",
     "timekeeper/core",
     "timekeeper/operations",
     "timekeeper/process",
+    "timekeeper/settler",
     "timekeeper/store",
+    "webhook/audit",
+    "webhook/controller",
+    "webhook/dryrun",
+    "webhook/mutation",
     "webhook/rules",
+    "webhook/server",
+    "webhook/settings",
+    "webhook/standings",
+    "webhook/wire",
 )
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
