@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.waiting import eventually
+
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.api import ApiError
@@ -29,7 +31,7 @@ from deploy.local.cluster import ControlPlane
 from tests.bench import pods
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import FIGURES, medians, tell
-from tests.webhook.servers import ROOT, Timekeeper, Tls, wait_until
+from tests.webhook.servers import ROOT, Timekeeper, Tls
 from tests.webhook.worlds import standings
 
 Json = dict[str, Any]
@@ -87,7 +89,7 @@ class Cluster:
         for namespace in (NAMESPACE, OURS):
             self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-        wait_until(lambda: cp.api.answers(account), "the account of the namespace")
+        eventually(lambda: cp.api.answers(account), "the account of the namespace")
         self.cp.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
         for name in SERVICES.values():
             spec = {"type": "ExternalName", "externalName": "127.0.0.1"}
@@ -113,7 +115,7 @@ class Cluster:
                 return False  # the one that checks is asked already, and the one that governs not yet
             return labels == set(made["metadata"]["labels"])
 
-        wait_until(is_acted_on, f"{way.name} to be acted on")
+        eventually(is_acted_on, f"{way.name} to be acted on")
 
     def _our_patch(self, pod: Json) -> bytes:
         response = json.loads(self._ask("Bursar", "/mutate", pods.review(pod)))["response"]

@@ -4,7 +4,6 @@ import http.client
 import json
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from deploy.local.api import AdminApi, ApiError
 from deploy.local.identity import LocalAuthority
+from tests.support.waiting import eventually
 
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
@@ -32,15 +32,6 @@ def pod(name: str, *, limits: dict[str, str] | None = None, **spec: Any) -> dict
         "metadata": {"name": name, "annotations": annotations},
         "spec": {"containers": containers, **spec},
     }
-
-
-def eventually(condition: Callable[[], Seen | None], within_s: float = 20) -> Seen:
-    """Wait until `condition()` holds, and return what it gave."""
-    end = time.monotonic() + within_s
-    while not (seen := condition()):
-        assert time.monotonic() < end, f"not within {within_s} s; last seen: {seen!r}"
-        time.sleep(0.05)
-    return seen
 
 
 def get(api: AdminApi, path: str) -> Any:

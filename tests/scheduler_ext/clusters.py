@@ -5,8 +5,7 @@ import http.client
 import json
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
@@ -18,6 +17,7 @@ from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.processes import ROOT, Process
+from tests.support.waiting import eventually
 
 Json = dict[str, Any]
 
@@ -153,17 +153,6 @@ def placed(world: "World", *names: str) -> None:
 def decided(world: "World", *names: str) -> None:
     """Wait until each of these is bound or has been refused."""
     eventually(lambda: all(world.node_info_of(name) or world.refusals(name) for name in names))
-
-
-def eventually(
-    true: Callable[[], Any], within_s: float = 20.0, else_say: Callable[[], object] = lambda: ""
-) -> float:
-    """Wait until it holds; how long that took, in seconds."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < within_s, f"it did not come true in time; {else_say()}"
-        time.sleep(0.005)
-    return time.monotonic() - begun
 
 
 class Callers:

@@ -1,6 +1,5 @@
 """A running extender in front of a small API server, asked through its WSGI app."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +11,12 @@ from flask.testing import FlaskClient
 from scheduler_ext import settings
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.support.waiting import eventually
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
-
-
-def eventually(true: Callable[[], Any], within_s: float = 10.0) -> None:
-    """Wait until it holds."""
-    until = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until, "it did not come true in time"
-        time.sleep(0.002)
 
 
 @dataclass

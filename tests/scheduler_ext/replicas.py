@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +24,7 @@ from deploy.local.scheduler import extender, scheduler_configuration
 from deploy.local.stack import free_port
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.processes import ROOT
+from tests.support.waiting import eventually
 
 Json = dict[str, Any]
 
@@ -264,15 +264,6 @@ class World:
         self.api.call("DELETE", PODS)
         eventually(lambda: not self.api.call("GET", PODS)["items"])
         self.api.call("DELETE", "/api/v1/nodes")
-
-
-def eventually(true: Callable[[], Any], within_s: float = 40.0) -> float:
-    """Wait until it holds; how long that took, in seconds."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < within_s, "it did not come true in time"
-        time.sleep(0.02)
-    return time.monotonic() - begun
 
 
 def said(log: Path) -> list[str]:

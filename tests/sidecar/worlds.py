@@ -282,11 +282,3 @@ def spooled(folder: Path) -> list[int]:
         return []
     read = json.loads(path.read_text())
     return [at for at, _ in (read["post"] or {"beats": []})["beats"] + read["waiting"]]
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds."""
-    end = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < end, f"not within {WITHIN_S} s: {what}"
-        time.sleep(0.01)

@@ -5,8 +5,7 @@ It keeps what it is given and tells all watchers; it knows nothing of what the o
 """
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -130,14 +129,6 @@ class FakeApiServer:
         if self.holders[-1:] != [holder]:
             self.holders.append(holder)
         return self.lease
-
-
-def wait_for(holds: Callable[[], bool], within_s: float = 10) -> None:
-    """Wait for a condition."""
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def _key(item: Json) -> str:

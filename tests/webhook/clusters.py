@@ -9,7 +9,8 @@ from typing import Any, Self
 import yaml
 
 from deploy.local.cluster import ControlPlane
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
+from tests.support.waiting import eventually
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook
 from tests.webhook.worlds import entry, standings
 from tests.worlds import Json, container
 from webhook.settings.certificates import CONFIGURATION
@@ -77,9 +78,9 @@ class Registered(Cluster):
         try:
             self.webhook = Webhook(self._folder, self.tls, self.timekeeper.url, *self._flags, workers=1)
             self.webhook.__enter__()
-            wait_until(lambda: "event=standings-updated" in self.webhook.log(), "the standings")
+            eventually(lambda: "event=standings-updated" in self.webhook.log(), "the standings")
             self.register()
-            wait_until(lambda: self.denies(BAD_POD) and self.denies(BAD_BUDGETS), "the API server to ask us")
+            eventually(lambda: self.denies(BAD_POD) and self.denies(BAD_BUDGETS), "the API server to ask us")
         except BaseException:
             self.timekeeper.end()
             raise

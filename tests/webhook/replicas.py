@@ -30,7 +30,8 @@ from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from tests.webhook.servers import ROOT, environment, wait_until
+from tests.support.waiting import eventually
+from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
 from tests.worlds import Json
 
@@ -140,7 +141,7 @@ class Replica:
         """Starts it, and once it says that it is ready has the API server hear of it, as a kubelet does."""
         self.start()
         try:
-            wait_until(lambda: self.status("/readyz") == 200, f"{self.name} to be ready")
+            eventually(lambda: self.status("/readyz") == 200, f"{self.name} to be ready")
             self.announce(ready=True)
         except BaseException:
             self.close()
@@ -252,7 +253,7 @@ class Creators:
     def more(self, count: int) -> None:
         """Waits until so many more pods have been created, or something has failed."""
         until = self.created().governed + count
-        wait_until(
+        eventually(
             lambda: self.created().governed >= until or bool(self.created().failures),
             f"{count} more pods",
             within_s=60,

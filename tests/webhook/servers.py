@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any, Self
 import orjson
 
 from deploy.local.stack import free_port
+from tests.support.waiting import eventually
 from tests.webhook.worlds import review_of, standings
 from tests.worlds import Json
 from webhook.controller import files
@@ -28,14 +27,6 @@ from webhook.controller.plan import CertificatePair, Leaf
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 20.0
-
-
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
-    """Waits for a condition; fails the test where it does not come."""
-    end = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < end, f"waited {within_s} s in vain for {what}"
-        time.sleep(0.02)
 
 
 def runs(pid: int) -> bool:
@@ -179,7 +170,7 @@ class Webhook:
 
     def __enter__(self) -> Self:
         try:
-            wait_until(self._ready, "the webhook to be ready")
+            eventually(self._ready, "the webhook to be ready")
         except BaseException:
             self.process.kill()
             self.process.wait()

@@ -21,7 +21,7 @@ from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
 from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
-from tests.local.worlds import eventually
+from tests.support.waiting import eventually
 
 # where a pod's service account is; the test's processes replace the folder before they import anything else
 KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -15,7 +15,8 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
-from tests.local.worlds import eventually, get, pod
+from tests.local.worlds import get, pod
+from tests.support.waiting import eventually
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/bursar-scheduler"
 

@@ -20,7 +20,8 @@ from deploy.local.commands import Options
 from deploy.local.errors import LocalError
 from deploy.local.folder import sweep
 from deploy.local.kwok_nodes import kwok_node
-from tests.local.worlds import NODES, eventually, get
+from tests.local.worlds import NODES, get
+from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -9,7 +9,8 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.local.worlds import NODES, events, eventually, get, namespace, pod
+from tests.local.worlds import NODES, events, get, namespace, pod
+from tests.support.waiting import eventually
 
 SIDECAR = {"name": "sidecar", "image": "example", "restartPolicy": "Always"}
 INIT = {"name": "init", "image": "example"}

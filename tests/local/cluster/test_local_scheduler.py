@@ -8,7 +8,8 @@ import pytest
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
 from deploy.local.kwok_nodes import kwok_node
-from tests.local.worlds import NODES, eventually, get, namespace, pod, server
+from tests.local.worlds import NODES, get, namespace, pod, server
+from tests.support.waiting import eventually
 
 
 def test_gpu_pods_go_through_the_extender_and_others_do_not(control_plane: ControlPlane) -> None:

@@ -10,7 +10,8 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import webhook_service
 from deploy.local.identity import LocalAuthority, new_authority
-from tests.local.worlds import NAMESPACES, eventually, namespace, pod, server, tls
+from tests.local.worlds import NAMESPACES, namespace, pod, server, tls
+from tests.support.waiting import eventually
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 

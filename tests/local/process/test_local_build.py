@@ -14,7 +14,7 @@ from deploy.local.build import binaries, compiling, fetching, go_mod, staged_sib
 from deploy.local.errors import LocalError
 from deploy.local.golang import GO_WHEEL, known_failure, run_logged
 from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
-from tests.local.worlds import eventually
+from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
 NAMES = [tool.name for tool in TOOLS]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import cleanup
-from tests.local.worlds import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("name", ["kubelet", "containerd", "dockerd"])

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.errors import LocalError
 from deploy.local.launcher import Launcher
 from deploy.local.processes import Processes
-from tests.local.worlds import eventually
+from tests.support.waiting import eventually
 
 
 def test_a_started_process_lives_on_when_the_thread_that_asked_for_it_ends(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
 from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
-from tests.local.worlds import eventually
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
+from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
 MERGE = "application/merge-patch+json"

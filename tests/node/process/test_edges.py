@@ -17,7 +17,7 @@ from sidecar.node import metrics
 from sidecar.node.kube.api import ApiAnswer, ApiUnreachable, NodeApi
 from sidecar.node.kube.events import MOST_QUEUED, TRIES, EventPoster, event
 from sidecar.node.state.overuse import AgentEvent
-from tests.local.worlds import eventually
+from tests.support.waiting import eventually
 
 NOTICE = AgentEvent("uid-1", "team-a", "p", "Warning", "GPUUnhealthy", "its GPU is not healthy")
 AT_NS = 1_700_000_000_123_456_000

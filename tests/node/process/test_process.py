@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.stack import free_port
-from tests.local.worlds import eventually
 from tests.nvml import fake_nvml
 from tests.sidecar.worlds import ROOT
+from tests.support.waiting import eventually
 
 
 def command(port: int, *flags: str) -> list[str]:

@@ -22,9 +22,10 @@ from deploy.local.identity import new_authority
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
 from tests.scheduler_ext.worlds import node
+from tests.support.waiting import eventually
 from tests.timekeeper import fake_api_server
 from tests.timekeeper.processes import prepared
-from tests.webhook.servers import Timekeeper, Tls, Webhook, wait_until
+from tests.webhook.servers import Timekeeper, Tls, Webhook
 from tests.webhook.worlds import admitted, half, review_of
 
 AT_ONCE = 12
@@ -126,7 +127,7 @@ def extender(folder: Path) -> Iterator[Server]:
         trusted.load_cert_chain(folder / "client.crt", folder / "client.key")
         process.start()
         try:
-            wait_until(lambda: "event=complete" in process.said(), "the extender to be ready")
+            eventually(lambda: "event=complete" in process.said(), "the extender to be ready")
             yield Server(process.port, trusted, process.pids, b"/filter", b"{", 400, 32 * 1024 * 1024)
             assert "Traceback" not in process.said()
         finally:
@@ -215,7 +216,7 @@ def test_what_is_no_request_is_answered_once_with_a_sentence_and_holds_nothing(
         assert b"\r\nConnection: close" in head
         assert len(body) > 10
         assert b"HTTP/1.1 " not in body  # a second answer
-    wait_until(lambda: server.connections() == 0, "the connections to be closed")
+    eventually(lambda: server.connections() == 0, "the connections to be closed")
 
 
 UNFINISHED: dict[str, Callable[[Server], socket.socket]] = {
@@ -252,8 +253,8 @@ def test_an_unfinished_request_keeps_no_client_waiting_and_leaves_nothing_behind
             stack.enter_context(UNFINISHED[case](server))
 
         assert server.answers_well_behaved_clients()
-        wait_until(lambda: server.connections() >= AT_ONCE, "the clients to be accepted")
-    wait_until(lambda: server.connections() == 0, "the connections to be closed")
+        eventually(lambda: server.connections() >= AT_ONCE, "the clients to be accepted")
+    eventually(lambda: server.connections() == 0, "the connections to be closed")
 
 
 def test_unfinished_requests_are_ended_by_the_server(servers: dict[str, Server]) -> None:

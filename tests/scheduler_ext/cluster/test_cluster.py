@@ -12,8 +12,9 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
 from scheduler_ext.clients.events import REPORTER, Events
-from tests.scheduler_ext.clusters import World, decided, eventually, extender, placed, plane, world
+from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
+from tests.support.waiting import eventually, seconds_until
 from timekeeper.runtime.connect import connect
 
 __all__ = ["extender", "plane", "world"]
@@ -99,7 +100,7 @@ def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_within_a_second_of_a
     world.delete("a")
     eventually(lambda: gone(world, "a"))
 
-    assert eventually(lambda: world.node_info_of("c")) < 1.0
+    assert seconds_until(lambda: world.node_info_of("c")) < 1.0
     assert world.cards_of("c") != world.cards_of("b")
 
 
@@ -125,7 +126,7 @@ def test_cards_that_a_force_deleted_pod_may_still_use_are_given_out_when_its_gra
     before = world.extender.said().count("event=woken")
 
     world.delete("a", grace_s=0)
-    waited = eventually(lambda: world.node_info_of("low"))
+    waited = seconds_until(lambda: world.node_info_of("low"))
 
     assert 1.5 < waited < 4.0
     assert world.extender.said().count("event=woken") == before + 1

@@ -10,9 +10,10 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, eventually, plane
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, plane
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
+from tests.support.waiting import eventually, seconds_until
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 
@@ -314,7 +315,7 @@ def test_a_pod_disruption_budget_is_honoured_and_then_no_longer(teams: Teams) ->
 
     eventually(lambda: teams.said("stays") >= 2)
     assert teams.running("team-b") == there
-    waited = eventually(lambda: teams.where("a1"))
+    waited = seconds_until(lambda: teams.where("a1"))
 
     assert waited > 0.5
     assert teams.filters() - filters < 20

@@ -10,8 +10,9 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.scheduler import MOST_BACKOFF_S
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, eventually, placed, plane, world
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane, world
 from tests.scheduler_ext.processes import Process
+from tests.support.waiting import eventually
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 

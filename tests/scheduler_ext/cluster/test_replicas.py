@@ -13,16 +13,8 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.identity import new_authority
 from deploy.local.scheduler import ExtenderTLS
 from tests.scheduler_ext.processes import ROOT
-from tests.scheduler_ext.replicas import (
-    HOME,
-    PROFILE,
-    Replica,
-    Service,
-    World,
-    beside_a_scheduler,
-    eventually,
-    said,
-)
+from tests.scheduler_ext.replicas import HOME, PROFILE, Replica, Service, World, beside_a_scheduler, said
+from tests.support.waiting import eventually
 
 FITTING = 96  # of 30% each, on 32 cards
 

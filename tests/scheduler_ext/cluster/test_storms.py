@@ -20,13 +20,13 @@ from tests.scheduler_ext.clusters import (
     Callers,
     Json,
     World,
-    eventually,
     extender,
     plane,
     world,
 )
 from tests.scheduler_ext.history import History, complaints, watched
 from tests.scheduler_ext.processes import Process
+from tests.support.waiting import eventually, seconds_until
 
 __all__ = ["extender", "plane", "world"]
 
@@ -231,9 +231,7 @@ def test_a_thousand_pods_at_once_onto_a_cluster_that_just_fits_them_all(
         assert set(made) == {201}
 
         world.plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=world.extender.url)
-        took = eventually(
-            lambda: history.bound == 1000, within_s=240, else_say=lambda: unbound(world, history)
-        )
+        took = seconds_until(lambda: history.bound == 1000, lambda: unbound(world, history), within_s=240)
 
         print(f"1000 pods were bound in {took:.1f} s")
         assert history.wrong == []

@@ -12,8 +12,9 @@ from scheduler_ext.binding.manifest import Written, binding, written_for
 from scheduler_ext.clients.pod_patches import wake_patch
 from scheduler_ext.fit.fit import fit
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, mib, node, on, percent, read
+from tests.support.waiting import eventually
 from tests.worlds import card, container, limits_of
 from timekeeper.core.values import Placement, Slice
 

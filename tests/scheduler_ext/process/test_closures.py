@@ -1,8 +1,9 @@
 """A node that closes and opens, as users see it."""
 
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.unit.test_closures import broken
 from tests.scheduler_ext.worlds import node
+from tests.support.waiting import eventually
 from tests.worlds import card
 
 

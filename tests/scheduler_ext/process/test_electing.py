@@ -12,10 +12,11 @@ import pytest
 
 from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseName
 

@@ -1,8 +1,9 @@
 """Events of binds that are taken back."""
 
 from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.waiting import eventually
 
 
 def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:

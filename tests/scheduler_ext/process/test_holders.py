@@ -1,12 +1,13 @@
 """The running extender follows the node agent's survey of containers."""
 
 from scheduler_ext.model.node import CLOSED
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.unit.test_holders import NOT_THERE, THERE, P, told
 from tests.scheduler_ext.worlds import (
     holders,
     percent,
 )
+from tests.support.waiting import eventually
 
 
 def test_the_running_extender_follows_the_agent(running: Running) -> None:

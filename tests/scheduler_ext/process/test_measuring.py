@@ -17,8 +17,9 @@ from scheduler_ext.clients.card_load_poller import (
     decode,
 )
 from scheduler_ext.settings import Timekeeper as Asked
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
+from tests.support.waiting import eventually
 from tests.webhook.servers import Timekeeper, Tls
 
 

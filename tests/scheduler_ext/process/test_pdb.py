@@ -1,8 +1,9 @@
 """The running extender follows PodDisruptionBudgets."""
 
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.preemption_worlds import budget, of
 from tests.scheduler_ext.worlds import percent, read
+from tests.support.waiting import eventually
 
 
 def test_the_running_extender_follows_the_api_servers_budgets(running: Running) -> None:

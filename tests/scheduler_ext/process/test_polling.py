@@ -14,8 +14,9 @@ from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding
 from scheduler_ext.model.standing_table import UndecodableTableError, decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json
+from tests.support.waiting import eventually
 from tests.webhook.servers import Served, Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 

@@ -8,9 +8,10 @@ import pytest
 
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.preemption_worlds import IN, OVER, budget, of, standing
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
+from tests.support.waiting import eventually
 from tests.worlds import card, container
 
 WAITING: dict[str, Any] = {"priority": 1000}

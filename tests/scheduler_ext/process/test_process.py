@@ -15,9 +15,9 @@ import pytest
 from deploy.local.identity import new_authority
 from scheduler_ext import settings
 from tests.scheduler_ext.apiserver import ApiServer
-from tests.scheduler_ext.conftest import eventually
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.unit.test_properties import linked
 from tests.scheduler_ext.worlds import Json, asking, rebuilt
+from tests.support.waiting import eventually
 from tests.worlds import container
 
 

@@ -9,9 +9,10 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import Json, node, on, percent, read, rebuilt
+from tests.support.waiting import eventually
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 

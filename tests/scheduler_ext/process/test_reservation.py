@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.worlds import node, on, percent
+from tests.support.waiting import eventually
 from tests.worlds import card
 from timekeeper.runtime.clock import now_ms
 

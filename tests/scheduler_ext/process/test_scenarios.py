@@ -16,7 +16,7 @@ from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_updated
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import scenarios
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.scenarios import CASES, IDS, Scenario, cards_asked, equal, near, used
 from tests.scheduler_ext.worlds import (
     GIB,
@@ -34,6 +34,7 @@ from tests.scheduler_ext.worlds import (
     request_of,
     with_used,
 )
+from tests.support.waiting import eventually
 from tests.worlds import card, container, limits_of
 
 Start = Callable[..., Running]

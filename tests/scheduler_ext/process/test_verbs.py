@@ -9,8 +9,9 @@ from flask.testing import FlaskClient
 from scheduler_ext import settings
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, Fault
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
+from tests.support.waiting import eventually
 from tests.worlds import card, container
 from timekeeper.core.json_values import Json
 from timekeeper.runtime.api_server import Api

@@ -21,9 +21,10 @@ from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import Snapshot, node_deleted, node_updated, pod_deleted, pod_updated
 from scheduler_ext.verbs.protocol import MalformedArgsError
-from tests.scheduler_ext.conftest import Running, eventually
+from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, place, rebuilt
+from tests.support.waiting import eventually
 from tests.worlds import card
 
 Start = Callable[..., Running]

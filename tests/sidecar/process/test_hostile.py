@@ -22,12 +22,12 @@ from tests.sidecar.worlds import (
     Timekeeper,
     beating,
     events,
-    eventually,
     fine,
     for_ever,
     spooled,
     variables,
 )
+from tests.support.waiting import eventually
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BODY = b'{"version": 1, "interval_ms": 200, "in_budget": true}'

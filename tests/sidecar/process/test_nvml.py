@@ -12,7 +12,8 @@ import pytest
 
 from deploy.local.identity import LocalAuthority
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, events, eventually, variables
+from tests.sidecar.worlds import ROOT, SOON_S, WITHIN_S, Timekeeper, beating, events, variables
+from tests.support.waiting import eventually
 
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
 A = {"uuid": "GPU-a", "utilisation": 37, "memory_mib": 1200, "scope": "shared"}

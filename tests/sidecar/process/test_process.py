@@ -22,11 +22,11 @@ from tests.sidecar.worlds import (
     Arrival,
     Timekeeper,
     beating,
-    eventually,
     fine,
     spooled,
     variables,
 )
+from tests.support.waiting import eventually
 
 # The sidecar takes an age just before it sends, the timekeeper dates it just after it has read: on a busy
 # machine this much may lie between. Beats are three times further apart, so none is taken for another.

@@ -5,13 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deploy.local.demo import STEPS
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,13 +36,6 @@ def processes_of(folder: Path) -> list[str]:
         if str(folder) in words:
             found.append(words)
     return found
-
-
-def until(is_so: Callable[[], bool], within_s: float = 20) -> bool:
-    end = time.monotonic() + within_s
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.05)
-    return is_so()
 
 
 def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -79,7 +71,7 @@ def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path, number: s
     process.communicate(timeout=60)
 
     assert process.returncode in (130, 128 + number)
-    assert until(lambda: processes_of(tmp_path) == []), processes_of(tmp_path)
+    eventually(lambda: processes_of(tmp_path) == [], lambda: processes_of(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,4 +85,4 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
 
-    assert until(lambda: processes_of(tmp_path) == []), processes_of(tmp_path)
+    eventually(lambda: processes_of(tmp_path) == [], lambda: processes_of(tmp_path))

@@ -12,7 +12,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
-from tests.timekeeper.fake_api_server import wait_for
+from tests.support.waiting import eventually
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
@@ -32,7 +32,7 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
     api = control_plane.api
     for name in (NAMESPACE, "team-a"):
         api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        wait_for(lambda name=name: api.answers(f"/api/v1/namespaces/{name}/serviceaccounts/default"))  # type: ignore[misc]
+        eventually(lambda name=name: api.answers(f"/api/v1/namespaces/{name}/serviceaccounts/default"))  # type: ignore[misc]
     account = the("ServiceAccount", "bursar-timekeeper")
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
     rbac = "/apis/rbac.authorization.k8s.io/v1"
@@ -75,7 +75,7 @@ class Users:
             },
         }
         self._call("POST", PODS, body)
-        wait_for(lambda: self.pod(name)["status"].get("phase") == "Running")
+        eventually(lambda: self.pod(name)["status"].get("phase") == "Running")
         self.hear(name)
         return self.pod(name)
 
@@ -111,7 +111,7 @@ class Users:
         self._call(
             "POST", PDBS, {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": selector}}
         )
-        wait_for(lambda: self._call("GET", f"{PDBS}/{name}").get("status", {}).get("currentHealthy") == 1)
+        eventually(lambda: self._call("GET", f"{PDBS}/{name}").get("status", {}).get("currentHealthy") == 1)
 
     def unprotect(self, name: str) -> None:
         """Without it again."""
@@ -130,7 +130,7 @@ class Users:
     def clear(self) -> None:
         """Without the pods."""
         self._call("DELETE", f"{PODS}?gracePeriodSeconds=0")
-        wait_for(lambda: not self._call("GET", PODS)["items"])
+        eventually(lambda: not self._call("GET", PODS)["items"])
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         return self.cluster.api.call(method, path, body)
@@ -157,7 +157,7 @@ def test_a_pod_over_its_share_goes_and_its_event_tells_why(users: Users) -> None
     users.overuse(uid)
     assert users.evictor.step()
 
-    wait_for(lambda: users.is_gone(uid))
+    eventually(lambda: users.is_gone(uid))
     assert attempts("evicted") == before + 1
     assert not users.is_gone(other)
     (event,) = users.events(uid)
@@ -183,14 +183,14 @@ def test_a_disruption_budget_keeps_the_pod_until_it_is_gone(users: Users) -> Non
     users.unprotect("kept")
     users.overuse(uid)
     assert users.evictor.step()
-    wait_for(lambda: users.is_gone(uid))
+    eventually(lambda: users.is_gone(uid))
 
 
 def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:
     old = users.run("twin")["metadata"]["uid"]
     users.overuse(old)
     users.cluster.api.call("DELETE", f"{PODS}/twin?gracePeriodSeconds=0")
-    wait_for(lambda: users.is_gone(old))
+    eventually(lambda: users.is_gone(old))
     users.run("twin")  # the watch tells of it before it tells of the old one's end
     before = attempts("gone")
 
@@ -205,7 +205,7 @@ def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:
 def test_a_pod_that_is_gone_is_told_gone(users: Users) -> None:
     uid = users.run("quick")["metadata"]["uid"]
     users.cluster.api.call("DELETE", f"{PODS}/quick?gracePeriodSeconds=0")
-    wait_for(lambda: users.is_gone(uid))
+    eventually(lambda: users.is_gone(uid))
     before = attempts("gone")
 
     users.overuse(uid)

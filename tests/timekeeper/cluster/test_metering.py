@@ -22,7 +22,8 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import card_uuid, kwok_node
-from tests.local.worlds import NAMESPACES, NODES, eventually, get, namespace
+from tests.local.worlds import NAMESPACES, NODES, get, namespace
+from tests.support.waiting import eventually
 from tests.timekeeper.oracle import Terms, kubelet_says, moment, rate
 from tests.timekeeper.processes import Process, children, prepared
 
@@ -259,7 +260,9 @@ def _come_to_rest(cluster: ControlPlane, path: str, seen: Recorder) -> None:
             if get(cluster.api, name) is not None and kubelet_says(lived.raw)[1] is None:
                 patch = {"metadata": {"annotations": {"local.bursar.dev/run-for": "1s"}}}
                 cluster.api.call("PATCH", name, patch, "application/merge-patch+json")
-    eventually(lambda: all(kubelet_says(lived.raw)[1] is not None for lived in seen.there()), WITHIN_S)
+    eventually(
+        lambda: all(kubelet_says(lived.raw)[1] is not None for lived in seen.there()), within_s=WITHIN_S
+    )
 
 
 def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:

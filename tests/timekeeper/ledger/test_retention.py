@@ -1,7 +1,6 @@
 """Folding: old sessions become rows by day, no report changes by it, and nothing that happens on the way
 doubles or loses anything."""
 
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
+from tests.support.waiting import eventually
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.past import LABELS, MIDNIGHT, differences, live
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
@@ -272,20 +272,11 @@ def test_with_retain_sessions_are_folded_without_being_asked(town: Town) -> None
     folding = Thread(target=roll_up_daily, args=(town.store, town.clock, OLD, stop))
 
     folding.start()
-    wait_for(lambda: count(town, FOLDED) == 9)
+    eventually(lambda: count(town, FOLDED) == 9)
     stop.set()
     folding.join(10)
 
     assert not folding.is_alive()
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    waiting = Event()
-    for _ in range(1000):
-        if holds():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("waited in vain")
 
 
 def test_the_command_folds_and_tells_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from threading import Event
 import pytest
 from sqlalchemy import text
 
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
+from tests.support.waiting import eventually
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, observe
@@ -126,7 +127,7 @@ def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path
         api.lease["spec"]["holderIdentity"] = "two"
 
         assert stop.wait(10)
-        wait_for(lambda: mine.lost)
+        eventually(lambda: mine.lost)
 
 
 def test_every_settler_begins_a_term_of_its_own(town: Town) -> None:
@@ -191,7 +192,7 @@ def test_who_begins_ends_the_session_of_one_that_stands_still_inside_a_transacti
     def take_over() -> None:
         age = text("SELECT max(clock_timestamp() - xact_start) > interval '2.1 s' FROM pg_stat_activity")
         with hurried.reading() as connection:
-            wait_for(lambda: bool(connection.execute(age).scalar_one()))
+            eventually(lambda: bool(connection.execute(age).scalar_one()))
         with hurried.writing() as connection:
             began.append(terms.begin(connection, "next", T0))
 

@@ -7,8 +7,9 @@ from threading import Event
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.timekeeper.clocks import iso
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving, wait_for
+from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
@@ -139,7 +140,7 @@ def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> 
     failures: list[tuple[str, str]] = []
     stop = Event()
     thread = start_watching(source("pods"), away, Queue(), Clock(), stop, lambda *each: failures.append(each))
-    wait_for(lambda: bool(failures))
+    eventually(lambda: bool(failures))
 
     stop.set()
     thread.join(10)
@@ -210,7 +211,7 @@ def test_an_announcement_becomes_an_event(api: FakeApiServer, server: Api) -> No
 
     announcer.tell(notice)
 
-    wait_for(lambda: bool(api.events))
+    eventually(lambda: bool(api.events))
     assert api.events[0]["message"] == "team-a: broken"
 
 
@@ -226,7 +227,7 @@ def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
         said.append(capfd.readouterr().err)
         return "event=event-not-posted config_map=bursar-budgets" in "".join(said)
 
-    wait_for(is_told)
+    eventually(is_told)
     assert "reason=BrokenBudget" in "".join(said)
 
 

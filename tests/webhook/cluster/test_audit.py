@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.cluster.test_templates import TRAINING
 from tests.webhook.clusters import Cluster as Clustered
 from tests.webhook.process.test_audit import audit, kubeconfig
-from tests.webhook.servers import wait_until
 from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
 from tests.webhook.worlds import half
 from tests.worlds import Json, container
@@ -51,7 +51,7 @@ def world(control_plane: ControlPlane) -> Clustered:
     )
     system = {"metadata": {"name": "device-plugin"}, "spec": template(half(), nodeName="n1")["spec"]}
     control_plane.api.call("POST", "/api/v1/namespaces/kube-system/pods", system)
-    wait_until(lambda: len(pods_of(made)) == 7, "the deployment's pods")
+    eventually(lambda: len(pods_of(made)) == 7, "the deployment's pods")
     return made
 
 
@@ -162,7 +162,7 @@ def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tm
     def told() -> "subprocess.CompletedProcess[str]":
         return audit("--kubeconfig", str(path), "-o", "json")
 
-    wait_until(lambda: told().returncode == 2, "the rights to be gone")
+    eventually(lambda: told().returncode == 2, "the rights to be gone")
     done = told()
 
     assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}

@@ -13,6 +13,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
+from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     BY_ENDPOINTS,
     MANIFESTS,
@@ -25,7 +26,6 @@ from tests.webhook.replicas import (
     prepared,
     service,
 )
-from tests.webhook.servers import wait_until
 from tests.webhook.worlds import half, plain
 from tests.worlds import Json
 
@@ -56,7 +56,7 @@ def test_two_replicas_share_the_reviews(served: tuple[ControlPlane, list[Replica
     cp, replicas = served
 
     with Creators(cp, 4) as creators:
-        wait_until(lambda: all(each.reviews() > 20 for each in replicas), "both to be asked")
+        eventually(lambda: all(each.reviews() > 20 for each in replicas), "both to be asked")
 
     assert creators.created().failures == {}
 
@@ -68,17 +68,17 @@ def test_a_replica_is_ready_with_its_certificate_and_the_ca_bundle_and_needs_no_
     replica = Replica(cp, tmp_path, "third", tmp_path, *one.flags)
     replica.start()
     with contextlib.closing(replica):
-        wait_until(lambda: "event=serving" in replica.log(), "it to listen")
+        eventually(lambda: "event=serving" in replica.log(), "it to listen")
         assert (replica.status("/livez"), replica.status("/readyz")) == (0, 0)
 
         for name in ("tls.key", "tls.crt"):
             shutil.copy(one.tls / name, tmp_path / name)
-        wait_until(lambda: replica.status("/livez") == 200, "its certificate")
+        eventually(lambda: replica.status("/livez") == 200, "its certificate")
         # a worker that has not seen the certificate yet gives no answer
         assert next(filter(None, (replica.status("/readyz") for _ in range(1_000)))) == 503
 
         shutil.copy(one.tls / "ca.crt", tmp_path / "ca.crt")
-        wait_until(lambda: replica.status("/readyz") == 200, "the CA bundle")
+        eventually(lambda: replica.status("/readyz") == 200, "the CA bundle")
 
 
 def test_an_upgrade_of_two_replicas_one_after_the_other_fails_not_one_creation(
@@ -126,7 +126,7 @@ def down(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         resizable["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
         cp.api.call("POST", PODS, resizable)
         cp.api.call("POST", JOBS, job("admitted", {"run-for": "4s"}, half(), labels=GOVERNED))
-        wait_until(lambda: len(pods_of(cp, "admitted")) == 1, "the Job's pod")
+        eventually(lambda: len(pods_of(cp, "admitted")) == 1, "the Job's pod")
         policies = [each.stem for each in sorted(MANIFESTS.glob("admission-*.yaml"))]
         for name in ("priority-classes", *policies, "webhook-configurations"):
             kubectl(cp, "apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
@@ -135,7 +135,7 @@ def down(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         nobody.announce(ready=True)
         with Certificates(cp, nobody.log_file.parent, "one", "--once") as certificates:
             assert certificates.process.wait(timeout=60) == 0, certificates.log()
-        wait_until(
+        eventually(
             lambda: "connection refused" in refusal(cp, gpu_pod("any")), "the API server to ask nobody"
         )
         yield cp
@@ -216,7 +216,7 @@ def test_while_it_is_down_its_own_replicas_are_created(down: ControlPlane) -> No
 
     for name in ("webhook", "certificates"):
         chosen = ("get", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={name}", "-o", "name")
-        wait_until(
+        eventually(
             lambda chosen=chosen: len(kubectl(down, *chosen).split()) == 2,  # type: ignore[misc]
             f"two pods of {name}",
         )
@@ -236,7 +236,7 @@ def test_while_it_is_down_jobs_finish_and_their_pods_finalizers_go(down: Control
 def test_while_it_is_down_a_gpu_job_waits_and_is_told_why(down: ControlPlane) -> None:
     down.api.call("POST", JOBS, job("later", {}, half(), labels={}))
 
-    wait_until(
+    eventually(
         lambda: "failed calling webhook" in kubectl(down, "describe", "job/later", "-n", "team-a"),
         "the Job's event",
     )
@@ -268,7 +268,7 @@ def test_while_it_is_down_gpu_pods_are_deleted_and_their_finalizers_are_removed(
     no_more = json.dumps({"metadata": {"finalizers": None}})
     kubectl(down, "patch", "pod", "held", "-n", "team-a", "--type=merge", "-p", no_more)
 
-    wait_until(lambda: gone(down, "held"), "the pod to be gone")
+    eventually(lambda: gone(down, "held"), "the pod to be gone")
 
 
 def test_while_it_is_down_a_namespace_of_gpu_pods_can_be_deleted(down: ControlPlane) -> None:

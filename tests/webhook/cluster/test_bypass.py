@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.support.profile import examples
+from tests.support.waiting import eventually
 from tests.webhook.cases import WAYS, a_pod, mounting, told
 from tests.webhook.clusters import MANIFESTS, Registered
-from tests.webhook.servers import ROOT, wait_until
+from tests.webhook.servers import ROOT
 from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json
 from webhook.rules.denylist import names_devices, reaches_cards
@@ -40,7 +41,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             made.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         for name in ("team-a", "ops", "gpu-operator", "bursar-system", "bursar-node"):
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-            wait_until(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
+            eventually(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
         for name in ("nvidia", "gvisor"):
             kind = {"metadata": {"name": name}, "handler": name}
             made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", kind)
@@ -48,7 +49,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         for file in sorted(MANIFESTS.glob("admission-*.yaml")):
             made.kubectl("apply", "--server-side", "-f", str(file))
         probes = [WAYS["the whole node"].bad, WAYS["a device class as a limit"].bad]
-        wait_until(
+        eventually(
             lambda: all("denied" in refusal(made, pod) for pod in probes), "the policies to be in force"
         )
         yield made
@@ -135,7 +136,7 @@ def test_a_pod_of_a_controller_is_refused_where_its_owner_can_read_it(world: Reg
         found = world.get("/api/v1/namespaces/team-a/events?fieldSelector=involvedObject.name%3Dpeek")
         return [each["message"] for each in found["items"]]
 
-    wait_until(lambda: any("[host-pid]" in each for each in events()), "the controller to tell")
+    eventually(lambda: any("[host-pid]" in each for each in events()), "the controller to tell")
     assert world.get("/api/v1/namespaces/team-a/pods?labelSelector=job-name%3Dpeek")["items"] == []
 
 
@@ -299,7 +300,7 @@ def void_for_everyone(world: Registered) -> Iterator[None]:
         pod = world.cp.api.call("POST", path, probe)
         return env(pod["spec"]["containers"][0]) == {VISIBLE: "void"}
 
-    wait_until(acts, "the sample to act")
+    eventually(acts, "the sample to act")
     yield
     world.kubectl("delete", "-f", str(VOID_FOR_EVERYONE))
 
@@ -441,7 +442,7 @@ def test_what_was_there_before_keeps_nobody_from_debugging(world: Registered) ->
     labelled = {"metadata": {"name": "was-exempt", "labels": {"bursar.dev/exempt": "true"}}}
     world.cp.api.call("POST", spaces, labelled)
     account = f"{spaces}/was-exempt/serviceaccounts/default"
-    wait_until(lambda: world.cp.api.answers(account), "the account")
+    eventually(lambda: world.cp.api.answers(account), "the account")
     make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
     assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == (0, "")
     world.kubectl("label", "namespace", "was-exempt", "bursar.dev/exempt-")
@@ -450,7 +451,7 @@ def test_what_was_there_before_keeps_nobody_from_debugging(world: Registered) ->
         code, _ = debug(world, "old", "again", "was-exempt", securityContext={"privileged": True})
         return code != 0
 
-    wait_until(refused_now, "the namespace to be governed")
+    eventually(refused_now, "the namespace to be governed")
     assert debug(world, "old", "plain", "was-exempt") == (0, "")
     world.kubectl("annotate", "pod", "old", "-n", "was-exempt", "note=x")
 

@@ -11,8 +11,9 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
+from tests.support.waiting import eventually
 from tests.webhook.injector import Injector, of_every_pod
-from tests.webhook.servers import Tls, wait_until
+from tests.webhook.servers import Tls
 from tests.webhook.worlds import env
 from tests.worlds import Json
 from webhook.settings.certificates import CONFIGURATION
@@ -65,7 +66,7 @@ class World:
             (main,) = self.creates(namespace)[0]["spec"]["containers"]
             return "ephemeral-storage" in main["resources"].get("requests", {})
 
-        wait_until(is_acted_on, "the limit range to be seen by admission")
+        eventually(is_acted_on, "the limit range to be seen by admission")
 
     def asked(self) -> dict[str, int]:
         """The reviews answered so far, by webhook."""
@@ -167,7 +168,7 @@ def test_what_another_webhook_adds_after_us_brings_the_pod_back_once(world: Worl
         world.creates("free")
         return bool(injector.calls)
 
-    wait_until(is_called, "the other webhook to be called")
+    eventually(is_called, "the other webhook to be called")
 
     stored, asked = world.creates("free")
     world.api.call("DELETE", f"{_CONFIGURATIONS}/zzz")
@@ -200,7 +201,7 @@ def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_i
             refused.append(error.status)
         return bool(stored)
 
-    wait_until(is_taken, "the new value to be heard", within_s=8)
+    eventually(is_taken, "the new value to be heard", within_s=8)
 
     assert stored[0]["spec"]["priority"] == -50
     assert set(refused) <= {403}
@@ -216,7 +217,7 @@ def test_without_the_timekeeper_the_api_server_fills_in_the_numbers_and_asks_aga
         found.append(stored)
         return asked == {"mutate": 2, "validate": 1}
 
-    wait_until(is_asked_again, "the classes' numbers to age")
+    eventually(is_asked_again, "the classes' numbers to age")
 
     spec = found[-1]["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")

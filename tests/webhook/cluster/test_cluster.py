@@ -17,8 +17,9 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.injector import Injector, of_every_pod
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, wait_until
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment
 from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
 from tests.worlds import Json, container
 from timekeeper.runtime.connect import connect
@@ -129,7 +130,7 @@ def webhook(world: World, timekeeper: Timekeeper) -> Iterator[Webhook]:
         world.folder, world.tls(), timekeeper.url, "--sidecar-image", "example/sidecar:1"
     ) as running:
         world.configure(running.url)
-        wait_until(
+        eventually(
             lambda: running.log().count("event=standings-updated") == 2, "the standings in both workers"
         )
         yield running
@@ -227,7 +228,7 @@ def test_a_class_of_the_users_own_is_kept_or_replaced_by_its_value(world: World,
 
     for name in ("urgent", "batch"):
         text = manifest(f"own-{name}", half(), priorityClassName=name)
-        wait_until(
+        eventually(
             lambda text=text: (
                 world.cp.kubectl("apply", "-n", "team-a", "-f", "-", input=text).returncode == 0
             ),  # type: ignore[misc]
@@ -250,7 +251,7 @@ def test_a_job_of_governed_pods_gets_them(world: World, webhook: Webhook) -> Non
         path = "/api/v1/namespaces/team-a/pods?labelSelector=job-name%3Dj"
         return list(world.cp.api.call("GET", path)["items"])
 
-    wait_until(lambda: len(pods()) == 1, "the job's pod")
+    eventually(lambda: len(pods()) == 1, "the job's pod")
     assert pods()[0]["metadata"]["labels"]["bursar.dev/governed"] == "true"
 
 
@@ -366,7 +367,7 @@ def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_fir
         found.append(stored(world, pod))
         return bool(injector.calls)
 
-    wait_until(created, "the other webhook to be called")
+    eventually(created, "the other webhook to be called")
     world.kubectl("delete", "mutatingwebhookconfiguration", name)
     injector.end()
 
@@ -540,7 +541,7 @@ def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook:
     assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper opens this gate" in said
     world.kubectl(*opening([gates[0]]))
     as_timekeeper = "--as=system:serviceaccount:bursar-system:bursar-timekeeper"
-    wait_until(
+    eventually(
         lambda: world.cp.kubectl(*opening([]), as_timekeeper).returncode == 0, "the timekeeper to be let"
     )
     assert "schedulingGates" not in stored(world, "gated", "bursar-system")["spec"]
@@ -599,7 +600,7 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
         for kind in KINDS:
             world.kubectl("patch", kind, CONFIGURATION, "--type=json", "-p", json.dumps(patch))
 
-        wait_until(lambda: all(world.ca_bundles()), "the CA to be written again")
+        eventually(lambda: all(world.ca_bundles()), "the CA to be written again")
         done = []
 
         def created() -> bool:
@@ -608,7 +609,7 @@ def test_a_ca_bundle_that_someone_took_away_is_put_back_and_calls_work_again(
             )
             return bool(done[-1].returncode == 0)
 
-        wait_until(created, "a pod to be created again")
+        eventually(created, "a pod to be created again")
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0

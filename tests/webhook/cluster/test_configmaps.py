@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
-from tests.webhook.servers import wait_until
 from tests.webhook.unit.test_configmaps import BAD, GOOD, SENTENCE, config_map
 from tests.worlds import Json
 
@@ -66,16 +66,16 @@ def test_an_old_mistake_blocks_no_other_key_and_the_budgets_can_be_deleted_while
 ) -> None:
     probe = config_map({"x": BAD}, "probe", labels={"bursar.dev/budgets": "true"})
     world.unregister()
-    wait_until(lambda: not world.denies(probe), "the webhook not to be asked")
+    eventually(lambda: not world.denies(probe), "the webhook not to be asked")
     assert apply(world, config_map({"team-a": BAD}))[0] == 0
     world.register()
-    wait_until(lambda: world.denies(probe), "the webhook to be asked")
+    eventually(lambda: world.denies(probe), "the webhook to be asked")
 
     code, said = apply(world, config_map({"team-a": BAD, "team-b": GOOD}))
 
     assert code == 0
     assert "Warning: Wrong before and unchanged; the last valid entry stays in force: team-a, line 2" in said
     world.register(at="https://127.0.0.1:1")
-    wait_until(lambda: not world.denies(probe), "the webhook not to be asked")
+    eventually(lambda: not world.denies(probe), "the webhook not to be asked")
     world.kubectl("delete", "-n", "bursar-system", "configmap", "bursar-budgets")
     world.register()

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.clusters import MANIFESTS, Registered
-from tests.webhook.servers import wait_until
 from tests.webhook.worlds import half, plain
 from tests.worlds import Json, container, limits_of, pod
 
@@ -43,7 +43,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     flags = ("--mps", "on", "--mps-pipe-directory", "/run/nvidia-mps")
     with Registered(control_plane, tmp_path_factory.mktemp("world"), *flags) as made:
         account = "/api/v1/namespaces/team-a/serviceaccounts/default"
-        wait_until(lambda: made.cp.api.answers(account), "the account")
+        eventually(lambda: made.cp.api.answers(account), "the account")
         may = {
             "apiGroups": [""],
             "resources": ["pods", "pods/status", "pods/binding"],
@@ -56,9 +56,9 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         for name in ("policies", "bypass"):
             made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{name}.yaml"))
         probe = make(made, "probe", half())
-        wait_until(lambda: POLICY in edited(made, probe, {"bursar.dev/standing": "x"}, try_only=True), POLICY)
+        eventually(lambda: POLICY in edited(made, probe, {"bursar.dev/standing": "x"}, try_only=True), POLICY)
         forged = {"bursar.dev/devices": "{}"}
-        wait_until(lambda: BINDINGS in binds(made, probe, forged, "tess", try_only=True), BINDINGS)
+        eventually(lambda: BINDINGS in binds(made, probe, forged, "tess", try_only=True), BINDINGS)
         yield made
 
 

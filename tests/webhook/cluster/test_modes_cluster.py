@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
-from tests.webhook.servers import wait_until
 from tests.webhook.worlds import entry, half, plain, standings
 from tests.worlds import Json, container
 
@@ -109,7 +109,7 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
 def test_an_exempt_service_account_is_warned_and_its_pod_governed(world: Registered) -> None:
     world.kubectl("create", "clusterrolebinding", "ci", "--clusterrole=edit", f"--user={RUNNER}")
     raw = manifest("by-ci", half(), hostPID=True)
-    wait_until(
+    eventually(
         lambda: world.said("auth", "can-i", "create", "pods", "-n", "unsettled", f"--as={RUNNER}")[0] == 0,
         "the right to create pods",
     )
@@ -150,7 +150,7 @@ def test_a_class_that_the_cluster_lacks_refuses_no_pod(world: Registered) -> Non
     urgent = manifest("urgent", half(), priorityClassName="system-cluster-critical")
     world.timekeeper.document = standings({"priorityClasses": lacking}, revision="lacking", **over)
     try:
-        wait_until(
+        eventually(
             lambda: missing in str(created(world, "team-a", raw, "--dry-run=server")),
             "the webhook to hear that the class is missing",
         )

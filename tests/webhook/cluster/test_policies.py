@@ -16,8 +16,9 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from tests.support.profile import examples
+from tests.support.waiting import eventually
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
-from tests.webhook.servers import ROOT, environment, wait_until
+from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import POLICY, plain, violations_of
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
@@ -52,14 +53,14 @@ class Policies:
         for file in sorted(MANIFESTS.glob("admission-*.yaml")):
             self.kubectl("apply", "--server-side", "-f", str(file))
         bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
-        wait_until(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
+        eventually(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
 
     def namespace(self, name: str, **labels: str) -> None:
         """Makes a namespace that takes pods; labels are Bursar's."""
         metadata = {"name": name, "labels": {f"bursar.dev/{key}": value for key, value in labels.items()}}
         self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": metadata})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        wait_until(lambda: self.cp.api.answers(account), "the namespace's account")
+        eventually(lambda: self.cp.api.answers(account), "the namespace's account")
 
     def kubectl(self, *arguments: str, input: str | None = None) -> "subprocess.CompletedProcess[str]":
         """kubectl, which must succeed."""
@@ -210,7 +211,7 @@ def test_no_expression_is_mistyped(policies: Policies) -> None:
         path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
         return [each.get("status", {}) for each in policies.cp.api.call("GET", path)["items"]]
 
-    wait_until(lambda: all("typeChecking" in each for each in checked()), "the types to be checked")
+    eventually(lambda: all("typeChecking" in each for each in checked()), "the types to be checked")
 
     assert [each["typeChecking"] for each in checked()] == [{}] * len(checked())
 
@@ -259,7 +260,7 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_told(tm
         run(cp, tmp_path, watch_only)
         for file in sorted((tmp_path / "deploy" / "manifests").glob("admission-*.yaml")):
             assert cp.kubectl("apply", "--server-side", "-f", str(file)).returncode == 0
-        wait_until(lambda: all(created(cp, each)[1] for each in (bad, worse)), "the policies to be in force")
+        eventually(lambda: all(created(cp, each)[1] for each in (bad, worse)), "the policies to be in force")
 
         for pod, rule in ((bad, "share-range"), (worse, "host-pid")):
             code, said = created(cp, pod)
@@ -268,5 +269,5 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_told(tm
             assert f"[{rule}]" in said
 
         run(cp, tmp_path, enforce_one)
-        wait_until(lambda: created(cp, bad)[0] != 0, "the one policy to refuse")
+        eventually(lambda: created(cp, bad)[0] != 0, "the one policy to refuse")
         assert created(cp, worse)[0] == 0

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.cases import WAYS
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.rule_examples import PODS
-from tests.webhook.servers import wait_until
 from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
 from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
 from tests.webhook.unit.test_configmaps import config_map
@@ -30,7 +30,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             known = {"metadata": {"name": runtime}, "handler": runtime}
             made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", known)
         for way in ("the whole node", "a device class as a limit"):
-            wait_until(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]
+            eventually(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]
         urgent = {"metadata": {"name": "urgent"}, "value": 7}
         made.cp.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
         yield made

@@ -18,6 +18,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning, free_port
+from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     AGENTS_NAMESPACE,
     BY_ENDPOINTS,
@@ -34,7 +35,7 @@ from tests.webhook.replicas import (
     service,
     watching,
 )
-from tests.webhook.servers import ROOT, wait_until
+from tests.webhook.servers import ROOT
 from timekeeper.runtime.connect import connect
 from webhook.controller.cluster import CertificateStore
 from webhook.controller.issue import new_ca, new_leaf
@@ -97,7 +98,7 @@ def test_three_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(tmp_pat
         prepared(cp, "priority-classes", "webhook-configurations")
         service(cp)
         one = stack.enter_context(Certificates(cp, tmp_path, "one", *LIVES))
-        wait_until(lambda: "event=written" in one.log(), "the first certificates")
+        eventually(lambda: "event=written" in one.log(), "the first certificates")
         other = stack.enter_context(Certificates(cp, tmp_path, "other", *LIVES))
         replicas = [
             stack.enter_context(Replica(cp, tmp_path, name, one.tls / "webhook", *asking_nobody(tmp_path)))
@@ -106,10 +107,10 @@ def test_three_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(tmp_pat
         creators = stack.enter_context(Creators(cp, 3, pause_s=0.02))
         seen = Seen(cp, replicas, creators)
         with watching(seen.look):
-            wait_until(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)
+            eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)
             one.process.kill()
-            wait_until(lambda: len(seen.eras) > ROTATIONS or seen.failed(), "three rotations", within_s=240)
-            wait_until(lambda: min(seen.created()) >= CREATIONS or seen.failed(), "pods under the last CA")
+            eventually(lambda: len(seen.eras) > ROTATIONS or seen.failed(), "three rotations", within_s=240)
+            eventually(lambda: min(seen.created()) >= CREATIONS or seen.failed(), "pods under the last CA")
     done = creators.created()
 
     assert done.failures == {}
@@ -349,13 +350,13 @@ def test_garbage_in_a_ca_bundle_is_replaced_within_a_look(cluster: tuple[Control
     garbage = base64.b64encode(b"garbage").decode()
     patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": garbage}]
     with Certificates(cp, folder, "healing", "--every", "1") as process:
-        wait_until(lambda: "event=leading" in process.log(), "the process to lead")
+        eventually(lambda: "event=leading" in process.log(), "the process to lead")
         for kind in KINDS:
             path = f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}"
             broken = cp.api.call("PATCH", path, patch, "application/json-patch+json")
             assert broken["webhooks"][0]["clientConfig"]["caBundle"] == garbage
 
-        wait_until(lambda: set(ca_bundles(cp)) == before, "the CA to be written again", within_s=10)
+        eventually(lambda: set(ca_bundles(cp)) == before, "the CA to be written again", within_s=10)
 
 
 def test_what_the_agents_trust_comes_back_and_what_others_wrote_beside_it_stays(
@@ -390,15 +391,15 @@ def test_a_leader_that_is_told_to_end_is_followed_at_once(cluster: tuple[Control
     cp, folder = cluster
     cp.kubectl("delete", "lease", "bursar-certificates", "-n", NAMESPACE)
     with Certificates(cp, folder, "leader", "--every", "100") as leader:
-        wait_until(lambda: "event=leading" in leader.log(), "the first to lead")
+        eventually(lambda: "event=leading" in leader.log(), "the first to lead")
         with Certificates(cp, folder, "follower", "--every", "1") as follower:
-            wait_until(lambda: "event=following" in follower.log(), "the second to follow")
+            eventually(lambda: "event=following" in follower.log(), "the second to follow")
 
             leader.process.terminate()
 
             assert leader.process.wait(timeout=20) == 0
             # long before the Lease of the first would have run out
-            wait_until(lambda: "event=leading" in follower.log(), "the second to lead", within_s=20)
+            eventually(lambda: "event=leading" in follower.log(), "the second to lead", within_s=20)
 
 
 # certificates of cert-manager

@@ -14,8 +14,9 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from tests.support.waiting import eventually
 from tests.webhook.injector import CHANGES, Injector, configuration
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, wait_until
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook
 from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, standings
 from tests.worlds import Json
 from webhook.settings.certificates import CONFIGURATION
@@ -62,7 +63,7 @@ class World:
         self.webhooks = {way: stack.enter_context(self._webhook(folder / way, way)) for way in FLAGS}
         for way, webhook in self.webhooks.items():
             self._register(way, webhook)
-            wait_until(lambda each=webhook: "event=standings-updated" in each.log(), "the standings")  # type: ignore[misc]
+            eventually(lambda each=webhook: "event=standings-updated" in each.log(), "the standings")  # type: ignore[misc]
         self._namespaces: set[str] = set()
 
     @property
@@ -95,9 +96,9 @@ class World:
             keys = {key.replace("_", "/"): value for key, value in labels.items()}
             self.post("/api/v1/namespaces", {"metadata": {"name": full, "labels": {LABEL: way} | keys}})
             account = f"/api/v1/namespaces/{full}/serviceaccounts/default"
-            wait_until(lambda: self.cp.api.answers(account), "the namespace's service account")
+            eventually(lambda: self.cp.api.answers(account), "the namespace's service account")
             pod = manifest("probe", probe or half())
-            wait_until(lambda: self._is_reviewed(full, pod), f"{full} to be reviewed")
+            eventually(lambda: self._is_reviewed(full, pod), f"{full} to be reviewed")
             self._namespaces.add(full)
         return full
 
@@ -308,7 +309,7 @@ def test_pods_that_a_controller_makes_are_governed_whatever_name_they_have_yet(
 
     world.post(path.format(namespace), body)
 
-    wait_until(lambda: len(world.pods(namespace, f"app={kind.lower()}")) == 1, "the controller's pod")
+    eventually(lambda: len(world.pods(namespace, f"app={kind.lower()}")) == 1, "the controller's pod")
     (pod,) = world.pods(namespace, f"app={kind.lower()}")
     is_governed(pod, way)
     assert pod["metadata"]["generateName"].startswith(f"{kind.lower()}-")
@@ -453,7 +454,7 @@ def test_a_namespace_whose_quota_wants_every_amount_named_starts_governed_pods(
     quota = {"metadata": {"name": "all"}, "spec": {"hard": hard}}
     world.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/all"
-    wait_until(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
+    eventually(lambda: "used" in world.cp.api.call("GET", path).get("status", {}), "the quota to be reckoned")
 
     pod = world.create(namespace, manifest("p", half(resources=amounts("1", "1Gi", cpu="500m"))))
 
@@ -528,7 +529,7 @@ def limited(world: World, name: str, way: str, limit: Json) -> str:
             return "usage per" in str(error)
         return "kubernetes.io/limit-ranger" in shown["metadata"].get("annotations", {})
 
-    wait_until(is_in_force, "the limit to be in force")
+    eventually(is_in_force, "the limit to be in force")
     return namespace
 
 
@@ -579,7 +580,7 @@ def test_who_drains_a_node_of_governed_pods_must_allow_for_the_spool(world: Worl
     def is_running() -> bool:
         return bool(world.stored(namespace, "p")["status"].get("phase") == "Running")
 
-    wait_until(is_running, "the pod to run")
+    eventually(is_running, "the pod to run")
     drain = ("drain", "drained", "--force", "--dry-run=server")
 
     done = world.cp.kubectl(*drain)

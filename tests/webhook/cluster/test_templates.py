@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
-from tests.webhook.servers import wait_until
 from tests.webhook.unit.test_templates import (
     BAD,
     GOOD,
@@ -97,11 +97,11 @@ def test_changing_an_old_bad_template_is_refused_until_it_is_good(world: Registe
     try:
         old = workload("Deployment", BAD, name="rolled")
         old["spec"]["replicas"] = 0
-        wait_until(lambda: not world.denies(old), "the webhook not to be asked")
+        eventually(lambda: not world.denies(old), "the webhook not to be asked")
         assert world.apply(old) == (0, "")
     finally:
         world.register()
-    wait_until(lambda: world.denies(workload("Job", BAD, name="probe")), "the webhook to be asked")
+    eventually(lambda: world.denies(workload("Job", BAD, name="probe")), "the webhook to be asked")
 
     code, said = world.said(
         "set", "image", "-n", "team-a", "deployment/rolled", "main=registry.example/app:2"
@@ -156,7 +156,7 @@ def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(
         "metadata": {"name": "t"},
         "spec": {"workers": [{"template": GOOD}, {"template": BAD}]},
     }
-    wait_until(lambda: world.denies(written), "the further webhook to be asked")
+    eventually(lambda: world.denies(written), "the further webhook to be asked")
 
     _, said = world.apply(written)
 
@@ -166,7 +166,7 @@ def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(
 def test_while_the_webhook_is_down_workloads_are_written_all_the_same(world: Registered) -> None:
     world.register(at="https://127.0.0.1:1")
     try:
-        wait_until(lambda: not world.denies(workload("Job", BAD, name="unseen")), "the new configuration")
+        eventually(lambda: not world.denies(workload("Job", BAD, name="unseen")), "the new configuration")
         assert world.apply(workload("Job", BAD, name="unseen")) == (0, "")
     finally:
         world.register()

@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.webhook.servers import Timekeeper, Tls, Webhook, wait_until
+from tests.support.waiting import eventually
+from tests.webhook.servers import Timekeeper, Tls, Webhook
 from tests.webhook.worlds import admitted, entry, governed, half, plain, review_of, standings
 from tests.worlds import Json, container
 
@@ -363,7 +364,7 @@ def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
     timekeeper = Timekeeper(tls)
     timekeeper.document = standings(team_a=entry())
     with Webhook(tmp_path_factory.mktemp("webhook"), tls, timekeeper.url) as running:
-        wait_until(lambda: len(running.workers()) == 2, "both workers")
+        eventually(lambda: len(running.workers()) == 2, "both workers")
         yield running
     timekeeper.end()
 

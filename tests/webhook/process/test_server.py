@@ -19,7 +19,8 @@ import orjson
 import pytest
 
 from deploy.local.stack import free_port
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs, wait_until
+from tests.support.waiting import eventually
+from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs
 from tests.webhook.worlds import admitted, entry, half, patch_of, review_of, standings
 from tests.worlds import Json, container
 from timekeeper.runtime.http_service import HttpLimits
@@ -88,7 +89,7 @@ def test_every_worker_hears_a_changed_standing_within_two_seconds(
     def all_over() -> bool:
         return {standing_of(webhook.review("/mutate", admitted(half()))) for _ in range(8)} == {"OVER_BUDGET"}
 
-    wait_until(all_over, "the standing to turn in every worker", within_s=10)
+    eventually(all_over, "the standing to turn in every worker", within_s=10)
 
     assert time.monotonic() - began < 2.5
     timekeeper.document = standings()
@@ -98,7 +99,7 @@ def test_the_timekeeper_is_asked_with_the_token_and_what_is_known_already(
     webhook: Webhook, timekeeper: Timekeeper
 ) -> None:
     heard = len(timekeeper.answered)
-    wait_until(lambda: 304 in timekeeper.answered[heard:], "a poll that finds nothing new")
+    eventually(lambda: 304 in timekeeper.answered[heard:], "a poll that finds nothing new")
 
     last = timekeeper.asked[-1]
     assert last["path"] == "/v1/standings"
@@ -171,7 +172,7 @@ def test_an_expectation_is_met_each_time(webhook: Webhook) -> None:
 
 def test_new_clients_go_to_the_worker_that_has_fewer(webhook: Webhook) -> None:
     """They stay with the worker that took them: an API server's few connections must not all meet one."""
-    wait_until(lambda: len(webhook.workers()) == 2, "both workers")
+    eventually(lambda: len(webhook.workers()) == 2, "both workers")
     busy, idle = webhook.workers()
     before = sockets(idle)
     with ExitStack() as stack:
@@ -249,7 +250,7 @@ def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_
         assert sent > 3 * LARGEST_BACKLOG
         assert peak_bytes(worker) - peak < 2 * LARGEST_BACKLOG
         most = LARGEST_BACKLOG // (length - 1)
-        wait_until(lambda: sockets(worker) - open_before <= most, "the others to be ended", 5)
+        eventually(lambda: sockets(worker) - open_before <= most, "the others to be ended", 5)
         assert max(waited) < 5  # an API server waits no longer
 
 
@@ -389,7 +390,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, timek
 
         own.renew()
 
-        wait_until(lambda: serial(webhook) != before, "the new certificate to be served")
+        eventually(lambda: serial(webhook) != before, "the new certificate to be served")
         kept.request("GET", "/livez")
         assert kept.getresponse().read() == b"ok\n"
         kept.close()
@@ -405,13 +406,13 @@ def test_the_metrics_tell_when_the_certificate_that_is_served_runs_out(
             return figure(webhook, "bursar_webhook_certificate_expiration_timestamp_seconds")
 
         first = expiry(tmp_path / "tls" / "tls.crt").timestamp()
-        wait_until(lambda: told() == first, "the certificate in both workers")
+        eventually(lambda: told() == first, "the certificate in both workers")
 
         own.renew(timedelta(days=3))
 
         later = expiry(tmp_path / "tls" / "tls.crt").timestamp()
         assert later != first
-        wait_until(lambda: told() == later, "the renewed one in both workers")
+        eventually(lambda: told() == later, "the renewed one in both workers")
 
 
 @pytest.mark.parametrize("year", [2049, 2050])  # from 2050 on certificates write the year in full
@@ -440,7 +441,7 @@ def test_certificate_files_that_do_not_fit_together_leave_the_former_one(
         before = serial(webhook)
         (own.folder / "tls.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf\n")
 
-        wait_until(
+        eventually(
             lambda: bool(serial(webhook)) and "event=not-loaded" in webhook.log(), "the file to be looked at"
         )
 
@@ -453,7 +454,7 @@ def test_without_certificate_files_it_waits_for_them(tmp_path: Path, timekeeper:
     own.folder.rename(aside)
     webhook = Webhook(tmp_path, own, timekeeper.url, workers=1)
     try:
-        wait_until(lambda: "event=serving" in webhook.log(), "the webhook to listen")
+        eventually(lambda: "event=serving" in webhook.log(), "the webhook to listen")
         with pytest.raises(OSError):
             webhook.ask("GET", "/readyz")
         aside.rename(own.folder)
@@ -475,9 +476,9 @@ def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Pat
                 for namespace in ("team-a", "team-b", "elsewhere")
             ]
 
-        wait_until(lambda: standings_now() == ["IN_BUDGET", "OVER_BUDGET", "UNLIMITED"], "the table")
+        eventually(lambda: standings_now() == ["IN_BUDGET", "OVER_BUDGET", "UNLIMITED"], "the table")
         away.document = None
-        wait_until(lambda: standings_now() == ["UNKNOWN", "OVER_BUDGET", "UNKNOWN"], "the table to age")
+        eventually(lambda: standings_now() == ["UNKNOWN", "OVER_BUDGET", "UNKNOWN"], "the table to age")
 
         assert webhook.ask("GET", "/readyz")[0] == 200
         response = webhook.review("/mutate", admitted(half()))
@@ -490,7 +491,7 @@ def test_a_timekeeper_of_another_ca_is_not_believed(tmp_path: Path, tls: Tls) ->
     forger = Timekeeper(Tls(tmp_path / "other"))
     forger.document = standings(team_a=entry("UNLIMITED"))
     with Webhook(tmp_path, tls, forger.url, workers=1) as webhook:
-        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in webhook.log(), "the refusal to be told")
+        eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in webhook.log(), "the refusal to be told")
 
         assert standing_of(webhook.review("/mutate", admitted(half()))) == "UNKNOWN"
         assert forger.asked == []
@@ -509,7 +510,7 @@ def test_sigterm_ends_it_in_order_within_seconds(tmp_path: Path, tls: Tls, timek
         assert webhook.process.wait(timeout=10) == 0
         assert time.monotonic() - began < 6
         idle.close()
-    wait_until(lambda: not any(runs(pid) for pid in workers), "the workers end with their master", 3)
+    eventually(lambda: not any(runs(pid) for pid in workers), "the workers end with their master", 3)
 
 
 def test_a_request_on_its_way_at_sigterm_is_answered(
@@ -522,7 +523,7 @@ def test_a_request_on_its_way_at_sigterm_is_answered(
             # its worker has taken the beginning once it answers someone who came later
             assert webhook.ask("GET", "/livez")[0] == 200
             webhook.process.terminate()
-            wait_until(lambda: not listens(webhook.port), "the listener to go")
+            eventually(lambda: not listens(webhook.port), "the listener to go")
             client.sendall(GOOD[100:])
             received = client.recv(65_536)
 
@@ -536,8 +537,8 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path, tls: Tls, timekeeper: Ti
         (worker,) = webhook.workers()
         subprocess.run(["kill", "-9", str(worker)], check=True)
 
-        wait_until(lambda: webhook.workers() not in ([], [worker]), "another worker")
-        wait_until(lambda: webhook._ready(), "it to be ready")
+        eventually(lambda: webhook.workers() not in ([], [worker]), "another worker")
+        eventually(lambda: webhook._ready(), "it to be ready")
         assert webhook.review("/mutate", admitted(half()))["allowed"] is True
 
 

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from tests.runtime.lines import into
-from tests.webhook.servers import Timekeeper, Tls, wait_until
+from tests.support.waiting import eventually
+from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 from webhook.metrics import Metrics, of_this_process
 from webhook.reloaded import Reloaded, ca_text, server_context
@@ -217,10 +218,10 @@ def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: 
 
 def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: Timekeeper) -> None:
     world.standings.start()
-    wait_until(lambda: len(timekeeper.asked) >= 2, "two polls")
+    eventually(lambda: len(timekeeper.asked) >= 2, "two polls")
     world.standings.end()
 
-    wait_until(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
+    eventually(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
     assert world.lines == ["info event=standings-updated"]
 
 

@@ -1,0 +1,28 @@
+"""Waiting for a fact, never for a time."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Seen = TypeVar("Seen")
+
+WITHIN_S = 40.0
+
+
+def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
+    """Wait until `condition()` is true, and return its value. Fails after `within_s`, with `what` was awaited
+    (or with what it returns, if it can be called) and the last value."""
+    end = time.monotonic() + within_s
+    while not (seen := condition()):
+        if time.monotonic() > end:
+            awaited = what() if callable(what) else what
+            raise AssertionError(f"not within {within_s} s: {awaited}; last seen: {seen!r}")
+        time.sleep(0.01)
+    return seen
+
+
+def seconds_until(condition: Callable[[], object], what: object = "", within_s: float = WITHIN_S) -> float:
+    """Wait like `eventually`; how long it took."""
+    begun = time.monotonic()
+    eventually(condition, what, within_s)
+    return time.monotonic() - begun
