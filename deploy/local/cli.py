@@ -86,12 +86,12 @@ def build(tools: tuple[Tool, ...] = TOOLS) -> None:
 
 
 def serve(options: Options) -> None:
-    """Run a control plane with a plain scheduler, say how to reach it, and stay until interrupted or until a
-    part of it dies.
+    """Run a control plane with a plain scheduler, print how to reach it, and wait for Ctrl-C or the end of
+    one of its processes.
     """
     with ControlPlane(options, say=_progress) as control_plane:
         control_plane.start_scheduler()
-        print(f"the API server answers at {control_plane.url}; Ctrl-C ends it", file=sys.stderr)
+        print(f"the API server answers at {control_plane.url}; press Ctrl-C to end it", file=sys.stderr)
         print(f"export KUBECONFIG={control_plane.admin_kubeconfig}")
         print(f"export PATH={control_plane.kubectl_path.parent}:$PATH", flush=True)
         while True:

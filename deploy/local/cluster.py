@@ -1,4 +1,5 @@
-"""A Kubernetes control plane of one's own: etcd, API server, controllers, kwok, and schedulers as asked."""
+"""A Kubernetes control plane on this machine: etcd, API server, controllers, kwok, and any number of
+schedulers."""
 
 import shutil
 import socket
@@ -36,27 +37,24 @@ from deploy.local.scheduler import (
 )
 
 _START_WITHIN_S = 60.0
-_NEEDED_BYTES = 256 << 20  # etcd's log alone is made 64 MiB large at once
+_NEEDED_BYTES = 256 << 20  # etcd's log alone takes 64 MiB at once
 
 
 class ControlPlane:
-    """A context manager; what is documented below is there between enter and exit.
+    """A context manager; its attributes exist between enter and exit.
 
-    url: of the API server, https. ca_file: the CA that its clients trust.
-    admin_token, admin_kubeconfig: of a member of system:masters. api: a small HTTP client that uses them.
-    folder: the temporary folder of it all. kubectl_path: the kubectl of the same version.
-
-    Several can run at once. Whatever ends this process, SIGKILL too, ends all that it started; the folder
-    goes at exit, or at the next start of any control plane. Raises LocalError where it cannot start.
+    Several can run at once. When this process ends, even by SIGKILL, all processes that it started end too;
+    the folder is removed at exit, or at the next start of any control plane. Raises LocalError if it cannot
+    start.
     """
 
-    url: str
-    folder: Path
-    ca_file: Path
-    admin_token: str
+    url: str  # of the API server, https
+    folder: Path  # temporary, for all files
+    ca_file: Path  # the CA of the API server's certificate
+    admin_token: str  # of a member of system:masters
     admin_kubeconfig: Path
-    kubectl_path: Path
-    api: AdminApi
+    kubectl_path: Path  # of the same version
+    api: AdminApi  # with the admin's token
 
     def __init__(
         self,
@@ -95,7 +93,7 @@ class ControlPlane:
         self.stop()
 
     def stop(self) -> None:
-        """Kill what was started and remove the folder; a second time does nothing."""
+        """Kill all processes and remove the folder. A second call does nothing."""
         self._schedulers.clear()
         self._stack.close()
 
@@ -129,7 +127,7 @@ class ControlPlane:
         self._processes.wait("kube-apiserver", lambda: self.api.answers("/readyz"), _START_WITHIN_S)
         self._run("kube-controller-manager", commands.kube_controller_manager(self._options))
         self._run("kwok", commands.kwok(self._options))
-        # Pods cannot be made before the namespace has its service account and the CA that is mounted with it.
+        # Pods need the namespace's service account, and the CA that is mounted with its token.
         self._processes.wait("kube-controller-manager", self._default_namespace_is_complete, _START_WITHIN_S)
 
     def _default_namespace_is_complete(self) -> bool:
@@ -151,10 +149,10 @@ class ControlPlane:
         http_timeout: str = "2s",
         tls: ExtenderTLS | None = None,
     ) -> None:
-        """Start a kube-scheduler process with these profiles, and our extender if its URL is given.
+        """Start a kube-scheduler process with these profiles, and with our extender if its URL is given.
 
-        A process's extender serves all of its profiles, so: one plain process, and beside it, under another
-        name, one with the profile `bursar-scheduler` and the extender. No two processes may share a profile.
+        An extender serves all profiles of its process. So start one plain process, and under another name one
+        with the profile `bursar-scheduler` and the extender. Two processes must not share a profile.
         """
         extenders = [extender(extender_url, managed, http_timeout, tls)] if extender_url else []
         configuration = scheduler_configuration(
@@ -179,39 +177,39 @@ class ControlPlane:
 
     @property
     def processes(self) -> dict[str, subprocess.Popen[bytes]]:
-        """What runs, by name."""
+        """The running processes by name."""
         return dict(self._processes.running)
 
     def stop_process(self, name: str) -> None:
-        """Kill one process, to see how others bear it."""
+        """Kill one process, to test how the others cope."""
         self._processes.stop(name)
 
     def restart_process(self, name: str) -> None:
-        """Start it again with the same command line and data; it is not waited for."""
+        """Start it again with the same command line and data, without waiting for it."""
         self._processes.restart(name)
 
     def check(self) -> None:
-        """Raise LocalError, with the end of its log, if a process has died that nobody stopped."""
+        """Raise LocalError, with the end of its log, if a process has ended that was not stopped."""
         self._processes.check()
 
     def logs(self, name: str) -> str:
-        """What the process of this name has written so far."""
+        """The log of the process of this name."""
         return self._processes.log(name)
 
     def kubeconfig(self, user_token: str, name: str) -> Path:
-        """Write `<name>.kubeconfig` into the folder, for whoever has this bearer token; return its path."""
+        """Write `<name>.kubeconfig` with this bearer token into the folder; return its path."""
         path = self.folder / f"{name}.kubeconfig"
         write_kubeconfig(path, self.url, self.ca_file, user_token)
         return path
 
     def node_kubeconfig(self, name: str) -> Path:
-        """The kubeconfig for the kubelet of a real node, one of `Options.nodes`."""
+        """The kubeconfig of a real node's kubelet, one of `Options.nodes`."""
         return self.folder / f"node-{name}.kubeconfig"
 
     def kubectl(
         self, *args: str, input: str | None = None, kubeconfig: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl, as admin if no kubeconfig is given; the caller looks at the exit code."""
+        """Run kubectl, as admin if no kubeconfig is given. The caller checks the exit code."""
         return subprocess.run(
             [self.kubectl_path, f"--kubeconfig={kubeconfig or self.admin_kubeconfig}", *args],
             input=input,
@@ -226,14 +224,15 @@ _SCHEDULER_RUNS = "Starting Kubernetes Scheduler"
 
 
 def _reserved_port(options: Options) -> socket.socket:
-    """A socket on the port that the API server is to share: nobody else gets the port, and since it does not
-    listen it gets no connections.
+    """A socket on the port that the API server will share. It reserves the port, and since it does not
+    listen, it gets no connections.
     """
     family = socket.AF_INET6 if ":" in options.listen else socket.AF_INET
     reserved = socket.socket(family, socket.SOCK_STREAM)
     try:
         if options.port:
-            # An exclusive bind first: sharing would let us in beside another control plane of the same user.
+            # First an exclusive bind: with sharing, another control plane of this user could have the port
+            # too.
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((options.listen, options.port))
@@ -248,8 +247,8 @@ def _reserved_port(options: Options) -> socket.socket:
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
-    """Raise LocalError where the disk is too full to begin: etcd and its log say nothing that a person could
-    read when it fills up."""
+    """Raise LocalError if the disk is too full: etcd's own messages about a full disk do not name the
+    cause."""
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise LocalError(

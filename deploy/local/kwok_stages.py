@@ -1,24 +1,24 @@
-"""How kwok plays the kubelet: its Stages, each of which says "an object in this state becomes that".
+"""The Stages with which kwok simulates the kubelet. A Stage changes objects of one state into another.
 
-What a pod may say about its own play, in annotations (anything of another form is not heard):
+Annotations of a pod control its simulation (a value of another form is ignored):
 
-- `local.bursar.dev/run-for: 5s` (or `m`, `h`; whole numbers): its containers end by themselves that long
-  after they started; where the restart policy asks for it they start again at once, as after a crash.
-- `local.bursar.dev/exit-code: "1"` (0 to 255): how they end then; 0 where not said.
+- `local.bursar.dev/run-for: 5s` (or `m`, `h`; whole numbers): its containers end this long after their start.
+If the restart policy requires it, they start again at once, as after a crash. - `local.bursar.dev/exit-code:
+"1"` (0 to 255): their exit code then; 0 by default.
 
-Where our sidecar is a plain container, it is nobody's to end but its own: when the others end by themselves
-the pod goes on running, until whoever plays the sidecar (`Sidecars`) has written how that ended.
+A sidecar that is a plain container is not ended here: when the other containers end, the pod keeps running
+until `Sidecars` has written the sidecar's end.
 
-Every patch is a strategic merge patch of the status: conditions merge by their type, so that PodScheduled and
-those that others set stay, while the lists of container statuses are replaced whole. The API server cuts
-times to whole seconds.
+Every patch is a strategic merge patch of the status: conditions merge by type, so PodScheduled and conditions
+of other writers stay, while lists of container statuses are replaced as a whole. The API server cuts times to
+whole seconds.
 """
 
 from typing import Any
 
 RUN_FOR = "local.bursar.dev/run-for"
 EXIT_CODE = "local.bursar.dev/exit-code"
-# Nodes with this annotation are kwok's; a real kubelet's nodes may stand beside them.
+# kwok manages nodes with this annotation; a real kubelet's nodes can exist beside them.
 FAKE_NODE = "local.bursar.dev/node=fake"
 SIDECAR = "bursar-sidecar"
 
@@ -30,13 +30,13 @@ _IS_RESTARTED = (
     '.spec.restartPolicy == "Always" or (.spec.restartPolicy == "OnFailure" and '
     f'(.metadata.annotations["{EXIT_CODE}"] // "0" | test("^({_ONE_TO_255})$")))'
 )
-# A point in time, not a span: any change of the pod makes kwok look at the delay anew.
+# A point in time, not a duration: kwok computes the delay again after any change of the pod.
 _TIME_OF_END = (
     f'(.metadata.annotations["{RUN_FOR}"] | (.[:-1] | tonumber) * {{"s": 1, "m": 60, "h": 3600}}[.[-1:]])'
     " as $span | ([.status.containerStatuses[].state.running.startedAt] | max | fromdateiso8601) + $span"
     " | todateiso8601"
 )
-# Of the containers proper, not of the init containers, where a native sidecar stands.
+# Of the containers, not of the init containers, which have a native sidecar.
 _PLAIN_SIDECAR = f'[.status.containerStatuses[]? | select(.name == "{SIDECAR}")] | length > 0'
 _OTHERS_RUN = (
     f'[.status.containerStatuses[]? | select(.name != "{SIDECAR}" and .state.running != null)] | length > 0'
@@ -44,7 +44,7 @@ _OTHERS_RUN = (
 _ALL_ENDED = "[.status.containerStatuses[]? | select(.state.terminated == null)] | length == 0"
 _NODE_IS_READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
 
-# What follows are Go templates that make YAML. JSON is YAML too, and needs no indentation.
+# Go templates that produce YAML. JSON is YAML too, and needs no indentation.
 _START = """
 {{ $now := Now }}
 {{ $host := NodeIPWith .spec.nodeName }}
@@ -85,13 +85,13 @@ _CODE_SAID = f"""
 {{{{ $code := ternary (atoi $said) 0 (regexMatch "^(0|{_ONE_TO_255})$" $said) }}}}
 """
 
-# What a process that SIGTERM has ended leaves behind.
+# The exit code after SIGTERM.
 _CODE_KILLED = """
 {{ $now := Now }}
 {{ $code := 143 }}
 """
 
-# A pod that is over, well or not.
+# A pod that has ended, successfully or not.
 _IS_OVER = """
 phase: {{ ternary "Succeeded" "Failed" $good }}
 conditions:
@@ -103,8 +103,8 @@ conditions:
 {{ end }}
 """
 
-# Containers that run become terminated and keep when they started; a native sidecar leaves with 0; what had
-# ended stays as it was.
+# Running containers become terminated and keep their start time; a native sidecar ends with 0; ended
+# containers stay as they are.
 _END = (
     "{{ $good := eq $code 0 }}"
     + _IS_OVER
@@ -162,7 +162,7 @@ _OVER = (
     + _IS_OVER
 )
 
-# A deleted pod of which nothing has begun: the kubelet ends it too before it lets the object go.
+# A deleted pod that never started: the kubelet, too, ends it before it removes the object.
 _NEVER_BEGAN = """
 phase: Failed
 containerStatuses:
@@ -202,7 +202,7 @@ _NODE_BECOMES_READY = _NODE_BEATS.replace("  last", "  lastTransitionTime: {{ $n
 
 
 def stages() -> list[dict[str, Any]]:
-    """All Stage objects, ready to be written as YAML documents into kwok's configuration."""
+    """All Stage objects, for kwok's configuration."""
     return [*_pod_stages(), *_node_stages()]
 
 
@@ -213,7 +213,7 @@ def _pod_stages() -> list[dict[str, Any]]:
     pending = _when(".status.phase", "In", "Pending")
     ended = _when(".status.phase", "In", "Succeeded", "Failed")
     not_begun = _when(".status.startTime", "DoesNotExist")
-    # The removal is itself a change of the pod: answered again, it could hit a new pod of the same name.
+    # The removal itself changes the pod; if it ran twice, it could remove a new pod of the same name.
     not_removed = _when(".metadata.deletionGracePeriodSeconds == 0", "In", "false")
     by_itself = [alive, running, _when(_HAS_RUN_FOR, "In", "true")]
     for_good = [*by_itself, _when(_IS_RESTARTED, "In", "false")]
@@ -228,7 +228,7 @@ def _pod_stages() -> list[dict[str, Any]]:
         _stage("pod-end-others", "Pod", but_the_sidecar, _status(_CODE_SAID + _END_OTHERS), then),
         _stage("pod-over", "Pod", over, _status(_OVER)),
         _stage("pod-restart", "Pod", again, _status(_CODE_SAID + _RESTART), then),
-        # A deleted pod is ended first, whether it runs or never began; then it goes.
+        # A deleted pod ends first, whether it runs or never started; then it is removed.
         _stage("pod-kill", "Pod", [dying, running], _status(_CODE_KILLED + _END)),
         _stage("pod-cancel", "Pod", [dying, pending], _status(_NEVER_BEGAN)),
         _stage("pod-remove", "Pod", [dying, ended, not_removed], {"delete": True}),
@@ -238,7 +238,7 @@ def _pod_stages() -> list[dict[str, Any]]:
 def _node_stages() -> list[dict[str, Any]]:
     unready = _when(_NODE_IS_READY, "NotIn", "True")
     ready = _when(_NODE_IS_READY, "In", "True")
-    # As often as a kubelet repeats a status in which nothing has changed. Its Lease is what shows it alive.
+    # As often as a kubelet repeats an unchanged status. The node's Lease shows that it is alive.
     each_five_minutes = {"durationMilliseconds": 300_000}
     return [
         _stage("node-ready", "Node", [unready], _status(_NODE_BECOMES_READY)),

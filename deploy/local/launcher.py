@@ -1,7 +1,7 @@
-"""Start processes that cannot outlive this one.
+"""Starts processes that end when this one does.
 
-The kernel's parent-death signal is the only thing that works after SIGKILL of the parent. It fires when the
-*thread* that forked ends, so every child is started by one thread that lives as long as its `Launcher`.
+Only the kernel's parent-death signal works after a SIGKILL of the parent. It fires when the *thread* that
+forked ends, so one thread, which lives as long as its `Launcher`, starts every child.
 """
 
 import os
@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-# A fresh interpreter that becomes the real program, for no code of ours may run in a forked copy of a process
-# with threads. Option 1 is PR_SET_PDEATHSIG, signal 9 SIGKILL. The parent may have died before the option was
-# set, hence the second look.
+# A new interpreter that becomes the real program, because a forked copy of a process with threads must not
+# run Python code. Option 1 is PR_SET_PDEATHSIG, signal 9 SIGKILL. The parent may have ended before the option
+# was set, so its ID is compared afterwards.
 _BIND_TO_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0)
@@ -26,8 +26,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Launcher:
-    """A context manager: starts programs, which the kernel kills when this process ends in whatever way, and
-    kills at exit what is left of them.
+    """A context manager: starts programs, which the kernel kills when this process ends, and kills the
+    remaining ones at exit.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,8 @@ class Launcher:
         env: dict[str, str] | None = None,
         folder: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start `command`, its first word an absolute path, in a session of its own: Ctrl-C is for us."""
+        """Start `command`, whose first word is an absolute path, in its own session, so that Ctrl-C does not
+        reach it."""
         wrapped = [sys.executable, "-ISc", _BIND_TO_PARENT, str(os.getpid()), *command]
         return self._thread.submit(self._spawn, wrapped, output, env, folder).result()
 
@@ -65,18 +66,18 @@ class Launcher:
             cwd=folder,
             start_new_session=True,
         )
-        # Noted here and not by the caller, whose wait for the answer Ctrl-C may have broken off.
+        # Recorded here, because Ctrl-C may interrupt the caller's wait for the result.
         self._started.append(process)
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill one process with its children and wait for its end; none keeps data worth a slow goodbye."""
+        """Kill a process with its children and wait for its end. None has data that need a clean end."""
         _kill(process)
         process.wait()
         self._started.remove(process)
 
     def close(self) -> None:
-        """Kill all that still runs, wait, and let the thread end."""
+        """Kill all running processes, wait for their ends, and end the thread."""
         for process in self._started:
             _kill(process)
         for process in self._started:

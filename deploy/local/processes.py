@@ -1,4 +1,4 @@
-"""Named processes that log into files of one folder."""
+"""Named processes with log files in one folder."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.02
 
 class Processes:
     """A context manager: processes by name, killed at exit. Their working folder is `folder`, their logs are
-    `folder/logs/<name>.log`.
+    in `folder/logs/<name>.log`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,8 +37,8 @@ class Processes:
         self._launcher.close()
 
     def start(self, name: str, binary: Path, arguments: Sequence[str]) -> None:
-        """Start a process under a name that no running one has; its log goes on where an earlier one of the
-        name ended.
+        """Start a process under a name that no running process has. Its log continues that of an earlier one
+        of the name.
         """
         if name in self.running:
             raise ValueError(f"{name} is running")
@@ -46,7 +46,7 @@ class Processes:
         self.restart(name)
 
     def restart(self, name: str) -> None:
-        """Start a process again, as it was started before, after killing it if it runs."""
+        """Start a process again with the same command. If it runs, it is killed first."""
         if name in self.running:
             self.stop(name)
         with self._log(name).open("ab") as log:
@@ -60,23 +60,23 @@ class Processes:
         self._launcher.stop(self.running.pop(name))
 
     def log(self, name: str) -> str:
-        """All that a process, running or not, has written."""
+        """The log of a process, running or not."""
         return self._log(name).read_text(errors="replace")
 
     def has_said(self, name: str, text: str) -> bool:
-        """Whether a process has written this since its last start."""
+        """Whether a process's log has this text since its last start."""
         return text.encode() in self._log(name).read_bytes()[self._log_starts[name] :]
 
     def check(self) -> None:
-        """Raise LocalError, with the end of its log, if a process has died that nobody stopped."""
+        """Raise LocalError, with the end of its log, if a process has ended that was not stopped."""
         for name, process in self.running.items():
             code = process.poll()
             if code is not None:
                 raise LocalError(f"{name} ended with exit code {code}:\n{last_lines(self.log(name))}")
 
     def wait(self, name: str, ready: Callable[[], bool], within_s: float) -> None:
-        """Wait until `ready()`; raise LocalError if time runs out, or any process dies (the cause may be
-        another than `name`).
+        """Wait until `ready()`. Raises LocalError if time runs out or any process ends, for another than
+        `name` may be the cause.
         """
         end = time.monotonic() + within_s
         while not ready():
@@ -92,5 +92,5 @@ class Processes:
 
 
 def apart(home: Path) -> dict[str, str]:
-    """The environment for programs that are to keep their files below `home`, and to ask no proxy for us."""
+    """The environment of programs that keep their files below `home` and use no proxy."""
     return {**os.environ, "HOME": str(home), "NO_PROXY": "*", "no_proxy": "*"}

@@ -36,11 +36,11 @@ _START_WITHIN_S = 60.0
 
 
 def hindrance() -> str | None:
-    """Why this machine cannot have a real node, in a few words; None where it can."""
+    """Why this machine cannot have a real node, in a few words; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a real node needs root on Linux"
     if cleanup.has_other_kubelet():
-        return "a real node needs a machine that is not one already: a kubelet runs here"
+        return "a real node needs a machine without a kubelet, and one runs here"
     missing = [tool for tool in ("ip", "cc") if not shutil.which(tool)]
     if missing:
         return f"a real node needs {' and '.join(missing)} on the PATH"
@@ -56,8 +56,8 @@ def _has_seccomp() -> bool:
 
 
 class NodeHost:
-    """A context manager: this machine made ready for a node, with its bridge up at ``GATEWAY`` and containerd
-    running. What an earlier node left is taken away first, and all of this one at exit."""
+    """A context manager: this machine is ready for a node, with its bridge up at ``GATEWAY`` and containerd
+    running. It removes what an earlier node left first, and all of its own at exit."""
 
     def __init__(self, tools: Mapping[str, Path]) -> None:
         self.tools = tools
@@ -65,7 +65,7 @@ class NodeHost:
 
     def __enter__(self) -> "NodeHost":
         with ExitStack() as stack:
-            # Held by the open file: the kernel frees it however this process ends.
+            # The open file holds the lock: the kernel frees it when this process ends.
             lock = stack.enter_context(LOCK.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             cleanup.sweep()
@@ -104,22 +104,22 @@ class NodeHost:
         return _SOCKET.exists() and self.ctr("version").returncode == 0
 
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run containerd's own client in Kubernetes' namespace; the caller looks at the exit code."""
+        """Run containerd's client in Kubernetes' namespace. The caller checks the exit code."""
         command = [str(self.tools["ctr"]), f"--address={_SOCKET}", "--namespace=k8s.io", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=apart(FOLDER))
 
     def load(self, archive: Path) -> None:
-        """Take the images of an OCI archive. Raises LocalError."""
+        """Import the images of an OCI archive. Raises LocalError."""
         done = self.ctr("images", "import", "--local", str(archive))
         if done.returncode:
-            raise LocalError(f"containerd does not take the images: {done.stderr.strip()}")
+            raise LocalError(f"containerd cannot import the images: {done.stderr.strip()}")
 
 
 class RealNode:
-    """A context manager: a kubelet that has joined the control plane as the node ``name``, Ready.
+    """A context manager: a kubelet that has joined the control plane as the node ``name`` and is Ready.
 
-    The control plane's API server must listen at ``GATEWAY``, where pods reach it, and know the node's token
-    (``Options(listen=GATEWAY, nodes=(name,))``).
+    The API server must listen at ``GATEWAY``, which pods can reach, and have the node's token:
+    ``Options(listen=GATEWAY, nodes=(name,))``.
     """
 
     def __init__(self, machine: NodeHost, control_plane: ControlPlane, name: str) -> None:
@@ -148,12 +148,12 @@ class RealNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Its containers and mounts go with the machine's.
+        # `NodeHost` removes its containers and mounts.
         if "kubelet" in self.machine.processes.running:
             self.machine.processes.stop("kubelet")
 
     def wait_until_ready(self) -> None:
-        """Raises LocalError, with the end of the kubelet's log, where that takes a minute."""
+        """Raises LocalError, with the end of the kubelet's log, after a minute."""
         self.machine.processes.wait("kubelet", self._is_ready, _START_WITHIN_S)
 
     def _is_ready(self) -> bool:
@@ -164,15 +164,15 @@ class RealNode:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def stop_kubelet(self) -> None:
-        """Kill the kubelet; the containers go on."""
+        """Kill the kubelet. The containers go on."""
         self.machine.processes.stop("kubelet")
 
     def start_kubelet(self) -> None:
-        """Start it again; it is not waited for."""
+        """Start it again, without waiting for it."""
         self.machine.processes.restart("kubelet")
 
     def output(self, pod: dict[str, Any], container: str) -> list[str]:
-        """What all runs of a pod's container have printed, by the files that the kubelet keeps."""
+        """The output of all runs of a pod's container, from the kubelet's log files."""
         metadata = pod["metadata"]
         folder = _LOGS / "_".join((metadata["namespace"], metadata["name"], metadata["uid"])) / container
         files = sorted(folder.glob("*.log"), key=lambda file: int(file.stem))
@@ -180,7 +180,7 @@ class RealNode:
         return [line.split(" ", 3)[3] for file in files for line in file.read_text().splitlines()]
 
     def pids(self, container_id: str) -> list[int]:
-        """The processes of a running container; ``container_id`` as a pod's status tells it."""
+        """The processes of a running container. ``container_id``: as in the pod's status."""
         done = self.machine.ctr("tasks", "ps", container_id.removeprefix("containerd://"))
         return [int(line.split()[0]) for line in done.stdout.splitlines()[1:]]
 
@@ -188,7 +188,7 @@ class RealNode:
 def _make_cgroup(group: Path) -> None:
     group.mkdir()
     for file in ("cpuset.cpus", "cpuset.mems"):
-        # Version 1 leaves them empty, and no process may enter such a group.
+        # cgroup v1 leaves them empty, and a process cannot join such a group.
         if (group / file).exists() and not (group / "cgroup.controllers").exists():
             (group / file).write_text((group.parent / file).read_text())
 
@@ -219,7 +219,7 @@ _NETWORK = {
 
 
 def _containerd_configuration(tools: Mapping[str, Path]) -> str:
-    """containerd and its children find nothing on the PATH and keep everything below our folder."""
+    """containerd and its children use no program of the PATH and write below our folder."""
     plugins = sorted({str(tools[name].parent) for name in ("bridge", "host-local", "loopback")})
     return f"""\
 version = 3
@@ -237,7 +237,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{PAUSE}"
 [plugins.'io.containerd.cri.v1.runtime']
-  # A sandbox asks for a score that only CAP_SYS_RESOURCE may set, which this machine may not have.
+  # A sandbox sets a score that needs CAP_SYS_RESOURCE, which this machine may not grant.
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
 [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -256,7 +256,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 _KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    # Nobody asks it anything: logs are read where they lie.
+    # No client needs it: logs are read from their files.
     "enableServer": False,
     "healthzPort": 0,
     "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},

@@ -7,9 +7,8 @@ from typing import Any
 PLAIN_PROFILE = "default-scheduler"
 GPU_PROFILE = "bursar-scheduler"
 
-# kube-scheduler asks the extender about pods that want one of these. It counts them against the node's
-# capacity too, as a first guard;
-# but nodes do not advertise gpu-count.
+# kube-scheduler calls the extender for pods that request one of these. It also counts them against the node's
+# capacity, except gpu-count, which nodes do not have.
 MANAGED_RESOURCES = (
     "bursar.dev/gpu-percent",
     "bursar.dev/gpu-memory",
@@ -20,9 +19,9 @@ MANAGED_RESOURCES = (
 )
 UNCOUNTED_RESOURCES = frozenset({"bursar.dev/gpu-count"})
 
-# kube-scheduler adds score (0..10) x weight x 10 to the sum of its own plugins' scores, of which each seldom
-# differs by more than 100
-# between two nodes. At 10 the choice of cards decides unless several of those agree against it.
+# kube-scheduler adds score (0..10) x weight x 10 to the sum of its plugins' scores, each of which seldom
+# differs by more than 100 between two nodes. With 10 the extender's score decides unless several plugins
+# agree against it.
 EXTENDER_WEIGHT = 10
 
 # Seconds that kube-scheduler lets a pod rest after a try, at most. By default ten: so long could one that is

@@ -1,6 +1,6 @@
-"""What a kubelet would do for our sidecar, on kwok nodes that run no containers: for each running governed
-pod a real ``python -m sidecar`` with a token bound to that pod, ended when the pod ends. One that is a plain
-container and ends by itself has its end written into the pod's status."""
+"""Runs real sidecars for pods on kwok nodes, as a kubelet would: for each running governed pod a ``python -m
+sidecar`` with a token bound to that pod, ended when the pod ends. If a plain-container sidecar ends by
+itself, its end is written into the pod's status."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ _GOVERNED = "/api/v1/pods?labelSelector=bursar.dev%2Fgoverned%3Dtrue"
 
 
 class Sidecars:
-    """A context manager: follows the governed pods until exit. ``running`` maps pod UID to process."""
+    """A context manager: serves the governed pods until exit. ``running``: processes by pod UID."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -63,14 +63,14 @@ class Sidecars:
                 self._write_end(pod, code)
 
     def _start(self, uid: str, pod: dict[str, Any]) -> None:
-        """The environment is what the webhook wrote into the pod, with the paths of this machine."""
+        """The environment is the one that the webhook wrote into the pod, with this machine's paths."""
         folder = self._folder / uid
         folder.mkdir(exist_ok=True)
         token = folder / "token"
         try:
             token.write_text(self._bound_token(pod))
         except ApiError as error:
-            print(f"sidecars: no token for a pod that is going: {error}", file=sys.stderr)
+            print(f"sidecars: no token for a pod that is being deleted: {error}", file=sys.stderr)
             return
         with (folder / "log").open("ab") as log:
             command = [sys.executable, "-m", "sidecar"]
@@ -79,7 +79,8 @@ class Sidecars:
             )
 
     def _write_end(self, pod: dict[str, Any], code: int) -> None:
-        """The kubelet's part when a container has ended. A pod that has changed since is looked at again."""
+        """Writes the end of the container, as a kubelet does. If the pod has changed meanwhile, the next step
+        tries again."""
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for each in pod["status"]["containerStatuses"]:
             if each["name"] == SIDECAR:
@@ -100,7 +101,7 @@ class Sidecars:
         return self._stack.token(pod["metadata"]["namespace"], account, audience="bursar", pod=pod)
 
     def logs(self) -> str:
-        """What all of them have written."""
+        """The logs of all sidecars."""
         return "".join(file.read_text(errors="replace") for file in sorted(self._folder.glob("*/log")))
 
 

@@ -1,4 +1,4 @@
-"""Which binaries a control plane needs, at which versions, and where one may already be."""
+"""The binaries that a control plane needs, their versions, and the places to look for them."""
 
 import os
 import re
@@ -28,21 +28,18 @@ _K8S_STAMP = tuple(
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """A Go module that binaries are built from.
-
-    `series` is the major.minor that we test: a binary found on the machine is taken if it is of that series.
-    `stamps` are `-ldflags -X` settings, without which the binaries call themselves v0.0.0.
-    `staged` says that the module's own go.mod maps siblings to folders of its tree, which must be mapped to
-    their published versions instead. `tags` are Go's build tags. `cgo` says that a C compiler is needed.
-    """
+    """A Go module that binaries are built from. A binary on the machine is used if it has the same `series`,
+    the major.minor that we test."""
 
     name: str
     module: str
     version: str
-    stamps: tuple[str, ...] = ()
-    staged: bool = False
-    tags: tuple[str, ...] = ()
-    cgo: bool = False
+    stamps: tuple[str, ...] = ()  # settings for -ldflags -X, without which the binaries report v0.0.0
+    staged: bool = (
+        False  # its go.mod maps siblings to its own folders; they must be mapped to published versions
+    )
+    tags: tuple[str, ...] = ()  # Go's build tags
+    cgo: bool = False  # it needs a C compiler
 
     @property
     def series(self) -> tuple[int, int]:
@@ -52,12 +49,12 @@ class GoModule:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One binary: its file name, where its Go `main` package is, and how it tells its version."""
+    """A binary."""
 
-    name: str
+    name: str  # of the file
     source: GoModule
-    package: str
-    version_args: tuple[str, ...] = ("--version",)
+    package: str  # the path of its Go main package
+    version_args: tuple[str, ...] = ("--version",)  # with which it prints its version
 
 
 KUBERNETES = GoModule("kubernetes", "k8s.io/kubernetes", KUBERNETES_VERSION, _K8S_STAMP, staged=True)
@@ -74,7 +71,7 @@ CONTAINERD = GoModule(
     (f"{_CONTAINERD_MODULE}/version.Version=v{CONTAINERD_VERSION}",),
     tags=("no_btrfs", "no_devmapper", "no_zfs"),
 )
-# Without seccomp it would refuse every pod that asks for the runtime's default profile, as ours do.
+# Without seccomp it refuses every pod with the runtime's default profile, such as ours.
 RUNC = GoModule("runc", "github.com/opencontainers/runc", RUNC_VERSION, tags=("seccomp",), cgo=True)
 _CNI_MODULE = "github.com/containernetworking/plugins"
 CNI = GoModule(
@@ -93,14 +90,14 @@ TOOLS = (
     Tool("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
-# What a real node needs beside the control plane; only built where that is asked for.
+# The further binaries of a real node; built on request only.
 NODE_TOOLS = (
     Tool("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
     Tool("containerd", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/containerd"),
     Tool("containerd-shim-runc-v2", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/containerd-shim-runc-v2", ("-v",)),
     Tool("ctr", CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/ctr"),
     Tool("runc", RUNC, "github.com/opencontainers/runc"),
-    # A CNI plugin that is called without a command tells what it is, on stderr.
+    # A CNI plugin without a command prints its name and version on stderr.
     Tool("bridge", CNI, f"{_CNI_MODULE}/plugins/main/bridge", ()),
     Tool("host-local", CNI, f"{_CNI_MODULE}/plugins/ipam/host-local", ()),
     Tool("loopback", CNI, f"{_CNI_MODULE}/plugins/main/loopback", ()),
@@ -118,22 +115,22 @@ _VERSION = re.compile(
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """The (major, minor) that a binary tells; None for a pre-release, a vendor's build, or nothing."""
+    """The (major, minor) in a binary's output; None for a pre-release, a vendor's build, or no version."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """What we write outside the checkout and leave: `$XDG_CACHE_HOME/bursar`, else `~/.cache/bursar`."""
+    """The only folder outside of the checkout that stays: `$XDG_CACHE_HOME/bursar`, or `~/.cache/bursar`."""
     named = environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules say that a relative path there is to be ignored.
+    # By the XDG rules, a relative path is ignored.
     if named.startswith("/"):
         return Path(named) / "bursar"
     return Path(environ.get("HOME") or Path.home()) / ".cache" / "bursar"
 
 
 def cached_path(tool: Tool, cache: Path) -> Path:
-    """Where the cache keeps this binary: a folder per version, so that the folder can be put on a PATH."""
+    """This binary's path in the cache: one folder per version, so that the folder can be on a PATH."""
     return cache / "bin" / f"{tool.source.name}-v{tool.source.version}" / tool.name
 
 
@@ -149,7 +146,7 @@ def candidates(tool: Tool, environ: Mapping[str, str], cache: Path) -> Iterator[
 
 
 def asked_version(path: Path, args: tuple[str, ...]) -> tuple[int, int] | None:
-    """Run a binary for its version; None if it does not run, fails, takes 10 s, or tells no version."""
+    """A binary's version, by running it; None if it does not run, fails, takes 10 s, or prints no version."""
     try:
         done = subprocess.run(
             [path, *args],
@@ -170,7 +167,7 @@ def find(
     cache: Path,
     ask: Callable[[Path, tuple[str, ...]], tuple[int, int] | None] = asked_version,
 ) -> Path | None:
-    """The first candidate that is an executable file of the series we test, or None."""
+    """The first candidate that is an executable file of the tested series, or None."""
     for path in candidates(tool, environ, cache):
         if path.is_file() and os.access(path, os.X_OK) and ask(path, tool.version_args) == tool.source.series:
             return path.absolute()

@@ -1,4 +1,4 @@
-"""``make up``: Bursar on a control plane of one's own, left running, its decisions followed until Ctrl-C."""
+"""``make up``: runs Bursar on a local control plane and prints its decisions until Ctrl-C."""
 
 import time
 from pathlib import Path
@@ -17,20 +17,19 @@ Try, in another terminal:
   export KUBECONFIG={kubeconfig}
   export PATH={kubectl}:$PATH
   kubectl apply -f {samples}/half-a-card.yaml
-  kubectl get pod half-a-card -n team-a -o yaml          # what Bursar wrote into it
+  kubectl get pod half-a-card -n team-a -o yaml          # the fields that Bursar has added
   kubectl describe pod half-a-card -n team-a
   kubectl edit configmap bursar-budgets -n bursar-system
   export TIMEKEEPER={timekeeper} TOKEN=$(cat {token})
   curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" $TIMEKEEPER/v1/budgets/team-a
   curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" "$TIMEKEEPER/v1/usage?group=pod&format=csv"
 
-Decisions follow; Ctrl-C ends it all.
+Bursar's decisions follow. Press Ctrl-C to end everything.
 """
 
 
 def up(say: Say) -> None:
-    """Starts everything, says how to reach it and what to try, and prints the roles' log lines as they
-    come."""
+    """Starts everything, prints commands to try, and then the roles' log lines."""
     with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack):
         lay_out(stack)
         token = stack.folder / "reader.token"
@@ -44,7 +43,7 @@ def up(say: Say) -> None:
         while True:
             stack.check()
             for role in _FOLLOWED:
-                whole = stack.log(role)[read[role] :].rpartition("\n")[0]  # a line may be half written
+                whole = stack.log(role)[read[role] :].rpartition("\n")[0]  # the last line may be incomplete
                 for line in whole.splitlines():
                     print(f"{role:<11}{line.removeprefix(f'{role} ')}", flush=True)
                 read[role] += len(whole) + bool(whole)

@@ -192,7 +192,7 @@ def test_a_long_run_tells_its_output_so_far(tmp_path: Path) -> None:
 
     # It ends only when it has been heard.
     program = "echo compiling; until [ -e heard ]; do /bin/sleep 0.05; done; echo done"
-    code, output = run_logged(["/bin/sh", "-c", program], {}, tmp_path, tell, tell_each_s=0.1)
+    code, output = run_logged(["/bin/sh", "-c", program], {}, tmp_path, tell, report_each_s=0.1)
 
     assert (code, output) == (0, "compiling\ndone\n")
     assert told[0] == ("compiling\n", True)
@@ -277,7 +277,7 @@ def test_without_go_and_without_a_network_one_sentence_tells_both(world: World) 
     world.environ |= {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1", "PIP_NO_INPUT": "1"}
 
     with pytest.raises(
-        LocalError, match=r"^Go 1\.26 or newer is not on the PATH, and cannot be fetched: the network"
+        LocalError, match=r"^Go 1\.26 or newer is not on the PATH, and cannot be downloaded: the network"
     ):
         world.build()
 
