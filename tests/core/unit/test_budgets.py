@@ -1,4 +1,4 @@
-"""Budget entries: every field is read exactly, and every mistake is told with its key, line and field."""
+"""Budget entries: every field is read exactly, and every mistake is reported with its key, line and field."""
 
 import pytest
 from hypothesis import given
@@ -141,7 +141,7 @@ def test_hours_are_exact_to_eight_decimals(hours: str, amount: int | None) -> No
         ("gpuHours: 1\nmaxGPUs: 1_0", 2, "maxGPUs"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_field(text: str, line: int, field: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_field(text: str, line: int, field: str) -> None:
     error = read_entry("team-a", text)
 
     assert isinstance(error, EntryError)
@@ -166,7 +166,7 @@ def test_a_mistake_is_told_with_its_line_and_field(text: str, line: int, field: 
         ("exempt: ci-bot", "exempt"),
     ],
 )
-def test_a_mistaken_setting_is_told_with_its_field(text: str, field: str) -> None:
+def test_a_mistaken_setting_is_reported_with_its_field(text: str, field: str) -> None:
     error = read_entry("_settings", text)
 
     assert isinstance(error, EntryError)
@@ -312,7 +312,7 @@ def test_the_sidecar_is_on_off_or_a_plain_container(text: str, sidecar: str) -> 
     assert read_entry("_settings", f"sidecar: {text}") == BudgetSettings(sidecar=sidecar)
 
 
-def test_a_rule_that_does_not_exist_is_told_with_those_that_do() -> None:
+def test_a_rule_that_does_not_exist_is_reported_with_those_that_do() -> None:
     error = read_entry("team-a", "gpuHours: 1\nrules:\n  host-path: warn\n  hostpath: warn")
 
     assert isinstance(error, EntryError)

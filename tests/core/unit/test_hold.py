@@ -45,7 +45,7 @@ def test_a_pod_started_when_its_first_gpu_container_did() -> None:
     )
 
 
-def test_the_start_before_a_restart_is_still_told_by_the_last_state() -> None:
+def test_the_start_before_a_restart_is_read_from_the_last_state() -> None:
     subject, request = world(status("Running", a=running(T9)))
     subject["status"]["containerStatuses"][0]["lastState"] = terminated(T0, T5)
 

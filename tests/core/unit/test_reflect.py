@@ -1,4 +1,4 @@
-"""The reflector: list, watch, resume, list again; told by lists of calls."""
+"""The reflector: list, watch, resume, list again; tested with lists of calls."""
 
 import itertools
 from collections.abc import Iterator
@@ -28,18 +28,18 @@ class Server:
 
     def __init__(self, lists: list[Any], watches: list[Any]) -> None:
         self.lists, self.watches = iter(lists), iter(watches)
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.waits: list[int] = []
 
     def list_all(self) -> tuple[tuple[Json, ...], str]:
-        self.asked.append("list")
+        self.calls.append("list")
         answer = next(self.lists)
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[no-any-return]
 
     def watch(self, version: str) -> Iterator[Json]:
-        self.asked.append(f"watch {version}")
+        self.calls.append(f"watch {version}")
         for event in next(self.watches):
             if isinstance(event, Exception):
                 raise event
@@ -63,7 +63,7 @@ def test_a_list_is_followed_by_a_watch_from_its_version_and_each_change_moves_it
         WatchProgress(),
         WatchProgress(),
     ]
-    assert server.asked == ["list", "watch 5", "watch 8"]
+    assert server.calls == ["list", "watch 5", "watch 8"]
 
 
 def test_a_bookmark_moves_the_version_on() -> None:
@@ -71,7 +71,7 @@ def test_a_bookmark_moves_the_version_on() -> None:
 
     assert server.events(3) == [ObjectsListed(()), WatchProgress(), WatchProgress()]
     assert server.events(0) == []
-    assert server.asked == ["list", "watch 1"]
+    assert server.calls == ["list", "watch 1"]
 
 
 def test_an_expired_version_leads_to_a_new_list() -> None:
@@ -79,10 +79,10 @@ def test_an_expired_version_leads_to_a_new_list() -> None:
     server = Server([((), "1"), ((thing("x", "9"),), "9"), ((), "12")], [[gone], [ExpiredError()]])
 
     assert server.events(3) == [ObjectsListed(()), ObjectsListed((thing("x", "9"),)), ObjectsListed(())]
-    assert server.asked == ["list", "watch 1", "list", "watch 9", "list"]
+    assert server.calls == ["list", "watch 1", "list", "watch 9", "list"]
 
 
-def test_a_server_that_fails_is_asked_again_ever_more_slowly_and_from_where_we_were() -> None:
+def test_after_failures_the_watch_continues_at_its_version_with_growing_pauses() -> None:
     server = Server(
         [UnreachableError("refused"), UnreachableError("refused"), ((), "3")],
         [[UnreachableError("reset")], [{"type": "ADDED", "object": thing("n", "4")}]],
@@ -96,7 +96,7 @@ def test_a_server_that_fails_is_asked_again_ever_more_slowly_and_from_where_we_w
         ObjectChanged(thing("n", "4"), False),
     ]
     assert server.waits[:3] == [200, 400, 800]
-    assert server.asked == ["list", "list", "list", "watch 3", "watch 3"]
+    assert server.calls == ["list", "list", "list", "watch 3", "watch 3"]
 
 
 def test_waits_have_an_upper_bound() -> None:

@@ -71,7 +71,8 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (container(gpu_memory="8Gi"), "memory-range", "8192"),
         (container(gpu_memory="2097154", gpu_count="2"), "memory-range", "1048576"),
         (container(gpu_count="65"), "amount", "more cards than any node"),
-        (container(gpu_share="50"), "dialect-not-spoken", "bursar.dev/gpu-share"),
+        (container(gpu_share="50"), "dialect-not-spoken", "unsupported GPU resource bursar.dev/gpu-share;"),
+        (container(gpu_mem="8192"), "dialect-not-spoken", "gpu-mem (did you mean bursar.dev/gpu-memory?);"),
         (container(requests={"bursar.dev/gpu-percent": "50"}), "request-differs-from-limit", "no limit"),
         (
             container(requests={"bursar.dev/gpu-percent": "40"}, gpu_percent="50"),
@@ -86,7 +87,7 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (limits_of("m", tencent_com__vcuda_memory="5"), "share-without-memory", "vcuda-core"),
         (limits_of("m", tencent_com__vcuda_core="150", tencent_com__vcuda_memory="5"), "share-range", "200"),
         (limits_of("m", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="0"), "amount", "zero"),
-        (limits_of("m", nvidia_com__gpumem="3000"), "dialect-not-spoken", "nvidia.com/gpumem"),
+        (limits_of("m", nvidia_com__gpumem="3000"), "dialect-not-spoken", "nvidia.com/gpumem;"),
     ],
 )
 def test_each_malformed_request_is_refused_with_its_path_and_what_is_allowed(
@@ -103,7 +104,7 @@ def test_each_malformed_request_is_refused_with_its_path_and_what_is_allowed(
     assert "; for example " in sentence
 
 
-def test_all_that_is_wrong_is_told_in_one_message() -> None:
+def test_all_violations_are_in_one_message() -> None:
     subject = pod(
         container("a", gpu_percent="150"),
         container("b", gpu_memory="8"),
@@ -307,7 +308,7 @@ def test_a_name_that_is_listed_twice_counts_once() -> None:
     assert words_of({"bursar.dev/same-gpu": "a,b,a"}) == ["same-gpu-container"]
 
 
-def test_of_many_strangers_on_one_card_the_first_is_told_beside_20_containers_that_ask() -> None:
+def test_of_many_unknown_containers_the_first_is_named_beside_20_that_request_cards() -> None:
     asking = [container(f"c{number:04}", gpu_percent="50") for number in range(1000)]
     strangers = ",".join(f"x{number}" for number in range(64))
 
@@ -318,7 +319,7 @@ def test_of_many_strangers_on_one_card_the_first_is_told_beside_20_containers_th
     assert violation.allowed == ", ".join(f"c{number:04}" for number in range(20)) + ", 980 more"
 
 
-def test_of_many_containers_in_two_dialects_the_first_20_are_told() -> None:
+def test_of_many_containers_in_two_dialects_the_first_20_are_named() -> None:
     asking = [container(f"c{number}", gpu_percent="50") for number in range(1000)]
 
     (violation,) = parse(pod(*asking, limits_of("z", nvidia_com__gpu="1"))).violations
