@@ -161,7 +161,7 @@ def test_a_path_with_a_line_break_is_refused_with_the_plain_sentence(world: Regi
     said = refusal(world, mounting("/dev/nvidia0\n"))
 
     assert said.endswith(
-        "denied request: spec: it leads to GPUs that the pod does not ask for; "
+        "denied request: spec: it gives access to GPUs that the pod does not request; "
         "allowed: a GPU request in resources.limits"
     )
 
@@ -178,7 +178,10 @@ def test_of_very_many_ways_the_first_are_told(world: Registered) -> None:
 
     said = refusal(world, a_pod(plain("main"), volumes=volumes))
 
-    assert "denied request: spec.volumes[v0].hostPath.path: this part of the node leads to its GPUs" in said
+    assert (
+        "denied request: spec.volumes[v0].hostPath.path: this path of the node gives access to its GPUs"
+        in said
+    )
     assert said.endswith("...")
 
 
@@ -189,7 +192,9 @@ def test_privileged_alone_is_told_and_not_refused(world: Registered) -> None:
 
     assert code == 0
     assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-privileged'")
-    assert "spec.containers[main].securityContext.privileged: a privileged container opens every GPU" in said
+    assert (
+        "spec.containers[main].securityContext.privileged: a privileged container can open every GPU" in said
+    )
     code, said = world.said("create", "--dry-run=server", "-n", "ops", "-f", "-", input=json.dumps(pod))
     assert (code, said) == (0, "")
 
@@ -534,7 +539,8 @@ def test_a_pod_behind_a_gate_of_its_own_names_no_devices_meanwhile(world: Regist
 
     assert code != 0
     assert (
-        "metadata.annotations[cdi.k8s.io/mine]: settled when the pod was created and bound; it stays" in said
+        "metadata.annotations[cdi.k8s.io/mine]: this was set when the pod was created and bound, "
+        "and must not change" in said
     )
     assert world.said(*annotate, "example.com/mine=x") == (0, "")
     assert world.said(*opens) == (0, "")
@@ -601,9 +607,7 @@ def test_only_who_has_the_right_takes_a_namespace_out(world: Registered) -> None
     code, said = world.said(*label, "bursar.dev/exempt=true", "--as=tess")
 
     assert code != 0
-    assert (
-        "metadata.labels[bursar.dev/exempt]: whoever sets it takes the namespace out of GPU budgets" in said
-    )
+    assert "metadata.labels[bursar.dev/exempt]: this label exempts the namespace from GPU budgets" in said
     exempt = json.dumps(
         {"apiVersion": "v1", "kind": "Namespace"}
         | {"metadata": {"name": "mine-too", "labels": {"bursar.dev/exempt": "true"}}}

@@ -538,7 +538,7 @@ def test_a_gate_of_ours_is_opened_by_the_timekeeper_alone(world: World, webhook:
         return ("patch", "pod", "gated", "-n", "bursar-system", "--type=json", "-p", patch)
 
     said = world.refused(*opening([]))
-    assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper opens this gate" in said
+    assert "spec.schedulingGates[bursar.dev/hold]: only Bursar's timekeeper removes this gate" in said
     world.kubectl(*opening([gates[0]]))
     as_timekeeper = "--as=system:serviceaccount:bursar-system:bursar-timekeeper"
     eventually(

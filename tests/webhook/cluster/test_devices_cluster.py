@@ -188,7 +188,7 @@ def test_no_later_edit_reaches_a_container_that_is_started_again(
     said = edited(world, bound_pod, CHANGES[change])
 
     assert f"ValidatingAdmissionPolicy {POLICY}" in said
-    assert f"metadata.annotations[{key}]: settled when the pod was created and bound" in said
+    assert f"metadata.annotations[{key}]: this was set when the pod was created and bound" in said
     again = stored(world, bound_pod)
     assert again["metadata"]["annotations"].items() >= WRITTEN.items()
     assert started(again, "main") == told("GPU-1,GPU-2", "0=8000M,1=8000M", "50")
