@@ -3,15 +3,17 @@
 import gc
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 
 from scheduler_ext.settings import TLS, Settings
 from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http_server import HttpServer
 from timekeeper.runtime.http_service import HttpLimits, HttpService
 from timekeeper.runtime.listener import listening_socket
 from timekeeper.runtime.log import log
+from timekeeper.runtime.tls import server_context
 
 COLLECT_AFTER = 50_000  # new objects; the cache's values have no cycles, so there is little to collect
 
@@ -55,31 +57,10 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-def _newest_context(tls: TLS) -> Callable[[], ssl.SSLContext | None]:
-    """Gives the TLS context, made again when a file has changed: the next connection gets the renewed
-    certificate. Files that do not fit together, while they are replaced, leave the former context."""
+def _newest_context(tls: TLS) -> FileWatch[ssl.SSLContext]:
+    """The TLS context; a connection after a renewal gets the renewed certificate."""
     files = (tls.certificate, tls.key, tls.client_ca)
-    stamp: object = None
-    made: ssl.SSLContext | None = None
-
-    def context() -> ssl.SSLContext | None:
-        nonlocal stamp, made
-        with suppress(OSError, ssl.SSLError):
-            now = [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in (each.stat() for each in files)]
-            if now != stamp:
-                made = _context(tls)
-                stamp = now
-        return made
-
-    return context
-
-
-def _context(tls: TLS) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.client_ca))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(tls.certificate, tls.key)
-    return context
+    return FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=0)
 
 
 def _freeze() -> None:

@@ -4,7 +4,6 @@ time."""
 import http.client
 import io
 import socket
-import ssl
 import threading
 import time
 import zlib
@@ -14,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from timekeeper.runtime.log import Log
+from timekeeper.runtime.tls import client_context
 
 T = TypeVar("T")
 
@@ -111,9 +111,7 @@ class TimekeeperClient:
         if trusted != self._trusted:
             self.close()
         if self._connection is None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.load_verify_locations(cadata=trusted)
+            context = client_context(trusted)
             self._connection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=TIMEOUT_S, context=context
             )

@@ -7,11 +7,13 @@ import ssl
 import tempfile
 
 from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http_server import HttpServer
 from timekeeper.runtime.http_service import HttpService
 from timekeeper.runtime.listener import listening_socket
 from timekeeper.runtime.log import log
-from webhook.reloaded import Reloaded, expiry, server_context
+from timekeeper.runtime.tls import server_context
+from webhook.server.certificate_expiry import expiry
 from webhook.settings.serve import WebhookSettings
 
 
@@ -44,7 +46,7 @@ def _server(settings: WebhookSettings, listener_fd: int) -> HttpServer:
             return context
 
         files = (settings.certificate, settings.key)
-        return wiring.make_service(settings, worker_metrics, Reloaded(files, load, monotonic_ms, log))
+        return wiring.make_service(settings, worker_metrics, FileWatch(files, load, monotonic_ms, log))
 
     def ready(_arbiter: object) -> None:
         gc.freeze()  # what is here before the fork stays shared: no worker's collector writes to it

@@ -4,10 +4,11 @@ import ssl
 from collections.abc import Callable
 
 from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http_service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
+from timekeeper.runtime.tls import ca_text
 from webhook.metrics import Metrics
-from webhook.reloaded import Reloaded, ca_text
 from webhook.server.app import create_app, create_calls
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
@@ -21,7 +22,7 @@ def make_service(
     settings: WebhookSettings, metrics: Metrics, tls: Callable[[], ssl.SSLContext | None]
 ) -> HttpService:
     """What one worker serves. It starts the thread that polls the standings, so call it after the fork."""
-    ca = Reloaded[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
+    ca = FileWatch[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
     standings = Standings(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Reviewer(

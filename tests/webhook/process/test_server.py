@@ -27,7 +27,7 @@ from timekeeper.runtime.http_service import HttpLimits
 from timekeeper.runtime.http_worker import RECEIVES_A_TURN
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import Leaf
-from webhook.reloaded import expiry
+from webhook.server.certificate_expiry import expiry
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES
 
 LARGEST_BACKLOG = HttpLimits(MAX_REVIEW_BYTES).unanswered_bytes

@@ -1,7 +1,6 @@
 """Asking the timekeeper: what is sent, what survives its failures, and files that change under us."""
 
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from tests.runtime.lines import into
 from tests.support.waiting import eventually
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
+from timekeeper.runtime.tls import server_context
 from webhook.metrics import Metrics, of_this_process
-from webhook.reloaded import Reloaded, ca_text, server_context
 from webhook.server.standings_poller import Standings
 
 
@@ -223,47 +222,3 @@ def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: T
 
     eventually(lambda: not any(each.name == "standings" for each in threading.enumerate()), "its end")
     assert world.lines == ["info event=standings-updated"]
-
-
-# files that others renew
-
-
-def test_a_file_is_looked_at_once_a_second_and_loaded_when_it_changed(tmp_path: Path) -> None:
-    path, clock, loads, said = tmp_path / "f", [0], [], []
-
-    def load() -> str:
-        loads.append(path.read_text())
-        if "bad" in loads[-1]:
-            raise ValueError("not good")
-        return loads[-1]
-
-    value = Reloaded(
-        (path,),
-        load,
-        lambda: clock[0],
-        lambda event, **fields: said.append(f"{event} {fields.get('error', '')}"),
-    )
-    assert value() is None
-    path.write_text("one")
-    assert value() is None
-    clock[0] = 1_000
-    assert (value(), value()) == ("one", "one")
-    path.write_text("bad file")
-    clock[0] = 2_000
-    assert value() == "one"
-    clock[0] = 3_000
-    assert value() == "one"
-    path.write_text("three")
-    clock[0] = 4_000
-    assert value() == "three"
-
-    assert said[0].startswith("not-loaded [Errno 2]")
-    assert said[1:] == ["loaded ", "not-loaded not good", "loaded "]
-
-
-def test_a_ca_bundle_that_cannot_be_read_is_none(tmp_path: Path, tls: Tls) -> None:
-    assert ca_text(tls.folder / "ca.crt") == tls.ca.bundle.decode()
-    for text in ("", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
-        (tmp_path / "ca").write_text(text)
-        with pytest.raises((ValueError, ssl.SSLError)):
-            ca_text(tmp_path / "ca")

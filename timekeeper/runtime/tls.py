@@ -1,0 +1,34 @@
+"""TLS contexts: version 1.2 or newer, on both sides."""
+
+import ssl
+from pathlib import Path
+
+
+def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """The context to serve with. With ``client_ca`` each client must show a certificate of it. HTTP/1.1 alone
+    is offered: over HTTP/2 an API server sends all its reviews on one connection, and so to one worker.
+    Raises OSError, also for a key with a passphrase."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password="")
+    context.set_alpn_protocols(["http/1.1"])
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(ca: str) -> ssl.SSLContext:
+    """The context to call a server whose certificate one of these CAs (PEM) has signed. Raises ssl.SSLError,
+    or ValueError for text that is no PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=ca)
+    return context
+
+
+def ca_text(path: Path) -> str:
+    """The PEM text of a CA bundle. Raises OSError or ValueError where no certificate can be read from it."""
+    text = path.read_text(encoding="ascii")
+    client_context(text)
+    return text
