@@ -15,8 +15,8 @@ MARK = "<!-- From here on written by `python -m tests.webhook.rules_page`. -->\n
 
 CHAPTERS = (
     ("What a request must be", REQUEST),
-    ("What only Bursar and the nodes' plugins may write", FORGERY),
-    ("Ways to cards that were not asked for", BYPASS),
+    ("What only Bursar and node plugins may write", FORGERY),
+    ("Access to cards that were not requested", BYPASS),
     ("Where a pod goes, and how long it stays", PLACING),
 )
 
