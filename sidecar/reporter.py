@@ -44,7 +44,7 @@ class ReporterPorts:
     """The effects. ``post`` and ``read_cards`` only start work; its end is passed to `Reporter.on_posted` and
     `Reporter.on_cards_read`."""
 
-    post: Callable[[spool.HeartbeatPost], None]
+    post: Callable[[spool.SpooledPost], None]
     read_cards: Callable[[], None] | None  # None: the pod names no cards
     save: Callable[[spool.Spool], None]  # to the disk
     fraction: Callable[[], float]  # a random number from 0 to 1

@@ -45,7 +45,7 @@ class SpooledBeat:
 
 
 @value
-class HeartbeatPost:
+class SpooledPost:
     """Beats that are sent, and repeated, together."""
 
     boot: str  # the run of the sidecar that sent them first
@@ -59,7 +59,7 @@ class Spool:
 
     boot: str  # the ID of this run of the sidecar
     sequence: int  # of the run's next post
-    post: HeartbeatPost | None  # sent, not acknowledged
+    post: SpooledPost | None  # sent, not acknowledged
     waiting: tuple[SpooledBeat, ...]  # not sent
 
     def beats(self) -> tuple[SpooledBeat, ...]:
@@ -92,7 +92,7 @@ def sending(spool: Spool) -> Spool:
     if spool.post or not spool.waiting:
         return spool
     most = min(MOST_IN_A_POST, MOST_FIGURES_IN_A_POST // _most_figures(spool.waiting))
-    post = HeartbeatPost(spool.boot, spool.sequence, spool.waiting[:most])
+    post = SpooledPost(spool.boot, spool.sequence, spool.waiting[:most])
     return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[most:])
 
 
@@ -101,7 +101,7 @@ def delivered(spool: Spool) -> Spool:
     return Spool(spool.boot, spool.sequence, None, spool.waiting)
 
 
-def document(post: HeartbeatPost, now_ms: int) -> Heartbeats:
+def document(post: SpooledPost, now_ms: int) -> Heartbeats:
     """The body of ``POST /v1/heartbeats``, with ages at ``now_ms``."""
     return {
         "version": 1,
@@ -159,13 +159,13 @@ def _written(beats: tuple[SpooledBeat, ...]) -> list[tuple[int, tuple[BeatDevice
     return [(beat.at_ms, beat.devices) for beat in beats]
 
 
-def _post(read: dict[str, object], now_ms: int) -> HeartbeatPost:
+def _post(read: dict[str, object], now_ms: int) -> SpooledPost:
     beats = _beats(read["beats"], now_ms)
     if not 1 <= len(beats) <= MOST_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
         raise ValueError
     if len(beats) * _most_figures(beats) > MOST_FIGURES_IN_A_POST:
         raise ValueError
-    return HeartbeatPost(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
+    return SpooledPost(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
 
 
 def _beats(read: object, now_ms: int) -> tuple[SpooledBeat, ...]:

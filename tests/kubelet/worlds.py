@@ -27,7 +27,7 @@ WITHIN_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class SpooledBeat:
+class ReceivedBeat:
     """The last heartbeat of one run of a pod's sidecar, as the ledger has it."""
 
     boot: str
@@ -83,15 +83,15 @@ class World:
         """Wait until the container has printed the line."""
         self.until(f"{container} to say {line!r}", lambda: line in self.node.output(pod, container))
 
-    def beats(self, pod: Json) -> list[SpooledBeat]:
+    def beats(self, pod: Json) -> list[ReceivedBeat]:
         """What the ledger holds of the pod's sidecar; read from the database, for no report shows it."""
         rows = self._rows(
             "SELECT boot, sequence, received_ms FROM heartbeats WHERE session_uid = ? ORDER BY received_ms",
             pod["metadata"]["uid"],
         )
-        return [SpooledBeat(*row) for row in rows]
+        return [ReceivedBeat(*row) for row in rows]
 
-    def beaten(self, pod: Json, since: Sequence[SpooledBeat] = ()) -> list[SpooledBeat]:
+    def beaten(self, pod: Json, since: Sequence[ReceivedBeat] = ()) -> list[ReceivedBeat]:
         """Wait until the ledger has heard of the pod's sidecar what it had not heard before."""
         self.until("a heartbeat", lambda: len(set(self.beats(pod)) - set(since)) > 0)
         return self.beats(pod)

@@ -16,7 +16,7 @@ from tests.kubelet.worlds import (
     PODS,
     SIDECAR,
     Json,
-    SpooledBeat,
+    ReceivedBeat,
     World,
     container,
     gpu_pod,
@@ -93,7 +93,7 @@ def test_a_renewed_token_is_beaten_with_when_the_first_has_expired(world: World)
     world.beaten(pod)
     first = token_of(pod)
     tokens: dict[str, Token] = {}
-    beats: dict[SpooledBeat, None] = {}
+    beats: dict[ReceivedBeat, None] = {}
 
     def watch() -> bool:
         token = token_of(pod)

@@ -23,7 +23,7 @@ from deploy.local.stack import free_port
 from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.nvml import describe, fake_nvml
-from tests.sidecar.worlds import ROOT, Arrival, Timekeeper
+from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
 from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
@@ -303,7 +303,7 @@ def test_cards_appear_fail_and_recover_and_capacity_stays_all_the_while(world: W
         eventually(agent.is_whole, within_s=40)  # NVML is opened anew every 20 s
         assert agent.stop() == 0
 
-    lines = [line.split()[0] for line in agent.log.read_text().splitlines()]
+    lines = [line.split()[0] for line in events(agent.log.read_text())]
     assert lines.count("event=card-unhealthy") == lines.count("event=card-healthy-again") == 1
 
 
@@ -320,8 +320,8 @@ def test_an_xid_reaches_the_inventory_and_the_pods_on_the_card(world: World, tmp
         eventually(lambda: agent.healthy() == {"GPU-a": True, "GPU-b": False})
 
         def told() -> list[str]:
-            events = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{AGENTS}/events")["items"]
-            return [each["note"] for each in events if each["regarding"]["name"] == "user"]
+            listed = world.call("GET", f"/apis/events.k8s.io/v1/namespaces/{AGENTS}/events")["items"]
+            return [each["note"] for each in listed if each["regarding"]["name"] == "user"]
 
         eventually(told)
         assert told() == ["card GPU-b of this pod is not healthy: XID 79"]

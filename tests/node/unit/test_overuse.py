@@ -22,7 +22,7 @@ GIVEN = {"u": {"G0": 8_000}}
 STEP = 5_000
 
 
-class UseHistory:
+class Readings:
     """A watchdog and a clock that goes on a step with each look."""
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ class UseHistory:
 
 
 def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> None:
-    looks = UseHistory()
+    looks = Readings()
 
     looks.look(8_001, times=100)
 
     assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
-    assert UseHistory().look(9_000, times=4) == (
+    assert Readings().look(9_000, times=4) == (
         AgentEvent("u", "team", "p", "Warning", OVER, "uses 9000 MiB of G0 (its share is 8000 MiB)"),
     )
 
 
 def test_all_of_its_share_is_not_over_it() -> None:
-    looks = UseHistory()
+    looks = Readings()
 
     looks.look(8_000, times=100)
 
@@ -63,7 +63,7 @@ def test_all_of_its_share_is_not_over_it() -> None:
 
 
 def test_a_short_peak_is_no_alarm() -> None:
-    looks = UseHistory()
+    looks = Readings()
     for _ in range(10):
         looks.look(20_000, times=3)
         looks.look(1)
@@ -72,7 +72,7 @@ def test_a_short_peak_is_no_alarm() -> None:
 
 
 def test_it_is_told_again_each_hour_while_it_lasts() -> None:
-    looks = UseHistory()
+    looks = Readings()
 
     looks.look(9_000, times=2 * TELL_AGAIN_MS // STEP + 10)
 
@@ -81,7 +81,7 @@ def test_it_is_told_again_each_hour_while_it_lasts() -> None:
 
 
 def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told() -> None:
-    looks = UseHistory()
+    looks = Readings()
     looks.look(9_000, times=5)
     looks.look(7_000, times=5)
 
@@ -91,7 +91,7 @@ def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told()
 
 
 def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
-    looks = UseHistory()
+    looks = Readings()
     while looks.now_ms < 3 * TELL_AGAIN_MS:
         looks.look(9_000, times=5)
         looks.look(1)
@@ -101,7 +101,7 @@ def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
 
 
 def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
-    looks = UseHistory()
+    looks = Readings()
     looks.look(9_000, times=4)
     looks.look(1, times=TELL_AGAIN_MS // STEP - 1)
     looks.look(9_000, times=3)
@@ -111,7 +111,7 @@ def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
 
 
 def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts() -> None:
-    looks = UseHistory()
+    looks = Readings()
     looks.look(9_000, times=5)
     looks.look(1)
     looks.look(9_000, times=TELL_AGAIN_MS // STEP)
@@ -121,7 +121,7 @@ def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_i
 
 
 def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
-    looks = UseHistory()
+    looks = Readings()
     looks.look(None, times=10)
     assert looks.episodes == {}
 
@@ -132,7 +132,7 @@ def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
 
 
 def test_a_pod_that_is_gone_is_forgotten() -> None:
-    looks = UseHistory()
+    looks = Readings()
     looks.look(9_000, times=5)
 
     assert detect(looks.episodes, UsageReading((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())

@@ -15,7 +15,7 @@ from sidecar.heartbeat_client import Delivered, HeartbeatClient, NotDelivered
 from sidecar.run import boot_ms
 from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
 
-POST = spool.HeartbeatPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
+POST = spool.SpooledPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
 FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None, False))
 
 

@@ -100,13 +100,13 @@ def test_a_fault_in_the_loop_is_logged_once_and_survived(
     loop: EventLoop, capfd: pytest.CaptureFixture[str]
 ) -> None:
     faults = [OSError("odd"), ValueError("odd"), ValueError("odd")]
-    posts: list[spool.HeartbeatPost] = []
+    posts: list[spool.SpooledPost] = []
 
     def save(_: spool.Spool) -> None:
         if faults:
             raise faults.pop()
 
-    def post(each: spool.HeartbeatPost) -> None:
+    def post(each: spool.SpooledPost) -> None:
         posts.append(each)
         loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None, False))))
         loop.put(End(signal.SIGTERM))

@@ -36,9 +36,9 @@ class World:
     now_ms: int = 1_000_000
     runs: int = 0
     disk: str = ""
-    under_way: spool.HeartbeatPost | None = None
+    under_way: spool.SpooledPost | None = None
     gauging: bool = False
-    posts: list[spool.HeartbeatPost] = field(default_factory=list)
+    posts: list[spool.SpooledPost] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
@@ -88,7 +88,7 @@ class World:
         self.reporter.end(self.now_ms)
         self.reporter.tick(self.now_ms)
 
-    def _post(self, post: spool.HeartbeatPost) -> None:
+    def _post(self, post: spool.SpooledPost) -> None:
         assert self.under_way is None
         self.under_way = post
         self.posts.append(post)
@@ -116,7 +116,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
     story: list[tuple[str, int]],
 ) -> None:
     world = World()
-    received: dict[tuple[str, int], spool.HeartbeatPost] = {}
+    received: dict[tuple[str, int], spool.SpooledPost] = {}
     for event, then_ms in [*story, *[("delivered", 120_000)] * 3]:
         if event == "killed":
             world.now_ms += 1  # two processes never beat in the same millisecond

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar import spool
-from sidecar.spool import HeartbeatPost, Spool, SpooledBeat
+from sidecar.spool import Spool, SpooledBeat, SpooledPost
 from tests.support.profile import examples
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import LARGEST_BODY
@@ -30,7 +30,7 @@ beats = st.lists(
     st.builds(SpooledBeat, st.integers(0, 10**9), st.lists(figures, max_size=2).map(tuple)), max_size=20
 ).map(tuple)
 posts = st.builds(
-    HeartbeatPost,
+    SpooledPost,
     st.text("abz019._:-", min_size=1, max_size=16),
     st.integers(0, 10**6),
     beats.filter(len),
@@ -105,13 +105,13 @@ def test_posts_carry_the_oldest_beats_first_and_count_up() -> None:
     second = spool.sending(spool.delivered(first))
     third = spool.sending(spool.delivered(second))
 
-    assert first.post == HeartbeatPost("r", 1, tuple(SpooledBeat(at, ()) for at in range(64)))
-    assert second.post == HeartbeatPost("r", 2, tuple(SpooledBeat(at, ()) for at in range(64, 100)))
+    assert first.post == SpooledPost("r", 1, tuple(SpooledBeat(at, ()) for at in range(64)))
+    assert second.post == SpooledPost("r", 2, tuple(SpooledBeat(at, ()) for at in range(64, 100)))
     assert third.post is None
 
 
 def test_a_beat_is_as_old_as_the_clock_says_when_it_is_sent() -> None:
-    post = HeartbeatPost("r", 7, (SpooledBeat(1_000, (FIGURE,)), SpooledBeat(4_500, ())))
+    post = SpooledPost("r", 7, (SpooledBeat(1_000, (FIGURE,)), SpooledBeat(4_500, ())))
 
     assert spool.document(post, 5_000) == {
         "version": 1,
@@ -132,8 +132,8 @@ def test_another_process_repeats_the_unanswered_post_and_counts_its_own_from_one
     taken = spool.sending(spool.decode(spool.encode(left, "boot-1"), "boot-1", "s", 10))
     own = spool.sending(spool.delivered(taken))
 
-    assert taken.post == HeartbeatPost("r", 1, (SpooledBeat(1, ()), SpooledBeat(2, ())))
-    assert own.post == HeartbeatPost("s", 1, (SpooledBeat(3, ()),))
+    assert taken.post == SpooledPost("r", 1, (SpooledBeat(1, ()), SpooledBeat(2, ())))
+    assert own.post == SpooledPost("s", 1, (SpooledBeat(3, ()),))
 
 
 def test_beats_from_before_the_node_booted_have_no_age() -> None:
@@ -214,7 +214,7 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
 
 def test_no_age_is_told_that_the_timekeeper_would_not_take() -> None:
     """After an outage of months the beats are still delivered, as old as may be."""
-    post = HeartbeatPost(
+    post = SpooledPost(
         "r",
         1,
         (SpooledBeat(0, ()), SpooledBeat(spool.MOST_AGE_MS, ()), SpooledBeat(3 * spool.MOST_AGE_MS, ())),
