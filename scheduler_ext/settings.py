@@ -40,7 +40,7 @@ class TLS:
 
 
 @dataclass(frozen=True, slots=True)
-class Election:
+class ElectionSettings:
     """How this replica knows whether it leads: ``form`` is ``none`` (a single replica), ``scheduler`` (the
     kube-scheduler beside it leads, by its Lease) or ``lease`` (a Lease of its own). ``lease`` and ``pod``:
     namespace and name. ``identity``: this replica's name."""
@@ -88,7 +88,7 @@ class Settings:
     most_grace_ms: int
     bind_timeout_ms: int
     tls: TLS | None
-    election: Election = Election()
+    election: ElectionSettings = ElectionSettings()
     timekeeper: Timekeeper | None = None
     preempting: Preempting = Preempting()
     most_offered: int = 0
@@ -136,10 +136,10 @@ def _timekeeper(given: argparse.Namespace) -> Timekeeper:
     return Timekeeper(given.timekeeper_url, given.timekeeper_ca, given.token_file, given.stale_after)
 
 
-def _election(given: argparse.Namespace) -> Election:
+def _election(given: argparse.Namespace) -> ElectionSettings:
     form = given.leader_election
     of_form = names.SCHEDULER if form == "scheduler" else names.EXTENDER
-    return Election(
+    return ElectionSettings(
         form=form,
         lease=given.lease or (names.NAMESPACE, of_form),
         duration_ms=given.lease_duration,

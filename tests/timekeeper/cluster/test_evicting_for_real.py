@@ -162,7 +162,7 @@ def test_a_pod_over_its_share_goes_and_its_event_tells_why(users: Users) -> None
     assert not users.is_gone(other)
     (event,) = users.events(uid)
     assert (event["reason"], event["type"]) == (EVICTED, "Warning")
-    assert "now 9000 MiB of GPU-0 (given 8000 MiB); overuseGrace is 60s" in event["note"]
+    assert "now 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s" in event["note"]
     described = users.cluster.kubectl(
         "get", "events", "-n", "team-a", "--field-selector", f"involvedObject.uid={uid}"
     )
