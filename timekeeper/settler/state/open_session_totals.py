@@ -91,7 +91,7 @@ class OpenSessionTotals:
         )
 
     def mark_written(self, has_budget: Callable[[str], bool]) -> None:
-        """The tick is written. Changes in a namespace without a budget carried over nowhere: they are kept
+        """The tick is written. Changes in a namespace without a budget are not carried over: they are kept
         until it has a budget again, and its periods are then recomputed."""
         for name, at_ms in self.changed_since.items():
             if at_ms is not None:

@@ -17,7 +17,7 @@ MOST_PASSED = 1_000  # planned expiries of pods that no longer wait
 @dataclass(slots=True)
 class UnboundPods:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
-    cards of the cluster: pods that fit nowhere must not demote other pods of their namespace forever."""
+    cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever."""
 
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
     # the settings that the estimates are based on
