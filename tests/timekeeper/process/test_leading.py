@@ -242,7 +242,7 @@ def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiSer
 
         first.wait("the elder's end", lambda: "another settler has started" in first.log())
 
-        assert "two timekeepers must not share a file, so end one of them" in first.log()
+        assert "two timekeepers must not share a file, so stop one of them" in first.log()
         assert len(elder) == 1
         assert second.end() == 0
         assert first.end() == 0

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 
 from timekeeper.core import names
@@ -145,10 +144,16 @@ def _unsupported(container: Container, amounts: Json) -> list[Violation]:
 
 
 def _suggestion(resource: str) -> str:
-    """The supported resource that a misspelt one resembles, as words for a message; "" if there is none."""
-    supported = [name for dialect in DIALECTS for name in dialect.resources]
-    close = get_close_matches(resource, supported, 1, 0.91)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """The supported resource that shares most of its beginning with a misspelt one, as words for a message;
+    "" if there is none."""
+    for name in (name for dialect in DIALECTS for name in dialect.resources):
+        differences = (
+            at for at, (one, other) in enumerate(zip(name, resource, strict=False)) if one != other
+        )
+        shared = next(differences, min(len(name), len(resource)))
+        if 100 * shared >= 85 * max(len(name), len(resource)):
+            return f" (did you mean {name}?)"
+    return ""
 
 
 def _differing(container: Container, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
