@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -259,15 +259,17 @@ def test_connections_are_shared_among_the_workers(api: FakeApiServer, tmp_path: 
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), "--workers=2") as process:
         process.start()
         process.wait_ready()
+        process.wait("both workers to accept", lambda: both_accept(process))
+        process.wait("their connections to end", lambda: not any(held(process)))
         connections = [process.connection() for _ in range(40)]
         for connection in connections:
             assert send(connection, "GET", "/livez")[0] == 200
 
-        held = [held_by(pid, process.port) for pid in workers(process)]
+        shares = held(process)
         for connection in connections:
             connection.close()
-        assert sum(held) == 40
-        assert min(held) >= 10
+        assert sum(shares) == 40
+        assert min(shares) >= 10
 
 
 def test_a_worker_that_hangs_keeps_no_client_from_the_others(api: FakeApiServer, tmp_path: Path) -> None:
@@ -288,6 +290,18 @@ def test_a_worker_that_hangs_keeps_no_client_from_the_others(api: FakeApiServer,
                 assert held_by(busy, process.port) == MANY
         finally:
             os.kill(hung, signal.SIGCONT)
+
+
+def both_accept(process: Process) -> bool:
+    """Of two connections at once each worker has one: /readyz answers as soon as the first worker serves."""
+    with closing(process.connection()) as one, closing(process.connection()) as other:
+        assert {send(each, "GET", "/livez")[0] for each in (one, other)} == {200}
+        return held(process) == [1, 1]
+
+
+def held(process: Process) -> list[int]:
+    """The number of connections that each worker holds."""
+    return [held_by(pid, process.port) for pid in workers(process)]
 
 
 def workers(process: Process) -> list[int]:

@@ -1,0 +1,41 @@
+"""tests/<role>/{unit,ledger,process,cluster}: the folder is the tier, and unit/ stays pure."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+TIERS = {"unit", "ledger", "process", "cluster"}
+FILES = sorted(TESTS.rglob("test_*.py"))
+
+# What starts a process, opens a connection or opens a database.
+IMPURE = {
+    *("asyncio", "http.client", "http.server", "multiprocessing", "psycopg", "requests", "socket"),
+    *("socketserver", "sqlalchemy", "sqlite3", "subprocess", "urllib.request", "urllib3"),
+}
+
+
+def imported(module: ast.Module) -> set[str]:
+    """The full names of all that a module imports."""
+    found: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return found
+
+
+def test_every_test_lies_in_a_tier() -> None:
+    assert [str(file) for file in FILES if file.parent.name not in TIERS] == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parent.name == "unit"], ids=str)
+def test_a_pure_test_imports_no_process_socket_or_database(file: Path) -> None:
+    names = imported(ast.parse(file.read_text()))
+
+    assert {name for name in names if name in IMPURE or name.partition(".")[0] in IMPURE} == set()
+    assert {
+        name for name in names if name.startswith("tests.") and ".unit" not in name and ".test_" in name
+    } == set()
