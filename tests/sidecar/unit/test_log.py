@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar import log
@@ -28,6 +28,7 @@ FIELDS = st.dictionaries(
 
 
 @given(FIELDS)
+@example({"reason": "x" * 400})
 def test_a_line_is_what_the_runtime_of_the_other_processes_writes(fields: dict[str, object]) -> None:
     def shown(line: str) -> str:
         return re.sub(r"^time=\S{24} level=(\w+) role=[a-z]+ ", r"level=\1 ", line)
