@@ -87,8 +87,8 @@ def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path
     ("arguments", "sentence"),
     [
         (["--listen", "nowhere"], '"nowhere" is not HOST:PORT, such as 0.0.0.0:8443'),
-        (["--listen", "0.0.0.0:8445"], "who reaches this address could bind pods"),
-        (["--listen", "192.0.2.1:8445"], "who reaches this address could bind pods"),
+        (["--listen", "0.0.0.0:8445"], "any client of this address could bind pods"),
+        (["--listen", "192.0.2.1:8445"], "any client of this address could bind pods"),
         (["--tls-cert", "x"], "--tls-cert, --tls-key and --client-ca go together"),
         (["--max-grace-period", "10"], '"10" is not a duration from 0ms to 36500d, such as 90s'),
         (["--policy", "best"], "invalid choice: 'best'"),
