@@ -246,7 +246,7 @@ def test_a_binding_without_an_answer_in_time_keeps_the_cards_until_it_is_settled
     world.api.watching = False
     world.api.faults += [Fault("bind", obeyed=obeyed, how="silent"), Fault("patch", status=500)]
 
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     assert world.free("a") == [0, 1000]
 
     eventually(lambda: any("unsettled" in line for line in world.lines))
@@ -260,7 +260,7 @@ def test_the_watch_settles_it_too(world: Running) -> None:
     raw = world.put_pod(percent(100))
     world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=500)]
 
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
 
     world.hears(world.api.pod("p"))
     allocation = world.extender.cache.snapshot.allocation("uid-p")
@@ -271,7 +271,7 @@ def test_the_watch_settles_it_too(world: Running) -> None:
 def test_a_late_binding_cannot_succeed_once_it_was_settled_as_not_done(world: Running) -> None:
     raw = world.put_pod(percent(100))
     world.api.faults.append(Fault("bind", obeyed=False, how="silent"))
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any(line.startswith("settled") for line in world.lines))
     (late,) = world.api.made("bind")
 
@@ -295,7 +295,7 @@ def post(api: ApiServer, body: dict[str, object]) -> int:
 def test_asked_for_another_node_an_unsettled_binding_is_settled_first(world: Running) -> None:
     raw = world.put_pod(percent(100))
     world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("unsettled" in line for line in world.lines))
 
     assert world.bind(raw, "b") == ""
@@ -308,7 +308,7 @@ def test_asked_for_another_node_an_unsettled_binding_that_was_done_is_found(worl
     raw = world.put_pod(percent(100))
     world.api.watching = False
     world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=500)]
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("unsettled" in line for line in world.lines))
 
     assert world.bind(raw, "b") == "the pod is already bound to node a"
@@ -318,7 +318,7 @@ def test_asked_for_another_node_an_unsettled_binding_that_was_done_is_found(worl
 def test_asked_again_for_the_same_node_the_same_cards_are_sent(world: Running) -> None:
     raw = world.put_pod(percent(40))
     world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("unsettled" in line for line in world.lines))
 
     assert world.filter(raw, "a", "b")["NodeNames"] == ["a", "b"]
@@ -333,7 +333,7 @@ def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
     running.put_node(node("a"))
     raw = running.put_pod(percent(100))
     running.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
-    assert "did not answer" in running.bind(raw, "a")
+    assert "does not answer" in running.bind(raw, "a")
 
     assert running.filter(raw, "a")["NodeNames"] == ["a"]
     assert running.filter(running.put_pod(percent(100, "other")), "a")["NodeNames"] == []
@@ -347,7 +347,7 @@ def test_a_refusal_after_a_lost_binding_does_not_free_the_cards_before_it_is_set
         Fault("bind", status=403),
         Fault("patch", status=500),
     ]
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("unsettled" in line for line in world.lines))
 
     assert world.bind(raw, "a") == "fault 403"
@@ -362,7 +362,7 @@ def test_a_pod_that_went_while_nobody_knew_holds_its_cards_for_its_grace_period(
     gone = threading.Timer(0.1, lambda: world.api.delete("pods", "p", "team-a"))
     gone.start()
 
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("gone=" in line for line in world.lines))
 
     assert world.free("a") == [0, 1000]
@@ -376,7 +376,7 @@ def test_a_settling_that_is_refused_while_the_pod_is_there_frees_nothing(world: 
     world.api.watching = False
     world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=status)]
 
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     eventually(lambda: any("settled" in line for line in world.lines))
 
     allocation = world.extender.cache.snapshot.allocation("uid-p")
@@ -472,7 +472,7 @@ def test_a_placement_found_on_a_node_that_has_changed_since_is_not_booked(world:
 def test_cards_that_changed_under_an_unsettled_binding_are_not_sent_again(world: Running) -> None:
     raw = world.put_pod(percent(40))
     world.api.faults += [Fault("bind", obeyed=False, how="silent"), Fault("patch", status=500)]
-    assert "did not answer" in world.bind(raw, "a")
+    assert "does not answer" in world.bind(raw, "a")
     world.put_node(node("a", card(1)))
 
     assert world.bind(raw, "a") == "the node's cards differ from those that were assumed for the pod"

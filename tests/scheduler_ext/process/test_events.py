@@ -11,7 +11,7 @@ def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:
     raw = running.put_pod(percent(100))
     running.api.faults.append(Fault("bind", obeyed=False, how="silent"))
 
-    assert "did not answer" in running.bind(raw, "a")
+    assert "does not answer" in running.bind(raw, "a")
 
     eventually(lambda: running.api.made("event"))
     (event,) = running.api.made("event")
