@@ -66,7 +66,7 @@ class RequestReader:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self.buffer = bytearray()  # what the client has sent and `next` has not returned yet
-        self._searched = 0  # so many of the bytes hold no end of a head
+        self._searched = 0  # where the search for the end of the head goes on
         self._head: RequestHead | None = None  # of the request that the bytes begin with, once it is whole
         self._head_bytes = 0
         self._request_bytes = 0

@@ -1,5 +1,5 @@
-"""Certificates and bundles on disk: read once at the start, so that a bad one is told, and anew whenever they
-change."""
+"""Certificates and bundles on disk: checked at the start, where a bad file is an error of its flag, then
+loaded again when they change."""
 
 import ssl
 from collections.abc import Callable
@@ -20,8 +20,7 @@ _BUNDLE = "CA certificates in PEM, each beginning with -----BEGIN CERTIFICATE---
 
 
 def check_files(certificate: str, key: str, ca: str) -> None:
-    """Raises UnusableError with the flag that names a file which cannot be served with; a missing ``ca`` is
-    none."""
+    """Raises UnusableError, with the flag, for a file that is missing or invalid; ``ca`` may be missing."""
     _check_certificates("--tls-cert", certificate, _CHAIN)
     _read("--tls-key", key, _KEY)
     try:
