@@ -66,7 +66,7 @@ class AdmissionPolicy:
     runtime_class: str  # for pods that name none; empty: none is set
     sidecar: Sidecar | None  # None: none is injected
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
-    exempt: frozenset[str] = frozenset()  # users and groups for whom a rule warns that may be relaxed
+    exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

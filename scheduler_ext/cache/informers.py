@@ -22,7 +22,7 @@ PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V]):
-    """What is followed: where, how it is read (None: of no interest), and what is told to whom."""
+    """A kind of object to watch: its path, its reader (None: irrelevant), and the callbacks."""
 
     path: str
     read: Callable[[Json], V | None]

@@ -1,9 +1,9 @@
-"""Kubernetes Events on pods and nodes, so that `kubectl describe` tells what was decided about them.
+"""Kubernetes Events on pods and nodes, so that `kubectl describe` shows the decisions about them.
 
-They are told of what nobody can see in the object itself: a bind that was taken back, a preemption, a node
-that was closed. A verb never waits for one: `Events.post` only puts it into a bounded queue, and `Events.run`
-sends them one by one. They are of events.k8s.io/v1, as kube-scheduler's own are: its times are exact, and it
-names who reports.
+They report what the object itself does not show: a bind that was taken back, a preemption, a node that was
+closed. A verb never waits for one: `Events.post` only puts it into a bounded queue, and `Events.run` sends
+them one by one. They are of events.k8s.io/v1, as kube-scheduler's own are: its times are exact, and it names
+the reporter.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Kind = Literal["Normal", "Warning"]
 
 MOST_QUEUED = 1_000
 MOST_OF_AN_OBJECT = 10  # in one span
-SPAN_MS = 300_000  # within one, the same text about the same object is told once
+SPAN_MS = 300_000  # within one, the same text about the same object is sent once
 KEPT_MS = 300_000  # so long an Event is worth sending
 SEND_S = 2.0
 RETRY_S = 2.0
@@ -38,8 +38,8 @@ RESULTS = ("posted", "repeated", "dropped", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is told about which object, and when it was. ``name`` is made of just that: two replicas that tell
-    the same thing make one Event."""
+    """A text about an object, and its time. ``name`` is derived from these: two replicas with the same text
+    make one Event."""
 
     about: Mapping[str, str]
     namespace: str

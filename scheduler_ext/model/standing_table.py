@@ -1,7 +1,7 @@
 """The timekeeper's table of standings, and what it says at a moment. Pure: bytes and clocks are arguments.
 
-All ages are by one monotonic clock of ours; the timekeeper's own clock is told by its table and carried on by
-ours, so that a clock that differs or jumps turns no standing.
+All ages are by one monotonic clock of this process. The table gives the timekeeper's clock, and the monotonic
+clock continues it, so that a clock that differs or jumps changes no standing.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ from webhook.policy import AdmissionPolicy
 from webhook.rules.catalogue import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
-MOST_SHOWN = 50  # violations in one refusal; nobody fixes more at once, and answers stay small
+MOST_SHOWN = 50  # violations in one refusal; answers stay small
 
 
 def answer(
