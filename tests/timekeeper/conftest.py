@@ -10,8 +10,21 @@ from tests.timekeeper.worlds import Town
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
+BOTH_DATABASES = ["sqlite", "postgresql"]
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a database runs on both, for their SQL differs: types, locks, upserts, errors.
+
+    A module whose subject is no SQL says why in ONE_DATABASE, and runs on SQLite, which needs no server.
+    """
+    named = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "database_url" in metafunc.fixturenames and not named:
+        kinds = BOTH_DATABASES[:1] if hasattr(metafunc.module, "ONE_DATABASE") else BOTH_DATABASES
+        metafunc.parametrize("database_url", kinds, indirect=True)
+
+
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database of the test's own without a row in it; on PostgreSQL with this release's schema already.
 

@@ -31,7 +31,11 @@ def test_every_test_lies_in_a_tier() -> None:
     assert [str(file) for file in FILES if file.parent.name not in TIERS] == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.parent.name == "unit"], ids=str)
+@pytest.mark.parametrize(
+    "file",
+    [file for file in FILES if file.parent.name == "unit"],
+    ids=lambda file: str(file.relative_to(TESTS)),
+)
 def test_a_pure_test_imports_no_process_socket_or_database(file: Path) -> None:
     names = imported(ast.parse(file.read_text()))
 

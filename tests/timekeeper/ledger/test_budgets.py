@@ -8,6 +8,8 @@ from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.settler.budget_events import event
 from timekeeper.store.queries import ledger as reading
 
+ONE_DATABASE = "what ConfigMaps come to; test_story and test_postings write the same entries on both"
+
 MONTH = "gpuHours: 10\nperiod: month\nonExhausted: deprioritize"
 
 

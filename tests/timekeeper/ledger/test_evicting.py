@@ -43,6 +43,8 @@ from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, PodNotice, 
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes import fencing as terms
 
+ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
+
 STEP = 15 * SECOND
 EVICT = {"_settings": "overuse: evict\noveruseGrace: 1m"}
 PDB_429 = {

@@ -10,6 +10,8 @@ from tests.support.profile import examples
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.core.ledger.metering import Balance, Interval, exhausted_at
 
+ONE_DATABASE = "arithmetic over postings that other modules read on both"
+
 NO_LOOKAHEAD = "lookahead: 0s"
 
 

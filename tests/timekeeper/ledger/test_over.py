@@ -9,6 +9,8 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, read_pod
 
+ONE_DATABASE = "rules over pods and standings, without statements of their own"
+
 RUNNING = {"running": {"startedAt": iso(T0)}}
 DONE, FAILED = (
     {"terminated": {"exitCode": code, "startedAt": iso(T0), "finishedAt": iso(T0 + MINUTE)}}

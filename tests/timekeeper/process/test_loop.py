@@ -293,7 +293,7 @@ def test_a_worker_that_hangs_keeps_no_client_from_the_others(api: FakeApiServer,
 
 
 def both_accept(process: Process) -> bool:
-    """Of two connections at once each worker has one: /readyz answers as soon as the first worker serves."""
+    """Of two connections at once each worker has one. /readyz answers as soon as the first worker serves."""
     with closing(process.connection()) as one, closing(process.connection()) as other:
         assert {send(each, "GET", "/livez")[0] for each in (one, other)} == {200}
         return held(process) == [1, 1]
