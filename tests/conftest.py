@@ -76,13 +76,17 @@ def pytest_runtest_makereport(
 profile.load()
 
 
+@pytest.fixture(scope="session")
+def shared_control_plane() -> Iterator[ControlPlane]:
+    """One control plane for all tests (of a worker) that register nothing in it and remove what they make:
+    etcd, API server, controllers, kwok; no scheduler, nothing of ours."""
+    with ControlPlane() as cp:
+        yield cp
+
+
 @pytest.fixture(scope="module")
 def control_plane() -> Iterator[ControlPlane]:
-    """A bare control plane for one module's tests: etcd, API server, controllers, kwok; no scheduler, nothing
-    of ours.
-
-    It starts in about three seconds. A module has its own, for webhook configurations and schedulers are
-    cluster-wide.
-    """
+    """A bare control plane of one module's own, for webhook configurations, policies, nodes and schedulers
+    are objects of the whole cluster. It takes about three seconds of a processor."""
     with ControlPlane() as cp:
         yield cp
