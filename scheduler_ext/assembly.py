@@ -20,7 +20,6 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
 from scheduler_ext.clients.card_load_poller import Measuring
-from scheduler_ext.clients.events import Events
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
@@ -46,13 +45,17 @@ from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
+from timekeeper.core import names
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
+from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.flask_routes import PostCall
 from timekeeper.runtime.lease_election import LeaseName
 from timekeeper.runtime.log import Log, log
 
 V = TypeVar("V")
+
+REPORTER = f"{names.DOMAIN}/extender"
 
 
 class Extender:
@@ -77,7 +80,7 @@ class Extender:
         self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
         self.pdbs = PDBCache()
         self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
-        self.events = Events(api, now_ms, say, socket.gethostname())
+        self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms)
 

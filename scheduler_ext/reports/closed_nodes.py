@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from scheduler_ext.clients.events import Events
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
+from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import Log
 
 
@@ -67,7 +67,7 @@ def culprits(node: NodeInfo) -> tuple[str, ...]:
 class Closures:
     """Call `look` repeatedly, from one thread."""
 
-    def __init__(self, events: Events, log: Log) -> None:
+    def __init__(self, events: EventRecorder, log: Log) -> None:
         self._events, self._log = events, log
         self._seen: Map[NodeInfo] = Map()
 

@@ -1,7 +1,7 @@
 """What a process of any role needs in order to run; the second package that roles share, besides the core.
 
 Lives here: log, clocks, flags, the HTTP server and its framing, TLS and renewed files, the clients of the API
-server and of the timekeeper, informers and elections by a Lease. May import: ``timekeeper.core`` and
+server and of the timekeeper, informers, elections by a Lease, Events. May import: ``timekeeper.core`` and
 libraries; `kubernetes` in ``kubeconfig`` alone, which no process with a service account loads. Never here: a
 decision about pods, cards or budgets, or a name of one role.
 """

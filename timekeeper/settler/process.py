@@ -4,16 +4,19 @@ import secrets
 import signal
 import socket
 import time
+from functools import partial
 from queue import Queue
 from threading import Event, Thread
 
 from timekeeper import metrics
+from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log
 from timekeeper.settings import Settings
-from timekeeper.settler.budget_events import Announcer
+from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.election import SettlerElection
@@ -26,6 +29,9 @@ from timekeeper.store.writes.fencing import EpochOverError, FencedStore
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
 _MOST_QUEUED = 10_000
 _ENDING_S = 2.0
+_MOST_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many broken entries
+
+REPORTER = f"{DOMAIN}/timekeeper"
 
 
 def settle(settings: Settings) -> int:
@@ -60,9 +66,10 @@ def settle(settings: Settings) -> int:
 
 def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
-    announcer = Announcer(api, settings.namespace, now_ms)
+    events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
+    Thread(target=events.run, args=(stop,), name="events", daemon=True).start()
     try:
-        settler = Settler(store, now_ms, announcer.tell, me)
+        settler = Settler(store, now_ms, partial(report, events, settings.namespace), me)
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
         return 1
@@ -74,7 +81,7 @@ def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) ->
     if settings.retain_ms:
         arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
-    evictor = Evictor(store, settler.term, api, view_of(settler), now_ms)
+    evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
@@ -98,6 +105,15 @@ def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) ->
         stop.set()
         evicting.join(_ENDING_S)
     return 0
+
+
+def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:
+    """Log the notice, and post it as an Event on its ConfigMap."""
+    config_map = notice.config_map
+    log("budgets", config_map=config_map.name, reason=notice.reason, message=notice.message)
+    events.post_on_config_map(
+        namespace, config_map.name, config_map.uid, notice.reason, notice.message, "Warning"
+    )
 
 
 def _failed(source: str, sentence: str) -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, REPORTER, SPAN_MS, Kind
+from scheduler_ext.assembly import REPORTER
 from scheduler_ext.fit.refusal import KINDS
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.model.standing import Word
@@ -14,6 +14,13 @@ from scheduler_ext.reports import cluster_page as view
 from scheduler_ext.reports import waiting_page as waiting_view
 from scheduler_ext.reports.headroom import MOST_ON_A_NODE
 from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
+from timekeeper.runtime.event_recorder import (
+    MOST_PER_OBJECT,
+    MOST_QUEUED,
+    RETRY_FOR_MS,
+    SPAN_MS,
+    EventType,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROOT = DOCS.parent
@@ -67,7 +74,7 @@ def test_every_event_on_pods_and_nodes_is_documented() -> None:
 
     assert {word for word in on_page if f'"{word}"' in code} == on_page
     posted = set(re.findall(r'\b(?:post_on_node|events\.post|tell)\([^"]*"([A-Z]\w+)"', code))
-    assert {"BindTakenBack", "CardsClosed"} <= posted - {*get_args(Kind)} <= on_page
+    assert {"BindTakenBack", "CardsClosed"} <= posted - {*get_args(EventType)} <= on_page
     assert REPORTER in table
 
 
@@ -90,8 +97,8 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
         f"default {USUAL_NODES}, at most {MOST_NODES}",
         f"up to {MOST_SIZES}:",
         f"at most {MOST_ON_A_NODE} pods are counted on a node",
-        f"At most {'ten' if MOST_OF_AN_OBJECT == 10 else MOST_OF_AN_OBJECT} are written",
+        f"At most {'ten' if MOST_PER_OBJECT == 10 else MOST_PER_OBJECT} are written",
         f"in {'five' if SPAN_MS == 300_000 else SPAN_MS} minutes",
-        f"kept for {'five' if KEPT_MS == 300_000 else KEPT_MS} minutes, at most {MOST_QUEUED:,}",
+        f"kept for {'five' if RETRY_FOR_MS == 300_000 else RETRY_FOR_MS} minutes, at most {MOST_QUEUED:,}",
     ):
         assert sentence in text, sentence

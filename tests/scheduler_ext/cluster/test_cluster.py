@@ -11,11 +11,13 @@ from typing import Any
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
-from scheduler_ext.clients.events import REPORTER, Events
+from scheduler_ext.assembly import REPORTER
 from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.event_recorder import EventRecorder
 
 __all__ = ["extender", "plane", "world"]
 
@@ -248,11 +250,12 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     world.pod("p", HALF)
     token = world.plane.kubectl("create", "token", "extender", "-n", "bursar-system").stdout.strip()
     lines: list[str] = []
-    events = Events(
+    events = EventRecorder(
         connect(world.plane.kubeconfig(token, "events")),
-        lambda: time.time_ns() // 10**6,
-        lambda event, **fields: lines.append(event),
+        REPORTER,
         "extender-0",
+        now_ms,
+        lambda event, **fields: lines.append(event),
     )
     uid = world.get("p")["metadata"]["uid"]
     stop = threading.Event()
@@ -269,7 +272,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     thread.join()
 
     assert events.results() == {"posted": 4, "repeated": 0, "dropped": 0, "failed": 1}
-    assert lines == ["untold"]
+    assert lines == ["event-not-posted"]
     described = world.plane.kubectl("describe", "pod", "p").stdout
     assert re.search(rf"Warning +BindTakenBack +\S+ +{REPORTER} +It did not happen\.", described)
     assert re.search(rf"Normal +Preempting +\S+ +{REPORTER} +a{{1024}}$", described, re.MULTILINE)

@@ -12,12 +12,15 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
+from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.evictor import Evictor, view_of
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
+from timekeeper.settler.process import REPORTER
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -54,8 +57,10 @@ class Users:
         made = cluster.kubectl("create", "token", "bursar-timekeeper", "-n", NAMESPACE, "--duration=1h")
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
+        api = connect(file)
+        events = UnqueuedRecorder(api, REPORTER, settler.term.holder, town.clock, log)
         self.evictor = Evictor(
-            town.store, settler.term, connect(file), view_of(settler), town.clock, town.clock
+            town.store, settler.term, api, events, view_of(settler), town.clock, town.clock
         )
 
     def run(self, name: str) -> Json:

@@ -12,6 +12,7 @@ from kubernetes import client
 from kubernetes.config import ConfigException
 from prometheus_client import REGISTRY
 
+from tests.support.events import UnqueuedRecorder
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
 from tests.timekeeper.worlds import (
     HOUR,
@@ -31,6 +32,7 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
+from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.evictor import (
     LOOK_S,
     SOON_S,
@@ -39,7 +41,8 @@ from timekeeper.settler.evictions.evictor import (
     may_be_evicted,
     view_of,
 )
-from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, PodNotice, pod_event
+from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
+from timekeeper.settler.process import REPORTER
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes import fencing as terms
 
@@ -77,7 +80,8 @@ class Overused:
         settler = self.town.settler
         town = self.town
         served = server or self._server
-        return Evictor(town.store, settler.term, served, view_of(settler), town.clock, self.steady)
+        events = UnqueuedRecorder(served, REPORTER, settler.term.holder, town.clock, log)
+        return Evictor(town.store, settler.term, served, events, view_of(settler), town.clock, self.steady)
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -488,19 +492,6 @@ def test_an_event_that_nobody_takes_stops_nothing(
     assert capfd.readouterr().err.count("event=event-not-posted namespace=team-a") == len(
         overused.api.evictions
     )
-
-
-def test_an_event_keeps_to_what_the_api_server_takes() -> None:
-    notice = PodNotice("team-a", "a." + "x" * 250, "uid", EVICTED, "ü" * 1_000, T0)
-    dotted = PodNotice("team-a", "a" * 235 + ".b", "uid", EVICTED, "", T0)
-
-    event = pod_event(notice, "settler" * 50)
-
-    assert len(event["metadata"]["name"]) == 253
-    assert event["note"] == "ü" * 512
-    assert len(event["reportingInstance"]) == 128
-    assert event["eventTime"] == "2026-11-20T10:00:00.000000Z"
-    assert ".." not in pod_event(dotted, "settler")["metadata"]["name"]
 
 
 def test_every_result_is_counted_from_the_beginning(overused: Overused) -> None:

@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from tests.support.events import sending
 from tests.support.waiting import eventually
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
@@ -15,8 +16,9 @@ from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered, Api, accepted
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.event_recorder import RETRY_FOR_MS, EventRecorder
+from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice
-from timekeeper.settler.budget_events import Announcer
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ItemChanged,
@@ -34,6 +36,9 @@ from timekeeper.settler.cluster.watches import (
     sources,
     start_watching,
 )
+from timekeeper.settler.process import REPORTER, report
+
+NOTICE = BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
 
 
 @pytest.fixture
@@ -205,30 +210,40 @@ def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
         connect(tmp_path / "missing")
 
 
-def test_an_announcement_becomes_an_event(api: FakeApiServer, server: Api) -> None:
-    announcer = Announcer(server, "bursar-system", Clock())
-    notice = BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken")
+def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server: Api) -> None:
+    events = EventRecorder(server, REPORTER, "settler-0", Clock(), log)
 
-    announcer.tell(notice)
+    with sending(events):
+        report(events, "bursar-system", NOTICE)
 
-    eventually(lambda: bool(api.events))
-    assert api.events[0]["message"] == "team-a: broken"
+    (event,) = api.events
+    assert event["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "bursar-budgets",
+        "namespace": "bursar-system",
+        "uid": "u",
+    }
+    assert (event["type"], event["reason"], event["eventTime"], event["note"]) == (
+        "Warning",
+        "BrokenBudget",
+        "2026-11-20T10:00:00.000000Z",
+        "team-a: broken",
+    )
 
 
-def test_an_announcement_that_cannot_be_posted_stands_in_the_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notice_that_cannot_be_posted_is_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
-    announcer = Announcer(away, "bursar-system", Clock())
-    announcer.tell(BudgetNotice(BudgetConfigMap("bursar-budgets", "u", ()), "BrokenBudget", "team-a: broken"))
-    said: list[str] = []
+    clock = Clock()
+    events = EventRecorder(away, REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log)
 
-    def is_told() -> bool:
-        said.append(capfd.readouterr().err)
-        return "event=event-not-posted config_map=bursar-budgets" in "".join(said)
+    with sending(events):
+        report(events, "bursar-system", NOTICE)
 
-    eventually(is_told)
-    assert "reason=BrokenBudget" in "".join(said)
+    lines = capfd.readouterr().err
+    assert "event=budgets config_map=bursar-budgets reason=BrokenBudget" in lines
+    assert "event=event-not-posted namespace=bursar-system about=bursar-budgets reason=BrokenBudget" in lines
+    assert "cannot be reached" in lines
 
 
 def test_an_inventory_that_cannot_be_read_is_a_fault_and_no_card() -> None:

@@ -17,8 +17,9 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
 from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
 from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.settler.evictions.notices import Telling, evicted, protected
+from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, evicted, protected
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.writes import fencing, node_usage
@@ -58,6 +59,7 @@ class Evictor:
         store: Store,
         term: Epoch,
         api: Api,
+        events: EventRecorder,
         view: SettlerView,
         clock: Callable[[], int],
         steady: Callable[[], int] = monotonic_ms,
@@ -65,10 +67,10 @@ class Evictor:
         self._store = store
         self._term = term
         self._api = api
+        self._events = events
         self._view = view
         self._clock = clock
         self._steady = steady
-        self._events = Telling(api, term.holder)
         self._history = EvictionHistory(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
@@ -91,7 +93,7 @@ class Evictor:
         metrics.OVERUSE_HELD_BACK.set(decision.held_back)
         if decision.chosen is None:
             return None
-        return self._evict(decision.chosen, now_ms)
+        return self._evict(decision.chosen)
 
     def _candidate(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
@@ -99,7 +101,7 @@ class Evictor:
         evictable = pod is not None and may_be_evicted(pod, over.node)
         return EvictionCandidate(over, grace_ms, evictable)
 
-    def _evict(self, candidate: EvictionCandidate, now_ms: int) -> Result:
+    def _evict(self, candidate: EvictionCandidate) -> Result:
         over = candidate.over
         before = self._history.attempts.get(over.uid)
         result, error_text = self._post_eviction(over)
@@ -120,10 +122,13 @@ class Evictor:
             error=error_text or None,
         )
         if result == "evicted":
-            self._events.tell(evicted(candidate, now_ms))
+            self._record(over, EVICTED, evicted(candidate))
         elif result == "protected" and (before is None or before.result != "protected"):
-            self._events.tell(protected(candidate, now_ms))
+            self._record(over, PROTECTED, protected(candidate))
         return result
+
+    def _record(self, over: OverusingPod, reason: str, note: str) -> None:
+        self._events.post(over.namespace, over.name, over.uid, reason, note, "Warning")
 
     def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it evicted the pod."""

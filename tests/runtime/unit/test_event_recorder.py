@@ -1,4 +1,4 @@
-"""Events: what people read of a pod or a node with ``kubectl describe``, told without making anybody wait."""
+"""The recorder of Kubernetes Events: their fields and names, its bounds, and its results."""
 
 import re
 from collections.abc import Callable
@@ -6,19 +6,23 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.clients.events import KEPT_MS, MOST_OF_AN_OBJECT, MOST_QUEUED, SPAN_MS, Events
-from tests.scheduler_ext.conftest import Running
 from timekeeper.runtime.api_server import Answered, Unsent
+from timekeeper.runtime.event_recorder import (
+    MOST_PER_OBJECT,
+    MOST_QUEUED,
+    RETRY_FOR_MS,
+    SPAN_MS,
+    EventRecorder,
+)
 from timekeeper.runtime.log import Level
 
 Json = dict[str, Any]
-Start = Callable[..., Running]
 
 NOW_MS = 1_795_188_600_123
 
 
-class Told:
-    """An API server as far as Events go: it keeps what it is sent, and answers as told."""
+class FakeEventsApi:
+    """An API server for Events: stores what is posted, and gives the prepared answers."""
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)
@@ -26,7 +30,7 @@ class Told:
         self.paths: list[str] = []
 
     def call(self, method: str, path: str, body: Json, *, timeout_s: float) -> Answered | Unsent:
-        """One call; 0 among the answers is an API server that is not there."""
+        """One call; the answer 0 means that the API server cannot be reached."""
         status = self.answers.pop(0) if self.answers else 201
         if status == 0:
             return Unsent("the API server cannot be reached")
@@ -36,7 +40,7 @@ class Told:
 
 
 class Clock:
-    """A clock turned by hand; a wait takes as long as is asked, and no time at all."""
+    """A clock that only a wait advances; a wait takes no real time."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -46,27 +50,29 @@ class Clock:
         return self.now_ms
 
     def wait(self, seconds: float) -> bool:
-        """The time goes by."""
+        """Advance the clock."""
         self.now_ms += round(seconds * 1000)
         return self.ended
 
     def is_set(self) -> bool:
-        """True once it is over."""
+        """Whether to stop."""
         return self.ended
 
 
-def teller(api: Any, clock: Callable[[], int]) -> tuple[Events, list[str]]:
-    """Events to this API server by this clock, and the log lines about them."""
+def recorder(
+    api: Any, clock: Callable[[], int], instance: str = "extender-0", **bounds: int
+) -> tuple[EventRecorder, list[str]]:
+    """A recorder that posts to this API server by this clock, and its log lines."""
     lines: list[str] = []
 
     def say(event: str, *, level: Level = "info", **fields: object) -> None:
         lines.append(f"{event} {fields}")
 
-    return Events(api, clock, say, "extender-0"), lines
+    return EventRecorder(api, "bursar.dev/extender", instance, clock, say, **bounds), lines
 
 
-def sent(events: Events, api: Told, clock: Clock, count: int) -> list[Json]:
-    """What reaches the API server once so many of those queued have been sent, or given up."""
+def sent(events: EventRecorder, api: FakeEventsApi, clock: Clock, count: int) -> list[Json]:
+    """What the API server has received once ``count`` more Events are posted or failed."""
     done = sum(events.results()[key] for key in ("posted", "failed"))
 
     class UntilDone(Clock):
@@ -82,8 +88,8 @@ def sent(events: Events, api: Told, clock: Clock, count: int) -> list[Json]:
 
 
 def test_an_event_names_its_pod_its_reason_and_the_moment() -> None:
-    api, clock = Told(), Clock()
-    events, _ = teller(api, clock)
+    api, clock = FakeEventsApi(), Clock()
+    events, _ = recorder(api, clock)
 
     events.post("team-a", "p", "uid-p", "BindTakenBack", "It did not happen.", "Warning")
 
@@ -112,10 +118,10 @@ def test_an_event_names_its_pod_its_reason_and_the_moment() -> None:
     assert api.paths == ["POST /apis/events.k8s.io/v1/namespaces/team-a/events"]
 
 
-def test_the_same_text_about_the_same_pod_is_told_once_in_five_minutes() -> None:
-    api, clock = Told(), Clock()
+def test_the_same_text_about_the_same_pod_is_posted_once_in_five_minutes() -> None:
+    api, clock = FakeEventsApi(), Clock()
     clock.now_ms = NOW_MS - NOW_MS % SPAN_MS
-    events, _ = teller(api, clock)
+    events, _ = recorder(api, clock)
 
     for _ in range(3):
         events.post("team-a", "p", "uid-p", "BindTakenBack", "It did not happen.")
@@ -133,21 +139,21 @@ def test_the_same_text_about_the_same_pod_is_told_once_in_five_minutes() -> None
     assert events.results() == {"posted": 3, "repeated": 2, "dropped": 0, "failed": 0}
 
 
-def test_about_one_pod_no_more_than_ten_are_told_in_five_minutes() -> None:
-    api, clock = Told(), Clock()
-    events, _ = teller(api, clock)
+def test_at_most_ten_events_about_one_pod_are_posted_in_five_minutes() -> None:
+    api, clock = FakeEventsApi(), Clock()
+    events, _ = recorder(api, clock)
 
-    for at in range(MOST_OF_AN_OBJECT + 5):
+    for at in range(MOST_PER_OBJECT + 5):
         events.post("team-a", "p", "uid-p", "Preempting", f"victim {at}")
     events.post("team-a", "q", "uid-q", "Preempting", "victim 0")
 
-    assert len(sent(events, api, clock, MOST_OF_AN_OBJECT + 1)) == MOST_OF_AN_OBJECT + 1
+    assert len(sent(events, api, clock, MOST_PER_OBJECT + 1)) == MOST_PER_OBJECT + 1
     assert events.results()["repeated"] == 5
 
 
-def test_two_replicas_that_tell_the_same_make_one_event() -> None:
-    api, clock = Told(201, 409), Clock()
-    first, second = teller(api, clock)[0], teller(api, clock)[0]
+def test_two_replicas_with_the_same_text_make_one_event() -> None:
+    api, clock = FakeEventsApi(201, 409), Clock()
+    first, second = recorder(api, clock)[0], recorder(api, clock)[0]
     for each in (first, second):
         each.post("team-a", "p", "uid-p", "Preempted", "for q")
         sent(each, api, clock, 1)
@@ -158,20 +164,22 @@ def test_two_replicas_that_tell_the_same_make_one_event() -> None:
     assert second.results()["posted"] == 1
 
 
-def test_a_full_queue_drops_what_comes_and_nobody_waits() -> None:
-    """Nothing sends here: as with an API server that does not answer."""
-    events, _ = teller(Told(), Clock())
+def test_a_full_queue_drops_further_events_without_waiting() -> None:
+    """Nothing is sent here, as with an API server that does not answer."""
+    events, lines = recorder(FakeEventsApi(), Clock())
 
     for at in range(MOST_QUEUED + 7):
         events.post("team-a", f"p{at}", f"uid-{at}", "Preempted", "for q")
 
     assert events.results()["dropped"] == 7
+    assert len(lines) == 7
+    assert "event-dropped" in lines[0]
 
 
 @pytest.mark.parametrize("away", [0, 429, 500])
 def test_while_the_api_server_is_away_an_event_waits_for_it(away: int) -> None:
-    api, clock = Told(away, away, away), Clock()
-    events, lines = teller(api, clock)
+    api, clock = FakeEventsApi(away, away, away), Clock()
+    events, lines = recorder(api, clock)
 
     events.post("team-a", "p", "uid-p", "Preempted", "for q")
     event = sent(events, api, clock, 1)[-1]
@@ -183,22 +191,22 @@ def test_while_the_api_server_is_away_an_event_waits_for_it(away: int) -> None:
 
 
 def test_an_event_that_was_not_taken_in_five_minutes_is_given_up_and_logged() -> None:
-    api, clock = Told(*[0] * 1_000), Clock()
-    events, lines = teller(api, clock)
+    api, clock = FakeEventsApi(*[0] * 1_000), Clock()
+    events, lines = recorder(api, clock)
 
     events.post("team-a", "p", "uid-p", "Preempted", "for q")
     events.post("team-a", "q", "uid-q", "Preempted", "for r")
 
     assert sent(events, api, clock, 2) == []
-    assert KEPT_MS <= clock.now_ms - NOW_MS < KEPT_MS + 10_000
+    assert RETRY_FOR_MS <= clock.now_ms - NOW_MS < RETRY_FOR_MS + 10_000
     assert events.results() == {"posted": 0, "repeated": 0, "dropped": 0, "failed": 2}
     assert "cannot be reached" in lines[0]
 
 
 @pytest.mark.parametrize("refused", [400, 403, 404, 422])
 def test_an_event_that_is_refused_is_given_up_at_once(refused: int) -> None:
-    api, clock = Told(refused), Clock()
-    events, lines = teller(api, clock)
+    api, clock = FakeEventsApi(refused), Clock()
+    events, lines = recorder(api, clock)
 
     events.post("team-a", "p", "uid-p", "Preempted", "for q")
 
@@ -213,8 +221,8 @@ def test_names_of_any_length_and_ends_give_names_that_the_api_server_takes(lengt
     label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     for filling in "a-.":
         clock = Clock()
-        api = Told()
-        events, _ = teller(api, clock)
+        api = FakeEventsApi()
+        events, _ = recorder(api, clock)
         events.post("team-a", ("b" + filling * (length - 1))[: length - 1] + "c", "u", "Preempted", "for q")
 
         name = sent(events, api, clock, 1)[0]["metadata"]["name"]
@@ -226,9 +234,36 @@ def test_names_of_any_length_and_ends_give_names_that_the_api_server_takes(lengt
 
 @pytest.mark.parametrize(("letter", "most"), [("a", 1024), ("ä", 512), ("€", 341)])
 def test_a_long_sentence_is_cut_to_the_bytes_that_the_api_server_takes(letter: str, most: int) -> None:
-    api, clock = Told(), Clock()
-    events, _ = teller(api, clock)
+    api, clock = FakeEventsApi(), Clock()
+    events, _ = recorder(api, clock)
 
     events.post("team-a", "p", "uid-p", "Preempted", letter * 2_000)
 
     assert sent(events, api, clock, 1)[0]["note"] == letter * most
+
+
+def test_a_role_can_allow_more_events_about_one_object() -> None:
+    api, clock = FakeEventsApi(), Clock()
+    events, _ = recorder(api, clock, most_per_object=MOST_PER_OBJECT + 1)
+
+    for at in range(MOST_PER_OBJECT + 2):
+        events.post_on_config_map("bursar-system", "bursar-budgets", "u", "BrokenBudget", f"entry {at}")
+
+    assert len(sent(events, api, clock, MOST_PER_OBJECT + 1)) == MOST_PER_OBJECT + 1
+    assert events.results()["repeated"] == 1
+
+
+def test_an_event_keeps_to_what_the_api_server_takes() -> None:
+    api, clock = FakeEventsApi(), Clock()
+    clock.now_ms = 1_795_168_800_000
+    events, _ = recorder(api, clock, "settler" * 50)
+
+    events.post("team-a", "a." + "x" * 250, "uid", "GPUMemoryEviction", "ü" * 1_000)
+    events.post("team-a", "a" * 235 + ".b", "uid", "GPUMemoryEviction", "")
+    event, dotted = sent(events, api, clock, 2)
+
+    assert len(event["metadata"]["name"]) == 253
+    assert event["note"] == "ü" * 512
+    assert len(event["reportingInstance"]) == 128
+    assert event["eventTime"] == "2026-11-20T10:00:00.000000Z"
+    assert ".." not in dotted["metadata"]["name"]

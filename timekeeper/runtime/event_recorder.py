@@ -1,0 +1,192 @@
+"""Kubernetes Events, so that `kubectl describe` shows what a process of ours decided about an object.
+
+They are of events.k8s.io/v1, as kube-scheduler's own are: their times are exact, and each names its reporter.
+"""
+
+import hashlib
+import queue
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.log import Log
+
+EventType = Literal["Normal", "Warning"]
+
+MOST_QUEUED = 1_000
+MOST_PER_OBJECT = 10  # in one span
+SPAN_MS = 300_000  # within one, the same text about the same object is sent once
+RETRY_FOR_MS = 300_000  # an older Event is given up
+SEND_S = 2.0
+RETRY_S = 2.0
+PAUSE_S = 0.02  # between two, so that a burst of preemptions is no burst of calls
+MOST_NOTE_BYTES = 1024  # this limit and the next two are the API server's
+MOST_NAME = 253
+MOST_INSTANCE = 128
+
+RESULTS = ("posted", "repeated", "dropped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedEvent:
+    """An Event to be sent. ``name`` is derived from the span, the object and the text: two replicas with the
+    same text make one Event."""
+
+    regarding: Mapping[str, str]
+    namespace: str  # of the Event
+    name: str
+    reason: str
+    note: str
+    type: EventType
+    at_ms: int
+
+
+class EventRecorder:
+    """Queues Events and sends them one by one. The methods that post may be called from any thread, never
+    raise and never wait; `run` sends, in one thread.
+
+    ``reporter``: a qualified name, as ``bursar.dev/extender``; ``instance``: the process. ``reason`` is one
+    word in CamelCase, ``note`` a sentence for people.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        reporter: str,
+        instance: str,
+        now_ms: Callable[[], int],
+        log: Log,
+        most_per_object: int = MOST_PER_OBJECT,
+    ) -> None:
+        self._api, self._now_ms, self._log = api, now_ms, log
+        self._source = {"reportingController": reporter, "reportingInstance": instance[:MOST_INSTANCE]}
+        self._most_per_object = most_per_object
+        self._queue: queue.Queue[QueuedEvent] = queue.Queue(MOST_QUEUED)
+        self._lock = threading.Lock()  # guards what follows
+        self._span = 0  # number of the current span
+        self._names = set[str]()  # of the Events queued in it
+        self._per_object: Counter[str] = Counter()  # UID -> Events queued in it
+        self._results = Counter[str](dict.fromkeys(RESULTS, 0))
+
+    def post(
+        self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
+    ) -> None:
+        """About a pod."""
+        self._post("Pod", namespace, name, uid, reason, note, event_type)
+
+    def post_on_config_map(
+        self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
+    ) -> None:
+        self._post("ConfigMap", namespace, name, uid, reason, note, event_type)
+
+    def post_on_node(self, name: str, reason: str, note: str, event_type: EventType = "Normal") -> None:
+        """The node's name stands for its UID, as in the kubelet's Events: kubectl looks for both. Events on
+        objects without a namespace are in ``default``."""
+        self._post("Node", "", name, name, reason, note, event_type)
+
+    def results(self) -> Mapping[str, int]:
+        """Events so far by result. ``posted``: stored; ``repeated``: not sent, because of the same text in
+        this span or too many about one object; ``dropped``: the queue was full; ``failed``: refused, or not
+        accepted in time."""
+        with self._lock:
+            return dict(self._results)
+
+    def run(self, stop: threading.Event) -> None:
+        """Sends until ``stop``."""
+        while not stop.is_set():
+            try:
+                event = self._queue.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            self._send(event, stop)
+            stop.wait(PAUSE_S)
+
+    def _post(
+        self, kind: str, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType
+    ) -> None:
+        regarding = {"apiVersion": "v1", "kind": kind, "namespace": namespace, "name": name, "uid": uid}
+        if not namespace:
+            del regarding["namespace"]
+        at_ms = self._now_ms()
+        span = at_ms // SPAN_MS
+        text = "\n".join((str(span), uid, reason, note))
+        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+        event = QueuedEvent(
+            regarding, namespace or "default", _name(name, digest), reason, note, event_type, at_ms
+        )
+        with self._lock:
+            result = self._enqueue(span, event)
+            if result:
+                self._results[result] += 1
+        if result == "dropped":
+            self._log("event-dropped", level="warning", **_log_fields(event), error="too many Events wait")
+
+    def _enqueue(self, span: int, event: QueuedEvent) -> str:
+        """The event's result if it has one already, "" if it is queued."""
+        if span != self._span:
+            self._span = span
+            self._names.clear()
+            self._per_object.clear()
+        uid = event.regarding["uid"]
+        if event.name in self._names or self._per_object[uid] >= self._most_per_object:
+            return "repeated"
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            return "dropped"
+        self._names.add(event.name)
+        self._per_object[uid] += 1
+        return ""
+
+    def _send(self, event: QueuedEvent, stop: threading.Event) -> None:
+        path = f"/apis/events.k8s.io/v1/namespaces/{event.namespace}/events"
+        body, why = _body(event) | self._source, "too old"
+        while not stop.is_set() and self._now_ms() - event.at_ms < RETRY_FOR_MS:
+            reply = self._api.call("POST", path, body, timeout_s=SEND_S)
+            if isinstance(reply, Answered) and (reply.status < 300 or reply.status == 409):
+                return self._count("posted")
+            why = reply.message
+            if not _may_work_later(reply):
+                break
+            stop.wait(RETRY_S)
+        self._count("failed")
+        self._log("event-not-posted", level="warning", **_log_fields(event), error=why)
+
+    def _count(self, result: str) -> None:
+        with self._lock:
+            self._results[result] += 1
+
+
+def _body(event: QueuedEvent) -> dict[str, Any]:
+    """The Event object without its source."""
+    at = datetime.fromtimestamp(event.at_ms / 1000, UTC)
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": event.name, "namespace": event.namespace},
+        "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "action": event.reason,
+        "reason": event.reason,
+        "type": event.type,
+        "regarding": dict(event.regarding),
+        "note": event.note.encode(errors="replace")[:MOST_NOTE_BYTES].decode(errors="ignore"),
+    }
+
+
+def _log_fields(event: QueuedEvent) -> dict[str, Any]:
+    about = event.regarding
+    return {"namespace": about.get("namespace"), "about": about["name"], "reason": event.reason}
+
+
+def _name(stem: str, digest: str) -> str:
+    """A valid name of an object, even where the stem must be cut."""
+    return re.sub(r"[-.]+$", "", stem[: MOST_NAME - len(digest) - 1]) + "." + digest
+
+
+def _may_work_later(reply: Reply) -> bool:
+    return not isinstance(reply, Answered) or reply.status == 429 or reply.status >= 500
