@@ -34,13 +34,13 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_page import Clusters
 from scheduler_ext.reports.headroom import Counting
-from scheduler_ext.reports.metrics import Metrics, Sources
+from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_routes import Pages
 from scheduler_ext.serving.routes import create_app, verb_calls
-from scheduler_ext.settings import Settings
+from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -49,7 +49,7 @@ from timekeeper.core import names
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.flask_routes import PostCall
+from timekeeper.runtime.http.flask_routes import PostCall
 from timekeeper.runtime.lease_election import LeaseName
 from timekeeper.runtime.log import Log, log
 
@@ -68,7 +68,7 @@ class Extender:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ExtenderSettings,
         api: Api,
         say: Log = log,
         die: Callable[[int], object] = os._exit,
@@ -120,8 +120,8 @@ class Extender:
         )
 
     @cached_property
-    def _metrics(self) -> Metrics:
-        return Metrics(
+    def _metrics(self) -> ExtenderMetrics:
+        return ExtenderMetrics(
             Sources(
                 snapshot=self._snapshot,
                 totals=self._totals,

@@ -4,14 +4,14 @@ import gc
 import ssl
 from collections.abc import Callable
 
-from scheduler_ext.settings import TLS, Settings
+from scheduler_ext.settings import TLS, ExtenderSettings
 from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
-from timekeeper.runtime.http_server import HttpServer
-from timekeeper.runtime.http_service import HttpLimits, HttpService
-from timekeeper.runtime.listener import listening_socket
+from timekeeper.runtime.http.listener import listening_socket
+from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
 
@@ -21,7 +21,7 @@ _READ_THREADS = 8
 _LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST_BODY_BYTES)
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: ExtenderSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotListenError or UnusableError before anything is
     started."""
     listener = listening_socket(settings.host, settings.port)

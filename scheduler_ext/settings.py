@@ -74,7 +74,7 @@ class Preempting:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExtenderSettings:
     """The extender's settings. ``kubeconfig`` None: the pod's own service account. ``tls`` None: plain HTTP,
     on loopback only. ``timekeeper`` None: every standing is UNKNOWN. ``most_offered``: maximum number of
     best-fitting nodes returned by filter; 0: all."""
@@ -95,7 +95,7 @@ class Settings:
     log_format: str = "logfmt"
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
     """The settings of ``python -m scheduler_ext``. Exits with 2 and a sentence if one is missing or
     invalid."""
     parser = _parser(environment)
@@ -114,7 +114,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             "--hold-cards, --pdb-grace and --max-grace-period are more than 1h together, the longest that"
             " cards may be held for a pod"
         )
-    return Settings(
+    return ExtenderSettings(
         host=host,
         port=port,
         threads=given.threads,

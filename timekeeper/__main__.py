@@ -10,7 +10,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
 
 from timekeeper.runtime import parent_death
 from timekeeper.runtime.log import configure
-from timekeeper.settings import AUDITING, Settings, UnusableError, read
+from timekeeper.settings import AUDITING, TimekeeperSettings, UnusableError, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(settings: Settings, given: Sequence[str]) -> int:
+def _run(settings: TimekeeperSettings, given: Sequence[str]) -> int:
     """Each command imports only what it needs: the settler needs no web server, --help needs nothing."""
     if settings.leash:
         parent_death.hold()

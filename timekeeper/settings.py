@@ -47,7 +47,7 @@ A database is an SQLAlchemy URL; one with an absolute path has four slashes: sql
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TimekeeperSettings:
     """All settings of the timekeeper.
 
     ``kubeconfig`` empty: the cluster that it runs in. ``issuer`` empty: that of its own token, if any.
@@ -83,7 +83,7 @@ class Settings:
     log_format: str = "logfmt"
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
     parser = _parser(environment)
     given = parser.parse_args(arguments)
@@ -95,12 +95,12 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     values["command"] = values.pop("as") or values["command"]
     values["older_than_ms"] = values.pop("older_than")
     values["retain_ms"] = values.pop("retain")
-    settings = Settings(host=host, port=port, **values)
+    settings = TimekeeperSettings(host=host, port=port, **values)
     _check_command(parser, settings)
     return settings
 
 
-def _check_command(parser: Parser, given: Settings) -> None:
+def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
     """Arguments that some commands need and others reject."""
     if given.command in _WITH_FILE and not given.file:
         parser.error(f"{given.command}: a FILE is missing, such as `{given.command} ledger.jsonl`")

@@ -24,7 +24,7 @@ class FiguresGoneError(Exception):
     """The folder of the workers' shared figures was removed; a restart creates it again."""
 
 
-class Metrics:
+class WebhookMetrics:
     """The counters of one worker; ``exposition`` gives the text of all workers together."""
 
     def __init__(self, exposition: Callable[[], bytes], registry: CollectorRegistry) -> None:
@@ -106,13 +106,13 @@ def _of(metric: M, *labels: str) -> M:
     return metric.labels(*labels)
 
 
-def of_this_process() -> Metrics:
+def of_this_process() -> WebhookMetrics:
     """Metrics of a single process."""
     registry = CollectorRegistry()
-    return Metrics(lambda: generate_latest(registry), registry)
+    return WebhookMetrics(lambda: generate_latest(registry), registry)
 
 
-def of_all_workers() -> Metrics:
+def of_all_workers() -> WebhookMetrics:
     """Metrics of one of several workers that share the folder PROMETHEUS_MULTIPROC_DIR."""
 
     def exposition() -> bytes:
@@ -125,7 +125,7 @@ def of_all_workers() -> Metrics:
 
     if values.ValueClass is not values.MutexValue:  # the folder existed when the library was imported
         values.ValueClass = _values_of(os.getpid())  # as its documentation has it
-    return Metrics(exposition, CollectorRegistry())
+    return WebhookMetrics(exposition, CollectorRegistry())
 
 
 @lru_cache(maxsize=1)

@@ -28,8 +28,8 @@ from scheduler_ext.binding.outcome import (
     NOT_SHOWN,
     Bound,
     NotBound,
+    NotBoundReason,
     Outcome,
-    Reason,
     bound_to,
     refused,
 )
@@ -157,7 +157,7 @@ class Binder:
         if read.pod is None:
             return self._send(Sending(args, NOTHING, term, until), read.version, set())
         if read.pod.request is None:
-            return NotBound(Reason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
+            return NotBound(NotBoundReason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
         # 4. The cards: those assumed before, or a new fit on the node as it is now.
         if assumed is not None and assumed.fault:
             return CARDS_CHANGED
@@ -167,7 +167,7 @@ class Binder:
         if placement is None:
             return self._superseded(args, until)
         if not isinstance(placement, Placement):
-            return NotBound(Reason.NO_FIT, placement.sentence)
+            return NotBound(NotBoundReason.NO_FIT, placement.sentence)
         # 5. One Binding carries node and cards.
         written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns())
         lost = set() if assumed is None else {EARLIER}
@@ -186,7 +186,7 @@ class Binder:
             return bound_to(node, args.node)
         if allocation.state == "assumed" and node == args.node:
             return allocation
-        return NotBound(Reason.UNSETTLED, f"an earlier binding to node {node} is not settled yet")
+        return NotBound(NotBoundReason.UNSETTLED, f"an earlier binding to node {node} is not settled yet")
 
     def _allocation(self, uid: str) -> tuple[Allocation | None, str]:
         snapshot = self._cache.snapshot

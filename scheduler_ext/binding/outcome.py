@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class NotBoundReason(StrEnum):
     """Why a pod was not bound: the key for code, metrics and logs; the sentence is for people."""
 
     NOT_READY = "not-ready"  # the cache is not complete yet
@@ -28,18 +28,18 @@ class Bound:
 class NotBound:
     """The pod is not bound to the requested node, as far as this replica knows."""
 
-    reason: Reason
+    reason: NotBoundReason
     sentence: str
 
 
 Outcome = Bound | NotBound
 
 BOUND = Bound()
-GONE = NotBound(Reason.GONE, "the pod is gone")
-NOT_SHOWN = NotBound(Reason.NOT_SHOWN, "the watch has not shown the pod's present version yet")
-FOLLOWER = NotBound(Reason.FOLLOWER, "this extender is not the leader; another replica binds")
+GONE = NotBound(NotBoundReason.GONE, "the pod is gone")
+NOT_SHOWN = NotBound(NotBoundReason.NOT_SHOWN, "the watch has not shown the pod's present version yet")
+FOLLOWER = NotBound(NotBoundReason.FOLLOWER, "this extender is not the leader; another replica binds")
 CARDS_CHANGED = NotBound(
-    Reason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
+    NotBoundReason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
 )
 
 
@@ -47,12 +47,12 @@ def bound_to(node: str, wanted: str) -> Outcome:
     """The outcome for a pod that is bound to ``node`` already."""
     if node == wanted:
         return BOUND
-    return NotBound(Reason.ELSEWHERE, f"the pod is already bound to node {node}")
+    return NotBound(NotBoundReason.ELSEWHERE, f"the pod is already bound to node {node}")
 
 
 def refused(why: str) -> NotBound:
     """The API server's refusal, or its silence, in its own words."""
-    return NotBound(Reason.API_SERVER, why)
+    return NotBound(NotBoundReason.API_SERVER, why)
 
 
 def sentence(outcome: Outcome) -> str:

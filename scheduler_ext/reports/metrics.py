@@ -35,7 +35,7 @@ class Sources:
     leading: Callable[[], tuple[bool, int]]
 
 
-class Metrics:
+class ExtenderMetrics:
     """Counters of calls and polls; everything else is read from ``sources`` at each scrape."""
 
     def __init__(self, sources: Sources) -> None:

@@ -7,7 +7,7 @@ import orjson
 from flask import Flask, Response, request
 
 from scheduler_ext.reports.cluster_page import Clusters, UnknownNodeError
-from scheduler_ext.reports.metrics import Metrics
+from scheduler_ext.reports.metrics import ExtenderMetrics
 from scheduler_ext.reports.query import cluster_query, waiting_query
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.verbs.protocol import MalformedArgsError
@@ -19,7 +19,7 @@ class Pages:
 
     clusters: Clusters
     waiting: WaitingPods
-    metrics: Metrics
+    metrics: ExtenderMetrics
     unready: Callable[[], str]
 
 

@@ -9,14 +9,14 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from scheduler_ext.binding.outcome import Bound
-from scheduler_ext.reports.metrics import Metrics
+from scheduler_ext.reports.metrics import ExtenderMetrics
 from scheduler_ext.serving.read_routes import Pages, register, said
 from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
-from timekeeper.runtime.flask_routes import PostCall, add_calls
-from timekeeper.runtime.http_service import HttpAnswer, Route
+from timekeeper.runtime.http.flask_routes import PostCall, add_calls
+from timekeeper.runtime.http.service import HttpAnswer, Route
 from timekeeper.runtime.log import Log
 
 # kube-scheduler filters and prioritizes for one pod at a time, and binds meanwhile. Each verb has threads of
@@ -27,7 +27,9 @@ _THREADS = 4
 VerbAnswer = tuple[bytes, str, dict[str, object]]
 
 
-def verb_calls(verbs: Verbs, decisions: LastDecisions, metrics: Metrics, log: Log) -> dict[str, PostCall]:
+def verb_calls(
+    verbs: Verbs, decisions: LastDecisions, metrics: ExtenderMetrics, log: Log
+) -> dict[str, PostCall]:
     """POST /filter, /dryrun, /prioritize, /preempt and /bind.
 
     A verb refuses with status 200: kube-scheduler hides the text of any other answer.
@@ -67,7 +69,7 @@ def create_app(calls: dict[str, PostCall], pages: Pages, incomplete: Callable[[]
 
 
 def _answered(
-    verb: str, answer: Callable[[bytes], VerbAnswer], metrics: Metrics, log: Log, body: bytes
+    verb: str, answer: Callable[[bytes], VerbAnswer], metrics: ExtenderMetrics, log: Log, body: bytes
 ) -> HttpAnswer:
     started = time.perf_counter()
     try:

@@ -13,7 +13,7 @@ MOST_EXAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class CountedRefusal:
     """A refusal, the number of nodes that it is about, and the first few of these in the order asked."""
 
     refusal: Refusal
@@ -31,7 +31,7 @@ class LastDecision:
     at_ms: int
     times: int
     offered: int
-    reasons: tuple[Reason, ...]
+    reasons: tuple[CountedRefusal, ...]
     bind_error: str = ""
 
 
@@ -84,7 +84,7 @@ class LastDecisions:
             self._last.popitem(last=False)
 
 
-def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[Reason, ...]:
+def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
     """The reasons, that of most nodes first."""
     counts: Counter[Refusal] = Counter()
     examples: dict[Refusal, list[str]] = {}
@@ -94,4 +94,4 @@ def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[Reason, ...]:
             listed = examples.setdefault(refusal, [])
             if len(listed) < MOST_EXAMPLES:
                 listed.append(name)
-    return tuple(Reason(why, count, tuple(examples[why])) for why, count in counts.most_common())
+    return tuple(CountedRefusal(why, count, tuple(examples[why])) for why, count in counts.most_common())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from scheduler_ext.binding.binder import Binder, BindingArgs
-from scheduler_ext.binding.outcome import NotBound, Outcome, Reason
+from scheduler_ext.binding.outcome import NotBound, NotBoundReason, Outcome
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
@@ -160,7 +160,7 @@ class Verbs:
     def bind(self, args: BindingArgs) -> Outcome:
         """Bind the pod to the node; see `Binder`."""
         if not self.complete:
-            return NotBound(Reason.NOT_READY, INCOMPLETE)
+            return NotBound(NotBoundReason.NOT_READY, INCOMPLETE)
         outcome = self._binder.bind(args)
         self._expected_binds.drop(args.uid)
         return outcome

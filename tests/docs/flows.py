@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
 ROLES = ("webhook", "timekeeper", "scheduler_ext", "sidecar")
 # The server's loop calls these: when it starts, or with a client's bytes.
 OF_THE_LOOP = {
-    "timekeeper.runtime.http_framing.RequestReader.next",
+    "timekeeper.runtime.http.framing.RequestReader.next",
     "webhook.server.review_endpoint.review_routes",
     "scheduler_ext.serving.routes.verb_calls",
     "timekeeper.serving.heartbeat_route.heartbeat_route",

@@ -8,7 +8,7 @@ from flask import Flask, Response
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
 from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
-from timekeeper.api.http.routes import JSON, Form, Parameter, Route
+from timekeeper.api.http.routes import JSON, ApiRoute, Form, Parameter
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources import balances, budgets, grants, node_usage, sessions, standings, usage
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
@@ -39,7 +39,7 @@ class Terminate(TypedDict):
 
 _NAMESPACE = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
 
-HEARTBEATS = Route(
+HEARTBEATS = ApiRoute(
     "POST",
     "/v1/heartbeats",
     "a pod's sidecar reports that the pod runs; requires the token of a governed pod",
@@ -49,7 +49,7 @@ HEARTBEATS = Route(
     refuses=(404, 413),
 )
 ANCESTORS = (
-    Route(
+    ApiRoute(
         "GET",
         "/budget/{namespace}",
         "kubernetes-gpusharing's: a budget in GPU-minutes",
@@ -57,7 +57,7 @@ ANCESTORS = (
         {JSON: Minutes},
         (_NAMESPACE,),
     ),
-    Route(
+    ApiRoute(
         "POST",
         "/budget/{namespace}/report",
         "kubernetes-gpusharing's: a heartbeat",
@@ -67,7 +67,7 @@ ANCESTORS = (
         body=dict[str, Any],
         refuses=(404, 413),
     ),
-    Route(
+    ApiRoute(
         "POST",
         "/budget/{namespace}/increase",
         "kubernetes-gpusharing's: grant minutes, once for each Idempotency-Key",
@@ -79,8 +79,8 @@ ANCESTORS = (
     ),
 )
 OPEN = (
-    Route("GET", "/livez", "200 while the process lives", None, {TEXT: str}, needs_token=False),
-    Route(
+    ApiRoute("GET", "/livez", "200 while the process lives", None, {TEXT: str}, needs_token=False),
+    ApiRoute(
         "GET",
         "/readyz",
         "200 while the database answers and the settler is up to date, else 503 with the reason",
@@ -88,8 +88,8 @@ OPEN = (
         {TEXT: str},
         needs_token=False,
     ),
-    Route("GET", "/metrics", "for Prometheus", None, {TEXT: str}, needs_token=False),
-    Route("GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False),
+    ApiRoute("GET", "/metrics", "for Prometheus", None, {TEXT: str}, needs_token=False),
+    ApiRoute("GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False),
 )
 
 ROUTES = (

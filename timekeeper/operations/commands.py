@@ -12,7 +12,7 @@ from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.reports import Report, report_as
 from timekeeper.operations.migrate import migrate
 from timekeeper.runtime.clock import now_ms
-from timekeeper.settings import Settings, UnusableError
+from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.queries.snapshot import snapshot
 from timekeeper.store.retention import roll_up_all
@@ -23,9 +23,9 @@ from timekeeper.store.transfer.importer import ImportRefusedError, load
 _STREAM = "-"  # standard input or output
 
 
-def run(settings: Settings) -> int:
+def run(settings: TimekeeperSettings) -> int:
     """Run the command; returns its exit code. Raises UnusableError with a sentence for the operator."""
-    commands: dict[str, Callable[[Settings], int]] = {
+    commands: dict[str, Callable[[TimekeeperSettings], int]] = {
         "audit": run_audit,
         "export": run_export,
         "import": run_import,
@@ -35,7 +35,7 @@ def run(settings: Settings) -> int:
     return commands[settings.command](settings)
 
 
-def run_audit(settings: Settings) -> int:
+def run_audit(settings: TimekeeperSettings) -> int:
     """Report differences from the evidence: 0 without any, else 1."""
     report: Report = report_as(settings.output, sys.stdout)
     with _ledger(settings) as store, snapshot(store) as connection:
@@ -45,7 +45,7 @@ def run_audit(settings: Settings) -> int:
     return 1 if report.count else 0
 
 
-def run_export(settings: Settings) -> int:
+def run_export(settings: TimekeeperSettings) -> int:
     """Write the whole ledger, as of one moment, to a new file or to standard output."""
     with _ledger(settings) as store, _written(settings.file) as out, snapshot(store) as connection:
         for line in export(connection):
@@ -53,7 +53,7 @@ def run_export(settings: Settings) -> int:
     return 0
 
 
-def run_import(settings: Settings) -> int:
+def run_import(settings: TimekeeperSettings) -> int:
     """Write an exported ledger into an empty database: all of it, or nothing."""
     migrate(settings)
     with _ledger(settings) as store, _read(settings.file) as lines:
@@ -66,7 +66,7 @@ def run_import(settings: Settings) -> int:
     return 0
 
 
-def run_fold(settings: Settings) -> int:
+def run_fold(settings: TimekeeperSettings) -> int:
     """Roll up sessions that ended and were settled long ago: 1 if some were left for an audit."""
     with _ledger(settings) as store:
         total = roll_up_all(store, now_ms, settings.older_than_ms)
@@ -76,7 +76,7 @@ def run_fold(settings: Settings) -> int:
     return 1 if total.doubtful else 0
 
 
-def run_backup(settings: Settings) -> int:
+def run_backup(settings: TimekeeperSettings) -> int:
     """Copy a running SQLite ledger to a new file."""
     with _ledger(settings) as store:
         back_up(store, Path(settings.file))
@@ -84,7 +84,7 @@ def run_backup(settings: Settings) -> int:
 
 
 @contextmanager
-def _ledger(settings: Settings) -> Iterator[Store]:
+def _ledger(settings: TimekeeperSettings) -> Iterator[Store]:
     """The ledger, which must exist: SQLite would create an empty one for a mistyped name."""
     store = open_store(settings.database)
     try:

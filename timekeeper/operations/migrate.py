@@ -3,12 +3,12 @@
 import os
 
 from timekeeper.runtime.log import log
-from timekeeper.settings import Settings, UnusableError
+from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
 
-def migrate(settings: Settings) -> None:
+def migrate(settings: TimekeeperSettings) -> None:
     """Run the missing migrations. Raises UnusableError with a sentence for the operator."""
     store = open_store(settings.database, connections=settings.database_connections)
     try:

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-from timekeeper.runtime.listener import CannotListenError, listening_socket
+from timekeeper.runtime.http.listener import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
-from timekeeper.settings import FIGURES_FOLDER, Settings, UnusableError
+from timekeeper.settings import FIGURES_FOLDER, TimekeeperSettings, UnusableError
 
 _LOOK_EACH_S = 0.1
 _FIRST_PAUSE_S = 0.5
@@ -24,7 +24,7 @@ _STEADY_S = 60.0  # a settler that ran this long has recovered
 _END_WITHIN_S = 8.0
 
 
-def serve(settings: Settings, arguments: Sequence[str]) -> int:
+def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
     """Run until SIGTERM, then shut down in order; returns the exit code.
 
     Raises UnusableError with a sentence if the settings cannot be used.
@@ -132,7 +132,7 @@ class _Family:
             child.stdin.close()
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: TimekeeperSettings) -> socket.socket:
     """The workers' socket, opened first, so that a port in use is found before anything else starts."""
     try:
         return listening_socket(settings.host, settings.port)

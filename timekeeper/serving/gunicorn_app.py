@@ -18,12 +18,12 @@ from timekeeper.runtime import parent_death
 from timekeeper.runtime.api_server import ANSWER_S, accepted
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.connection_balance import ConnectionBalance
-from timekeeper.runtime.http_server import HttpServer
-from timekeeper.runtime.http_service import HttpAnswer, HttpLimits, HttpService
+from timekeeper.runtime.http.connection_balance import ConnectionBalance
+from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.serving.heartbeat_route import heartbeat_route, problem_answer
 from timekeeper.serving.tls import check_files, newest_context, newest_text
-from timekeeper.settings import FIGURES_FOLDER, Settings
+from timekeeper.settings import FIGURES_FOLDER, TimekeeperSettings
 from timekeeper.store.engine.engine import open_store
 
 _KEEP_ALIVE_S = 75  # longer than sidecars wait between beats, shorter than idle connections may cost
@@ -32,7 +32,7 @@ _OTHER_FILES = 200  # of one worker: the database, the API server, figures
 _TOLERANCE = 4  # connections; sidecars are many, and each stays for one heartbeat or for long
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: TimekeeperSettings) -> None:
     """Serves until SIGTERM. Raises UnusableError if the settings cannot be followed."""
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     check_files(settings.tls_cert, settings.tls_key, settings.ca)
@@ -52,7 +52,7 @@ def serve(settings: Settings) -> None:
     ).run()
 
 
-def make_service(settings: Settings, limits: HttpLimits) -> HttpService:
+def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpService:
     """The API of one worker. It opens connections, so it is made after the fork."""
     api = connect(settings.kubeconfig)
 

@@ -9,7 +9,7 @@ from timekeeper import metrics
 from timekeeper.api.auth.gate import BoundPod
 from timekeeper.api.problem import CONTENT_TYPE, Problem
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
-from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpRequest, Route
+from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, Route
 from timekeeper.runtime.log import log_exception
 
 

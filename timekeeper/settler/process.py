@@ -15,7 +15,7 @@ from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log
-from timekeeper.settings import Settings
+from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
@@ -34,7 +34,7 @@ _MOST_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many
 REPORTER = f"{DOMAIN}/timekeeper"
 
 
-def settle(settings: Settings) -> int:
+def settle(settings: TimekeeperSettings) -> int:
     """Run until SIGTERM; returns the exit code. Raises UnusableError with a sentence if the settings cannot
     be used."""
     stop = Event()
@@ -64,7 +64,7 @@ def settle(settings: Settings) -> int:
         store.close()
 
 
-def _settle(settings: Settings, store: Store, api: Api, me: str, stop: Event) -> int:
+def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
     Thread(target=events.run, args=(stop,), name="events", daemon=True).start()

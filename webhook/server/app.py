@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
-from timekeeper.runtime.flask_routes import PostCall, add_calls
+from timekeeper.runtime.http.flask_routes import PostCall, add_calls
 from timekeeper.runtime.log import Log
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
-from webhook.metrics import FiguresGoneError, Metrics
+from webhook.metrics import FiguresGoneError, WebhookMetrics
 from webhook.server.review_endpoint import ReviewRoute, review_calls
 from webhook.server.reviewer import Reviewer
 from webhook.wire import object_review
@@ -18,7 +18,7 @@ from webhook.wire.pod_review import AdmissionAnswer, read
 
 
 def create_calls(
-    admission: Reviewer, metrics: Metrics, log: Log, template_paths: Sequence[TemplatePath] = ()
+    admission: Reviewer, metrics: WebhookMetrics, log: Log, template_paths: Sequence[TemplatePath] = ()
 ) -> dict[str, PostCall]:
     """What answers a review that is posted to /mutate, /validate, /templates or /budgets.
 
@@ -43,7 +43,7 @@ def create_calls(
     return review_calls(webhooks, metrics, log)
 
 
-def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: Metrics) -> Flask:
+def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: WebhookMetrics) -> Flask:
     """The WSGI application: the calls, and GET /livez, /readyz and /metrics."""
     app = Flask("webhook", static_folder=None)
     add_calls(app, calls)

@@ -8,9 +8,9 @@ import tempfile
 
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
-from timekeeper.runtime.http_server import HttpServer
-from timekeeper.runtime.http_service import HttpService
-from timekeeper.runtime.listener import listening_socket
+from timekeeper.runtime.http.listener import listening_socket
+from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.service import HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
 from webhook.server.certificate_expiry import expiry

@@ -12,10 +12,10 @@ from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from timekeeper.core.json_values import mapping
-from timekeeper.runtime.flask_routes import PostCall
-from timekeeper.runtime.http_service import HttpAnswer, Route, plain_text
+from timekeeper.runtime.http.flask_routes import PostCall
+from timekeeper.runtime.http.service import HttpAnswer, Route, plain_text
 from timekeeper.runtime.log import Log
-from webhook.metrics import Metrics
+from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode
@@ -35,7 +35,7 @@ class ReviewRoute(Generic[R]):
 
 
 def review_calls(
-    webhooks: Iterable[ReviewRoute[PodReview] | ReviewRoute[ObjectReview]], metrics: Metrics, log: Log
+    webhooks: Iterable[ReviewRoute[PodReview] | ReviewRoute[ObjectReview]], metrics: WebhookMetrics, log: Log
 ) -> dict[str, PostCall]:
     """path -> what answers a review that is posted there."""
 
@@ -54,7 +54,7 @@ def review_routes(calls: Mapping[str, PostCall]) -> tuple[Route, ...]:
     return tuple(route(path, call) for path, call in calls.items())
 
 
-def _answer(webhook: ReviewRoute[R], metrics: Metrics, log: Log, posted: bytes) -> HttpAnswer:
+def _answer(webhook: ReviewRoute[R], metrics: WebhookMetrics, log: Log, posted: bytes) -> HttpAnswer:
     started = time.perf_counter()
     try:
         review = webhook.read(posted)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
-from webhook.metrics import Metrics
+from webhook.metrics import WebhookMetrics
 from webhook.standings.table import StandingsTable, confirmed, decode
 
 PATH = "/v1/standings"
 
 
-class Standings(TimekeeperPoller[StandingsTable]):
+class StandingsPoller(TimekeeperPoller[StandingsTable]):
     """Polls ``GET /v1/standings``. See `TimekeeperPoller` and `TimekeeperClient`."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Standings(TimekeeperPoller[StandingsTable]):
         ca: Callable[[], str | None],
         now_ms: Callable[[], int],
         log: Log,
-        metrics: Metrics,
+        metrics: WebhookMetrics,
     ) -> None:
         client = TimekeeperClient(url, PATH, token_file, ca)
         events = "standings-updated", "standings-failed"

@@ -5,25 +5,25 @@ from collections.abc import Callable
 
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
-from timekeeper.runtime.http_service import HttpLimits, HttpService
+from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import ca_text
-from webhook.metrics import Metrics
+from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
-from webhook.server.standings_poller import Standings
+from webhook.server.standings_poller import StandingsPoller
 from webhook.settings.serve import WebhookSettings
 
 _APP_THREADS = 2  # for probes and metrics
 
 
 def make_service(
-    settings: WebhookSettings, metrics: Metrics, tls: Callable[[], ssl.SSLContext | None]
+    settings: WebhookSettings, metrics: WebhookMetrics, tls: Callable[[], ssl.SSLContext | None]
 ) -> HttpService:
     """What one worker serves. It starts the thread that polls the standings, so call it after the fork."""
     ca = FileWatch[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
-    standings = Standings(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
+    standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Reviewer(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.runtime.http_framing import MAX_HEAD_BYTES, RejectedRequestError, RequestReader
+from timekeeper.runtime.http.framing import MAX_HEAD_BYTES, RejectedRequestError, RequestReader
 
 POST = b"POST /filter?a=b HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timekeeper.runtime.http.server_log import LineFormatter
 from timekeeper.runtime.log import configure, line, log
-from timekeeper.runtime.server_log import LineFormatter
 
 HEAD = re.compile(
     r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=(\w+) role=(\w+) event=(\S+)(.*)", re.DOTALL

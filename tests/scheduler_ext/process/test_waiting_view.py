@@ -9,8 +9,8 @@ from scheduler_ext.model.node import CLOSED, read_node
 from scheduler_ext.verbs.last_decisions import (
     MOST_EXAMPLES,
     MOST_PODS,
+    CountedRefusal,
     LastDecisions,
-    Reason,
 )
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.process.test_view import waiting, world
@@ -217,8 +217,8 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
     decision = decisions.of("u")
     assert decision is not None
     assert decision.reasons == (
-        Reason(FULL, 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
-        Reason(refusal.NO_CARDS, 1, ("m",)),
+        CountedRefusal(FULL, 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
+        CountedRefusal(refusal.NO_CARDS, 1, ("m",)),
     )
     assert {key: count for key, count in decisions.nodes_refused().items() if count} == {
         "room": 30,

@@ -36,7 +36,7 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
-from timekeeper.api.http.routes import Route
+from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.route_table import ROUTES
 
 Json = dict[str, Any]
@@ -90,7 +90,7 @@ def strict(document: Json) -> Json:
 @pytest.mark.parametrize("bearer", [ADMIN, POD, JUNK], ids=["admin", "pod", "junk"])
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_answers_as_it_is_described(
-    books: Books, document: Json, route: Route, bearer: str
+    books: Books, document: Json, route: ApiRoute, bearer: str
 ) -> None:
     schema = schemathesis.openapi.from_dict(strict(document))
     schema.app = books.app

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from timekeeper.serving.tls import newest_text
-from timekeeper.settings import Settings, read
+from timekeeper.settings import TimekeeperSettings, read
 
 
 def test_the_defaults_are_those_of_the_manifests() -> None:
-    assert read([], {}) == Settings(
+    assert read([], {}) == TimekeeperSettings(
         command="serve",
         host="0.0.0.0",
         port=8444,
@@ -104,7 +104,7 @@ def test_help_names_every_variable_and_shows_no_secret(capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert left.value.code == 0
     assert "hunter2" not in said
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(TimekeeperSettings):
         if field.name not in ("command", "file", "host", "port", "leash", "socket_fd", "holder"):
             assert f"BURSAR_{field.name.removesuffix('_ms').upper()}" in "".join(said.split())
     assert "migrate" in said

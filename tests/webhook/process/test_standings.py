@@ -13,8 +13,8 @@ from tests.support.waiting import eventually
 from tests.webhook.servers import Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
 from timekeeper.runtime.tls import server_context
-from webhook.metrics import Metrics, of_this_process
-from webhook.server.standings_poller import Standings
+from webhook.metrics import WebhookMetrics, of_this_process
+from webhook.server.standings_poller import StandingsPoller
 
 
 class World:
@@ -25,8 +25,8 @@ class World:
         self.now_ms, self.ca = 0, ca
         self.token = folder / "token"
         self.token.write_text("first\n")
-        self.metrics: Metrics = of_this_process()
-        self.standings = Standings(
+        self.metrics: WebhookMetrics = of_this_process()
+        self.standings = StandingsPoller(
             url,
             self.token,
             lambda: self.ca,

@@ -10,7 +10,7 @@ from werkzeug.test import TestResponse
 from tests.runtime.lines import into
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
-from webhook.metrics import Metrics, of_all_workers, of_this_process
+from webhook.metrics import WebhookMetrics, of_all_workers, of_this_process
 from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app, create_calls
 from webhook.server.reviewer import Reviewer
@@ -21,7 +21,7 @@ class World:
 
     def __init__(self, policy: AdmissionPolicy = POLICY, ca: str | None = "ca") -> None:
         self.lines: list[str] = []
-        self.metrics: Metrics = of_this_process()
+        self.metrics: WebhookMetrics = of_this_process()
         admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
         calls = create_calls(admission, self.metrics, into(self.lines))
         self.client: FlaskClient = create_app(calls, admission, self.metrics).test_client()

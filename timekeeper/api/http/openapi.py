@@ -17,7 +17,7 @@ from typing import (
 )
 
 from timekeeper.api.http.answers import ProblemDetails
-from timekeeper.api.http.routes import JSON, Parameter, Route
+from timekeeper.api.http.routes import JSON, ApiRoute, Parameter
 from timekeeper.api.problem import CONTENT_TYPE as PROBLEM
 from timekeeper.core import __version__
 
@@ -46,7 +46,7 @@ _WHY = {
 }
 
 
-def document(routes: Iterable[Route]) -> Json:
+def document(routes: Iterable[ApiRoute]) -> Json:
     """The document of these routes."""
     schemas: Json = {}
     paths: dict[str, Json] = {}
@@ -115,7 +115,7 @@ def _object(kind: Any, schemas: Json) -> Json:
     return reference
 
 
-def _operation(route: Route, schemas: Json) -> Json:
+def _operation(route: ApiRoute, schemas: Json) -> Json:
     said: Json = {
         "summary": route.about,
         "operationId": f"{route.method.lower()}{route.path}",
@@ -142,7 +142,7 @@ def _parameter(given: Parameter) -> Json:
     }
 
 
-def _responses(route: Route, schemas: Json) -> Json:
+def _responses(route: ApiRoute, schemas: Json) -> Json:
     content = {kind: {"schema": schema_of(answer, schemas)} for kind, answer in route.answers.items()}
     good: Mapping[str, Json] = {"200": {"description": "the answer", "content": content}}
     if route.has_tag:

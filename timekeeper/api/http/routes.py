@@ -51,7 +51,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """One route. ``right`` None: it needs none, or its handler checks rights itself. ``answers``: content
     type -> type of a successful answer. ``refuses``: its problem statuses beside those that all routes have.
     ``needs``: the rights that its handler checks, in words."""
@@ -92,7 +92,7 @@ class Call:
 Handler = Callable[[Call], Response]
 
 
-def serve(app: Flask, services: Services, route: Route, handler: Handler) -> None:
+def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> None:
     """Add the route. It checks authentication (401), then parameters (400), then authorization (403)."""
 
     def view(**in_path: str) -> Response:
@@ -128,7 +128,7 @@ def may(services: Services, right: Right, subject: str) -> bool:
     return True
 
 
-def read(route: Route, in_path: Mapping[str, str]) -> Mapping[str, Any]:
+def read(route: ApiRoute, in_path: Mapping[str, str]) -> Mapping[str, Any]:
     """The values of the request's parameters: each known, given once, and valid. Raises a Problem."""
     texts = {**_query(route), **_headers(route), **in_path}
     known = {each.name: each for each in route.parameters}
@@ -139,7 +139,7 @@ def read(route: Route, in_path: Mapping[str, str]) -> Mapping[str, Any]:
     return {name: known[name].read(name, text) for name, text in texts.items()}
 
 
-def _query(route: Route) -> Mapping[str, str]:
+def _query(route: ApiRoute) -> Mapping[str, str]:
     known = [each.name for each in route.parameters if each.place == "query"]
     given = request.args.to_dict(flat=False)
     for name, values in given.items():
@@ -151,6 +151,6 @@ def _query(route: Route) -> Mapping[str, str]:
     return {name: values[0] for name, values in given.items()}
 
 
-def _headers(route: Route) -> Mapping[str, str]:
+def _headers(route: ApiRoute) -> Mapping[str, str]:
     names = (each.name for each in route.parameters if each.place == "header")
     return {name: request.headers[name] for name in names if name in request.headers}

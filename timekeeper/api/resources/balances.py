@@ -6,13 +6,13 @@ from flask import Flask, Response
 
 from timekeeper.api.http.answers import BalancesAnswer, OneBalance, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
-from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.budgets import figures
 
 _RIGHT = Right("get", "balances")
 
-BALANCES = Route(
+BALANCES = ApiRoute(
     "GET",
     "/v1/balances",
     "the present balance of every account, by name",
@@ -20,7 +20,7 @@ BALANCES = Route(
     {JSON: BalancesAnswer},
     (LIMIT, AFTER),
 )
-BALANCE = Route(
+BALANCE = ApiRoute(
     "GET",
     "/v1/balances/{namespace}",
     "the present balance of one account",

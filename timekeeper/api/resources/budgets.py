@@ -10,7 +10,7 @@ from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import BudgetsAnswer, OneBudget, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
-from timekeeper.api.http.routes import JSON, Call, Right, Route, may, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.core.budgets.policy import ineffective_fields
@@ -18,7 +18,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 
 _RIGHT = Right("get", "budgets")
 
-BUDGETS = Route(
+BUDGETS = ApiRoute(
     "GET",
     "/v1/budgets",
     "the budgets of all namespaces with an entry, or with a session where _defaults has a limit, by name; "
@@ -27,7 +27,7 @@ BUDGETS = Route(
     {JSON: BudgetsAnswer},
     (LIMIT, AFTER),
 )
-BUDGET = Route(
+BUDGET = ApiRoute(
     "GET",
     "/v1/budgets/{namespace}",
     "one budget; for an unknown namespace, the budget that it would have",

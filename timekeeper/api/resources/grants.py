@@ -15,7 +15,7 @@ from timekeeper.api.bodies.grants import GrantRequest, read_grant
 from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import AFTER, IDEMPOTENCY_KEY, LIMIT, NAME, SUBJECT_GIVEN, cursor, shaped
-from timekeeper.api.http.routes import JSON, Call, Form, Right, Route, admit, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem
@@ -50,7 +50,7 @@ class NewGrant(_From):
 
 _ONE_AMOUNT = Form(additionalProperties=False, oneOf=[{"required": ["gpuHours"]}, {"required": ["amount"]}])
 
-GRANTS = Route(
+GRANTS = ApiRoute(
     "GET",
     "/v1/grants",
     "all grants, oldest first",
@@ -59,7 +59,7 @@ GRANTS = Route(
     (SUBJECT_GIVEN, LIMIT, AFTER),
 )
 CREATE = Right("create", "grants")
-GIVE = Route(
+GIVE = ApiRoute(
     "POST",
     "/v1/grants",
     "add a grant, correct one, or move what is left; once per Idempotency-Key",

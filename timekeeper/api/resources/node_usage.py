@@ -14,7 +14,7 @@ from timekeeper.api.bodies.node_usage import read_node_usage
 from timekeeper.api.http.answers import CONTENT_TYPE, Version, answer, tagged
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import NAMESPACE
-from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import carries_the_ca
 from timekeeper.core.wire import MeasuredCards, NodeUsage, NodeUsageAnswer
@@ -24,7 +24,7 @@ from timekeeper.store.writes.node_usage import NodeReport, ReportResult
 
 PATH = "/v1/nodeusage"
 
-REPORT = Route(
+REPORT = ApiRoute(
     "POST",
     PATH,
     "a node agent reports its pods' use; requires the token of the agent's pod",
@@ -34,7 +34,7 @@ REPORT = Route(
     refuses=(413,),
     needs="`create nodeusage` of the node that the token names",
 )
-MEASURED = Route(
+MEASURED = ApiRoute(
     "GET",
     PATH,
     "the use of each node's cards during the last two minutes",
@@ -71,7 +71,7 @@ class Overuse(TypedDict):
     pods: list[OverPod]
 
 
-OVERUSE = Route(
+OVERUSE = ApiRoute(
     "GET",
     "/v1/overuse",
     "pods that use more memory of a card than they were given, as node agents measure it",

@@ -8,7 +8,7 @@ from flask import Flask, Response
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, NODE, STATE, TO, cursor, shaped
-from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
@@ -18,7 +18,7 @@ from timekeeper.store.queries.sessions import ChargedSession, SessionFilter
 
 _PAGE = 1_000
 
-SESSIONS = Route(
+SESSIONS = ApiRoute(
     "GET",
     "/v1/sessions",
     "sessions by the UIDs of their pods; with times, those that held their cards then",

@@ -2,7 +2,7 @@
 
 from flask import Flask, Response, request
 
-from timekeeper.api.http.routes import JSON, Call, Right, Route, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import unavailable
 from timekeeper.core.wire import Standings
@@ -10,7 +10,7 @@ from timekeeper.core.wire import Standings
 # Standings older than this are not served; a poller then lets its own copy age.
 STALE_MS = 60_000
 
-STANDINGS = Route(
+STANDINGS = ApiRoute(
     "GET",
     "/v1/standings",
     "every namespace's standing, and what webhook and extender need of _settings",

@@ -28,13 +28,13 @@ from timekeeper.api.http.parameters import (
     no_cursor,
     shaped,
 )
-from timekeeper.api.http.routes import CSV, JSON, Call, Right, Route, serve
+from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import bad, unavailable
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.store.engine.engine import UnavailableError
 
-USAGE = Route(
+USAGE = ApiRoute(
     "GET",
     "/v1/usage",
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",

@@ -6,7 +6,7 @@ from functools import partial
 
 from flask import Flask, Response, request
 
-from timekeeper.runtime.http_service import HttpAnswer
+from timekeeper.runtime.http.service import HttpAnswer
 
 PostCall = Callable[[bytes], HttpAnswer]
 

@@ -1,7 +1,7 @@
 """gunicorn's worker for all our servers: a loop that never waits for a client.
 
 The loop accepts connections, does their TLS handshakes, receives whole requests within bounds
-(`http_framing`) and sends answers, each as far as the socket allows. A handler of the loop answers at once; a
+(`framing`) and sends answers, each as far as the socket allows. A handler of the loop answers at once; a
 handler that waits has a thread of a bounded pool, which gets a request only when it is whole. A client that
 is silent or slow, or stops in the middle of a head or a body, holds no thread.
 """
@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from gunicorn.workers.base import Worker
 
-from timekeeper.runtime.connection_balance import ConnectionBalance
-from timekeeper.runtime.http_connection import WOULD_BLOCK, HttpConnection
-from timekeeper.runtime.http_framing import RejectedRequestError
-from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpRequest, HttpService
+from timekeeper.runtime.http.connection import WOULD_BLOCK, HttpConnection
+from timekeeper.runtime.http.connection_balance import ConnectionBalance
+from timekeeper.runtime.http.framing import RejectedRequestError
+from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, HttpService
+from timekeeper.runtime.http.wsgi_gateway import wsgi_handler
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.runtime.wsgi_gateway import wsgi_handler
 
 RECEIVES_A_TURN = 64  # of one connection; then the others have their turn
 LINGER_S = 3.0  # on a graceful stop, for requests that are being sent or answered

@@ -13,8 +13,8 @@ from typing import Any
 
 from gunicorn import util
 
-from timekeeper.runtime.http_framing import RequestReader
-from timekeeper.runtime.http_service import HttpAnswer
+from timekeeper.runtime.http.framing import RequestReader
+from timekeeper.runtime.http.service import HttpAnswer
 
 WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 

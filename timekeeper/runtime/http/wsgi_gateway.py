@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from timekeeper.runtime.http_service import Handler, HttpAnswer, HttpRequest
+from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -6,10 +6,10 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from timekeeper.runtime.connection_balance import ConnectionBalance
-from timekeeper.runtime.http_service import HttpService
-from timekeeper.runtime.http_worker import HttpWorker
-from timekeeper.runtime.server_log import ServerLogger
+from timekeeper.runtime.http.connection_balance import ConnectionBalance
+from timekeeper.runtime.http.server_log import ServerLogger
+from timekeeper.runtime.http.service import HttpService
+from timekeeper.runtime.http.worker import HttpWorker
 
 _MEMORY_FOLDER = "/dev/shm"  # noqa: S108 a folder in memory, if there is one
 

@@ -1,4 +1,4 @@
-"""What a role gives `http_worker` to serve: its routes, its WSGI application for all other paths, and its
+"""What a role gives `worker` to serve: its routes, its WSGI application for all other paths, and its
 bounds."""
 
 import ssl
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from timekeeper.runtime.http_framing import RequestHead
+from timekeeper.runtime.http.framing import RequestHead
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
