@@ -53,6 +53,8 @@ class CardUse(TypedDict):
 
 
 class PodUse(TypedDict):
+    """One pod's use of its cards."""
+
     uid: str
     cards: list[CardUse]
 
@@ -75,6 +77,8 @@ class NodeUsage(TypedDict):
 
 
 class NodeUsageAnswer(TypedDict):
+    """The answer to a post of node usage."""
+
     version: Literal[1]
     interval_ms: int  # when to report next
     ca: NotRequired[str]  # CA bundle (PEM) to trust from now on
@@ -88,10 +92,12 @@ class MeasuredCards(TypedDict):
 
 
 class SliceWire(TypedDict):
+    """A container's part of one card."""
+
     uuid: str
     index: int
     share_milli: int  # thousandths of the card's compute
-    memory_mib: int  # memory
+    memory_mib: int  # MiB of its memory
 
 
 class Devices(TypedDict):
@@ -102,6 +108,8 @@ class Devices(TypedDict):
 
 
 class PriorityClassWire(TypedDict):
+    """A PriorityClass as the webhook writes it into pods."""
+
     name: str
     value: int | None  # null: the class is not in the cluster
     preemptionPolicy: str | None  # null: the class is not in the cluster
@@ -173,6 +181,8 @@ class BeatDevice(TypedDict):
 
 
 class Beat(TypedDict):
+    """One heartbeat of a pod's sidecar."""
+
     age_ms: int  # age when sent, by the sender's monotonic clock
     devices: list[BeatDevice]
 
@@ -187,6 +197,8 @@ class Heartbeats(TypedDict):
 
 
 class HeartbeatAnswer(TypedDict):
+    """The answer to a post of heartbeats."""
+
     version: Literal[1]
     interval_ms: int  # when to send the next
     in_budget: bool  # whether the namespace is in budget
