@@ -152,4 +152,11 @@ def test_every_body_and_answer_that_is_described_has_its_description(document: J
     schemas = document["components"]["schemas"]
 
     assert [name for name, schema in schemas.items() if not schema["description"]] == []
-    assert {"Usage", "NewGrant", "Sessions", "Balances", "Budgets", "Standings"} <= schemas.keys()
+    assert {
+        "Usage",
+        "NewGrant",
+        "SessionsAnswer",
+        "BalancesAnswer",
+        "BudgetsAnswer",
+        "Standings",
+    } <= schemas.keys()
