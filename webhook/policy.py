@@ -11,8 +11,6 @@ from timekeeper.core.wire import StandingWord
 Mode = Literal["enforce", "observe"]
 UnknownStanding = Literal["inBudget", "overBudget"]
 
-WORDS: tuple[StandingWord, ...] = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN")
-
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:

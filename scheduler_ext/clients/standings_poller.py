@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
-from scheduler_ext.model.standing_table import Table, decode, standings_at, still_good
+from scheduler_ext.model.standing_table import Table, decode, standings_at
 from scheduler_ext.settings import Timekeeper
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperPoller
@@ -54,9 +54,9 @@ class Poller(TimekeeperPoller[Table]):
             return says
 
     def _table_of(self, answer: TimekeeperAnswer, known: Table | None) -> Table:
-        """Raises UndecodableTableError, a ValueError."""
+        """Raises UndecodableStandingsError, a ValueError."""
         if known is not None and not answer.is_new:
-            return still_good(known, self._now_ms())
+            return known.confirmed(self._now_ms())
         return decode(answer.body, answer.etag, self._now_ms())
 
 
@@ -67,4 +67,4 @@ def _until_ms(table: Table | None, now_ms: int, stale_after_ms: int) -> float:
     entries = (table.default, *table.namespaces.values())
     ahead_ms = table.read_ms - table.generated_ms
     ends = (each.valid_until_ms + ahead_ms for each in entries if each.valid_until_ms is not None)
-    return min((at for at in (table.heard_ms + stale_after_ms + 1, *ends) if at > now_ms), default=inf)
+    return min((at for at in (table.confirmed_ms + stale_after_ms + 1, *ends) if at > now_ms), default=inf)

@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-Word = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
+from timekeeper.core.wire import StandingWord
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStanding:
     """One namespace's standing."""
 
-    word: Word
+    word: StandingWord
     on_exhausted: str = "deprioritize"  # what the budget prescribes once it is used up
     policy: str = ""  # the placement policy that the budget names, or empty
-    watched: Word | None = None  # in observe mode: what `word` would be with enforcement on
+    watched: StandingWord | None = None  # in observe mode: what `word` would be with enforcement on
 
     @property
     def over(self) -> bool:

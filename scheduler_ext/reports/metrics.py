@@ -3,17 +3,16 @@
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from scheduler_ext.model.node import CLOSED
-from scheduler_ext.model.standing import Word
 from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.standings import WORDS
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
@@ -132,7 +131,7 @@ class _Scrape(Collector):
             "bursar_extender_pods_waiting",
             "Pods refused everywhere, by the standing of their namespaces.",
             "standing",
-            {**dict.fromkeys(get_args(Word), 0), **self._sources.waiting()},
+            {**dict.fromkeys(WORDS, 0), **self._sources.waiting()},
         )
 
     def _of_what_happened(self) -> Iterator[Metric]:

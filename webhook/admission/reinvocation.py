@@ -17,12 +17,13 @@ from dataclasses import replace
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import ParsedRequest, parse
+from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar
 from webhook.mutation.govern import govern
-from webhook.policy import WORDS, AdmissionPolicy, PriorityClass, Standing
+from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
 from webhook.wire.pod_review import CONTAINER_LISTS, AdmissionAnswer, PodReview, sequence_of

@@ -8,10 +8,11 @@ from dataclasses import replace
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern, sidecar
-from webhook.policy import WORDS, AdmissionPolicy
+from webhook.policy import AdmissionPolicy
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)

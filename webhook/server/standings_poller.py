@@ -7,7 +7,7 @@ from pathlib import Path
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from webhook.metrics import WebhookMetrics
-from webhook.standings.table import StandingsTable, confirmed, decode
+from webhook.standings.table import StandingsTable, decode
 
 PATH = "/v1/standings"
 
@@ -48,5 +48,5 @@ class StandingsPoller(TimekeeperPoller[StandingsTable]):
     def _table_of(self, answer: TimekeeperAnswer, known: StandingsTable | None) -> StandingsTable:
         """Raises UndecodableStandingsError, a ValueError."""
         if known is not None and not answer.is_new:
-            return confirmed(known, self._now_ms())
+            return known.confirmed(self._now_ms())
         return decode(answer.body, answer.etag, self._now_ms())

@@ -1,20 +1,13 @@
-"""Decodes the timekeeper's table of standings, and derives a namespace's standing and policy from it.
-
-Ages are measured by one monotonic clock of this process. The table contains the timekeeper's time, and this
-clock advances it, so a clock that differs or jumps changes no standing.
-"""
+"""The webhook's part of the table of standings: a namespace's standing and policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import orjson
 
+from timekeeper.core import standings
 from timekeeper.core.json_values import Json, mapping, sequence
-from webhook.policy import WORDS, AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
-
-
-class UndecodableStandingsError(ValueError):
-    """The timekeeper's answer is not a table of standings; the last valid one stays."""
+from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +39,7 @@ class StandingsSettings:
     exempt: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class StandingsTable:
-    """One answer of the timekeeper."""
-
-    etag: str
-    generated_ms: int  # by the timekeeper's clock
-    settings: StandingsSettings
-    default: StandingsEntry  # of namespaces without an entry
-    namespaces: Mapping[str, StandingsEntry]
-    read_ms: int  # when it was received, by our monotonic clock
-    confirmed_ms: int  # when the timekeeper last said that it is current, by our monotonic clock
-
+StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
 
 UNKNOWN = Standing("UNKNOWN")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
@@ -68,32 +50,8 @@ CLASSES_HOLD_MS = 5_000
 
 
 def decode(body: bytes, etag: str, now_ms: int) -> StandingsTable:
-    """The table in a 200's body. Raises UndecodableTableError where it is no `wire.Standings`."""
-    try:
-        whole = orjson.loads(body)
-        if whole["version"] != 1:
-            raise UndecodableStandingsError("standings: not version 1")
-        return StandingsTable(
-            etag=etag,
-            generated_ms=_whole(whole["generated"]),
-            settings=_settings(whole["settings"]),
-            default=_entry(whole["default"]),
-            namespaces={name: _entry(raw) for name, raw in whole["namespaces"].items()},
-            read_ms=now_ms,
-            confirmed_ms=now_ms,
-        )
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UndecodableStandingsError(f"standings: {type(error).__name__} {error}") from error
-
-
-def confirmed(table: StandingsTable, now_ms: int) -> StandingsTable:
-    """The table after the timekeeper has answered that nothing changed."""
-    return replace(table, confirmed_ms=now_ms)
-
-
-def entry_of(table: StandingsTable, namespace: str) -> StandingsEntry:
-    """The namespace's own entry, else the default one."""
-    return table.namespaces.get(namespace, table.default)
+    """The table in a 200's body. Raises `standings.UndecodableStandingsError`."""
+    return standings.decode(orjson.loads, body, etag, now_ms, _settings, _entry)
 
 
 def standing(
@@ -101,27 +59,22 @@ def standing(
 ) -> Standing:
     """The namespace's standing now.
 
-    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms. OVER_BUDGET
-    does not age. Every other standing becomes UNKNOWN when the timekeeper has not answered for
-    ``stale_after_ms``, and every standing after its ``validUntil``.
+    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms.
     """
     if table is None:
         return UNKNOWN
-    entry = entry_of(table, namespace)
-    if entry.valid_until_ms is not None and _timekeepers_now(table, now_ms) >= entry.valid_until_ms:
+    entry = table.entry_of(namespace)
+    over = entry.standing.word == "OVER_BUDGET"
+    if table.is_unknown(over, entry.valid_until_ms, now_ms, stale_after_ms):
         return UNKNOWN
-    if entry.standing.word == "OVER_BUDGET":
-        return entry.standing
-    if now_ms - table.confirmed_ms > stale_after_ms:
-        return UNKNOWN
-    if entry.remaining is not None and spent > 0 and entry.remaining <= spent:
+    if not over and entry.remaining is not None and 0 < spent >= entry.remaining:
         return replace(entry.standing, word="OVER_BUDGET", by_estimate=True)
     return entry.standing
 
 
 def is_fresh(table: StandingsTable | None, now_ms: int) -> bool:
     """Whether the numbers of priority classes in the table may be written into pods."""
-    return table is not None and now_ms - table.confirmed_ms <= CLASSES_HOLD_MS
+    return table is not None and not table.is_stale(now_ms, CLASSES_HOLD_MS)
 
 
 def effective_policy(
@@ -135,7 +88,7 @@ def effective_policy(
     """
     if table is None:
         return flags
-    settings, own = table.settings, entry_of(table, namespace)
+    settings, own = table.settings, table.entry_of(namespace)
     return replace(
         flags,
         known=True,
@@ -165,10 +118,6 @@ def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | No
     return flags if settings.sidecar_native else replace(flags, native=False)
 
 
-def _timekeepers_now(table: StandingsTable, now_ms: int) -> int:
-    return table.generated_ms + now_ms - table.read_ms
-
-
 def _settings(raw: Json) -> StandingsSettings:
     classes = raw["priorityClasses"]
     return StandingsSettings(
@@ -181,32 +130,29 @@ def _settings(raw: Json) -> StandingsSettings:
         in_budget=_class(classes["inBudget"]),
         over_budget=_class(classes["overBudget"]),
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
-        max_grace_s=_whole(raw["maxGracePeriodMs"]) // 1000,
-        lookahead_ms=_whole_or_none(raw.get("lookaheadMs")),
+        max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
+        lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
     )
 
 
 def _class(raw: Json) -> PriorityClass:
     """The timekeeper publishes no table before it has listed all classes: one without a value is absent."""
-    value, policy = _whole_or_none(raw["value"]), raw.get("preemptionPolicy")
+    value, policy = standings.whole_number_or_none(raw["value"]), raw.get("preemptionPolicy")
     known = value is not None and policy in PREEMPTION_POLICIES
     return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
 
 
 def _entry(raw: Json) -> StandingsEntry:
-    word = next((word for word in WORDS if word == raw["standing"]), None)
-    if word is None:
-        raise UndecodableStandingsError("standings: unknown standing")
-    until_ms = _whole_or_none(raw["validUntil"])
+    until_ms = standings.whole_number_or_none(raw["validUntil"])
     return StandingsEntry(
         Standing(
-            word,
-            _whole_or_none(raw["ratio"]),
-            _whole_or_none(raw["warnAt"]),
+            standings.standing_word(raw["standing"]),
+            standings.whole_number_or_none(raw["ratio"]),
+            standings.whole_number_or_none(raw["warnAt"]),
             on_exhausted=_text(raw["onExhausted"]),
             until_ms=until_ms,
         ),
-        _whole_or_none(raw["remaining"]),
+        standings.whole_number_or_none(raw["remaining"]),
         until_ms,
         _mode(raw["mode"]) if raw.get("mode") else None,
         _rules(raw.get("rules")),
@@ -229,15 +175,5 @@ def _exempt(raw: object) -> frozenset[str]:
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw:
-        raise UndecodableStandingsError("standings: a name is missing")
+        raise standings.UndecodableStandingsError("standings: a name is missing")
     return raw
-
-
-def _whole(raw: object) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool):
-        raise UndecodableStandingsError("standings: not a whole number")
-    return raw
-
-
-def _whole_or_none(raw: object) -> int | None:
-    return None if raw is None else _whole(raw)

@@ -12,13 +12,14 @@ import pytest
 from scheduler_ext import settings
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding
-from scheduler_ext.model.standing_table import UndecodableTableError, decode, standings_at
+from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json
 from tests.support.waiting import eventually
 from tests.webhook.servers import Served, Timekeeper, Tls
 from tests.webhook.worlds import entry, standings
+from timekeeper.core.standings import UndecodableStandingsError
 
 STALE_MS = 30_000
 
@@ -262,7 +263,7 @@ def test_before_the_first_answer_nothing_is_known_of_anybody() -> None:
     ],
 )
 def test_what_is_no_table_is_refused(spoil: Callable[[Json], bytes]) -> None:
-    with pytest.raises(UndecodableTableError):
+    with pytest.raises(UndecodableStandingsError):
         decode(spoil(standings()), "", 0)
 
 

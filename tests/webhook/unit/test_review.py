@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json
+from timekeeper.core.standings import WORDS
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import earlier_standing
-from webhook.policy import WORDS, AdmissionPolicy, Standing
+from webhook.policy import AdmissionPolicy, Standing
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode, read
 
 

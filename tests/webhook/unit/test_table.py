@@ -24,14 +24,13 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
+from timekeeper.core.standings import UndecodableStandingsError
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.burst import AdmissionBurst, cost
 from webhook.standings.table import (
     CLASSES_HOLD_MS,
     StandingsTable,
-    UndecodableStandingsError,
-    confirmed,
     decode,
     effective_policy,
     standing,
@@ -68,7 +67,7 @@ def test_in_budget_is_unknown_once_the_timekeeper_has_not_been_heard_for_too_lon
 
     assert word(heard, STALE_AFTER_MS) == "IN_BUDGET"
     assert word(heard, STALE_AFTER_MS + 1) == "UNKNOWN"
-    assert word(confirmed(heard, STALE_AFTER_MS), 2 * STALE_AFTER_MS) == "IN_BUDGET"
+    assert word(heard.confirmed(STALE_AFTER_MS), 2 * STALE_AFTER_MS) == "IN_BUDGET"
 
 
 def test_over_budget_does_not_age() -> None:

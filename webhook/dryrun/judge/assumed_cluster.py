@@ -13,7 +13,6 @@ from webhook.standings.table import (
     StandingsSettings,
     StandingsTable,
     effective_policy,
-    entry_of,
 )
 
 # the API server creates these
@@ -43,7 +42,7 @@ class AssumedCluster:
         """The namespace's standing."""
         if self.table is None:
             return Standing(self.standing or "IN_BUDGET")
-        budgeted = entry_of(self.table, namespace).standing
+        budgeted = self.table.entry_of(namespace).standing
         return replace(budgeted, word=self.standing or budgeted.word)
 
     def class_value(self, name: str) -> int | None:

@@ -1,0 +1,100 @@
+"""Decodes `wire.Standings`, the timekeeper's table of the standing of each namespace, and measures its age.
+
+Ages are measured by one monotonic clock of the process. The table contains the timekeeper's time, and the
+monotonic clock advances it, so a clock that differs or jumps changes no standing. Each role decodes what it
+needs of the settings and of an entry.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from json import JSONDecodeError
+from typing import Generic, Self, TypeVar, get_args
+
+from timekeeper.core.json_values import Json
+from timekeeper.core.wire import StandingWord
+
+WORDS: tuple[StandingWord, ...] = get_args(StandingWord)
+
+Settings = TypeVar("Settings")
+Entry = TypeVar("Entry")
+
+
+class UndecodableStandingsError(ValueError):
+    """The timekeeper's answer is not a table of standings; the last valid one stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsTable(Generic[Settings, Entry]):
+    """One answer of the timekeeper, as a role decodes it."""
+
+    etag: str
+    generated_ms: int  # by the timekeeper's clock
+    settings: Settings
+    default: Entry  # of namespaces without an entry
+    namespaces: Mapping[str, Entry]
+    read_ms: int  # when it was received, by our monotonic clock
+    confirmed_ms: int  # when the timekeeper last said that it is current, by our monotonic clock
+
+    def confirmed(self, now_ms: int) -> Self:
+        """The table after the timekeeper has answered that nothing changed."""
+        return replace(self, confirmed_ms=now_ms)
+
+    def entry_of(self, namespace: str) -> Entry:
+        """The namespace's own entry, else the default one."""
+        return self.namespaces.get(namespace, self.default)
+
+    def is_stale(self, now_ms: int, stale_after_ms: int) -> bool:
+        """Whether the table was not confirmed for more than ``stale_after_ms``."""
+        return now_ms - self.confirmed_ms > stale_after_ms
+
+    def is_unknown(self, over: bool, valid_until_ms: int | None, now_ms: int, stale_after_ms: int) -> bool:
+        """Whether an entry's standing has become UNKNOWN: after its ``validUntil`` (None: it has none), and,
+        unless it is OVER_BUDGET (``over``), while the timekeeper has not answered for ``stale_after_ms``."""
+        timekeepers_ms = self.generated_ms + now_ms - self.read_ms
+        if valid_until_ms is not None and timekeepers_ms >= valid_until_ms:
+            return True
+        return not over and self.is_stale(now_ms, stale_after_ms)
+
+
+def decode(
+    loads: Callable[[bytes], Json],
+    body: bytes,
+    etag: str,
+    now_ms: int,
+    settings: Callable[[Json], Settings],
+    entry: Callable[[Json], Entry],
+) -> StandingsTable[Settings, Entry]:
+    """The table in a 200's body. ``loads`` parses JSON, and may raise JSONDecodeError; ``settings`` and
+    ``entry`` decode their objects. Raises UndecodableStandingsError for anything but `wire.Standings`."""
+    try:
+        whole = loads(body)
+        if whole["version"] != 1:
+            raise UndecodableStandingsError("standings: not version 1")
+        return StandingsTable(
+            etag=etag,
+            generated_ms=whole_number(whole["generated"]),
+            settings=settings(whole["settings"]),
+            default=entry(whole["default"]),
+            namespaces={name: entry(raw) for name, raw in whole["namespaces"].items()},
+            read_ms=now_ms,
+            confirmed_ms=now_ms,
+        )
+    except (JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise UndecodableStandingsError(f"standings: {type(error).__name__} {error}") from error
+
+
+def standing_word(raw: object) -> StandingWord:
+    for word in WORDS:
+        if word == raw:
+            return word
+    raise UndecodableStandingsError("standings: unknown standing")
+
+
+def whole_number(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise UndecodableStandingsError("standings: not a whole number")
+    return raw
+
+
+def whole_number_or_none(raw: object) -> int | None:
+    return None if raw is None else whole_number(raw)
