@@ -23,7 +23,7 @@ class UndecodableStandingsError(ValueError):
     """The timekeeper's answer is not a table of standings; the last valid one stays."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots it could not be made through an alias: StandingsTable[A, B](...)
 class StandingsTable(Generic[Settings, Entry]):
     """One answer of the timekeeper, as a role decodes it."""
 

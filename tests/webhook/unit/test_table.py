@@ -74,6 +74,12 @@ def test_over_budget_does_not_age() -> None:
     assert word(table(team_a=entry("OVER_BUDGET")), 1_000 * STALE_AFTER_MS) == "OVER_BUDGET"
 
 
+def test_over_budget_by_the_table_is_no_estimate() -> None:
+    spent_up = table(team_a=entry("OVER_BUDGET", remaining=0))
+
+    assert not standing(spent_up, "team-a", 1, 0, STALE_AFTER_MS).by_estimate
+
+
 def test_no_budget_ages_too_for_one_may_have_come() -> None:
     assert word(table(), STALE_AFTER_MS + 1) == "UNKNOWN"
 
