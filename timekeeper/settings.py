@@ -35,11 +35,11 @@ _EPILOG = """commands:
   serve     run the migrations, then the settler and the serving workers, until SIGTERM (the default)
   settle    the settler alone
   workers   the serving workers alone
-  migrate   run the migrations, and end
-  audit     recompute the ledger from its evidence, and tell what differs: 0 nothing, 1 something
+  migrate   run the migrations, then exit
+  audit     recompute the ledger from its evidence and print the differences; exit code: 0 none, 1 some
   export    write the whole ledger into the new FILE, or to standard output (-)
   import    write an exported ledger from FILE, or from standard input (-), into an empty database
-  fold      fold the sessions that ended longer ago than --older-than
+  fold      replace each session that ended longer ago than --older-than by its net charge for each day
   backup    copy an SQLite ledger into the new FILE while it is in use
 
 A database is an SQLAlchemy URL; one with an absolute path has four slashes: sqlite:////data/bursar.db
@@ -120,7 +120,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     )
     commands = ("serve", "settle", "workers", "migrate", *AUDITING)
     parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
-    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="of export, import and backup")
+    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
     parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     _add_flags(parser)
     parser.add_log_format()
@@ -134,36 +134,54 @@ def _parser(environment: Mapping[str, str]) -> Parser:
 
 def _add_flags(parser: Parser) -> None:
     parser.add("--listen", address, "0.0.0.0:8444", "HOST:PORT of the REST API")
-    parser.add(
-        "--tls-cert", str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; read anew when it changes"
-    )
+    parser.add("--tls-cert", str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; reread when it changes")
     parser.add("--tls-key", str, "/etc/bursar/tls/tls.key", "its private key, PEM")
     parser.add(
         "--ca",
         str,
         "/etc/bursar/tls/ca.crt",
-        "CA bundle that sidecars shall trust, sent with heartbeat answers",
+        "CA bundle that sidecars must trust, PEM; sent with heartbeat answers",
     )
-    parser.add("--database", nonempty, "sqlite:////var/lib/bursar/bursar.db", "where the ledger is")
-    parser.add("--database-connections", whole_number(2, 100), "5", "of each process to PostgreSQL, at most")
+    parser.add(
+        "--database",
+        nonempty,
+        "sqlite:////var/lib/bursar/bursar.db",
+        "URL of the ledger's database; see below",
+    )
+    parser.add(
+        "--database-connections",
+        whole_number(2, 100),
+        "5",
+        "maximum number of connections of each process to PostgreSQL",
+    )
     parser.add(
         "--lease-duration",
         duration_ms("2s", "5m", "15s", unit="1s"),
         "15s",
-        "after which another replica settles in place of a silent one",
+        "on PostgreSQL: time after which another replica replaces a silent settler",
     )
-    parser.add("--workers", whole_number(1, 64), "2", "serving processes")
+    parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
     parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
-    parser.add("--audience", nonempty, AUDIENCE, "audience that callers' tokens must be for")
-    parser.add("--issuer", str, "", "issuer that callers' tokens must be from; none: that of our own token")
+    parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
+    parser.add(
+        "--issuer",
+        str,
+        "",
+        "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token",
+    )
     parser.add(
         "--heartbeat-interval",
         duration_ms("100ms", "5m", "5s"),
         "5s",
-        "how often sidecars shall beat, such as 5s or 500ms",
+        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
     )
-    parser.add("--output", str, "text", "of audit: text or json", ("text", "json"), short="-o")
-    parser.add("--older-than", _AGE_MS, "", "of fold: how long ago a session must have ended, such as 400d")
-    parser.add("--retain", _AGE_MS, "", "sessions that ended longer ago are folded once a day; none: never")
+    parser.add("--output", str, "text", "output format of audit", ("text", "json"), short="-o")
+    parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
+    parser.add(
+        "--retain",
+        _AGE_MS,
+        "",
+        "sessions that ended longer ago, such as 400d, are folded once a day; empty: never",
+    )
