@@ -1,8 +1,9 @@
-"""Voids every Binding that an earlier leader may have sent: a touch of the pod's status changes its version.
+"""Voids every Binding that an earlier leader may have sent: a touch of the pod's status changes its version,
+and a Binding that names the former version is answered 409.
 
 Every GPU pod that could still be bound is touched, because it is unknown which of them the earlier leader was
 about to bind. A few are touched at a time: with 10,000 waiting pods that takes a while before the first bind,
-and leaves the API server room for others.
+and leaves the API server room for others. `marker` writes the mark by which replicas see a takeover.
 """
 
 import datetime

@@ -2,6 +2,6 @@
 
 Lives here: log, clocks, flags, the HTTP server and its framing, TLS and renewed files, the clients of the API
 server and of the timekeeper, informers, elections by a Lease, Events. May import: ``timekeeper.core`` and
-libraries; `kubernetes` in ``kubeconfig`` alone, which no process with a service account loads. Never here: a
-decision about pods, cards or budgets, or a name of one role.
+libraries. Only `kubeconfig` imports the `kubernetes` package; a process with a service account never loads
+it. Never here: a decision about pods, cards or budgets, or a name of one role.
 """

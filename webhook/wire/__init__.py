@@ -1,4 +1,4 @@
 """The formats between an API server and the webhook: AdmissionReviews, JSON Patch, an API server's defaults.
 
-May import `timekeeper.core`. Never here: rules; past this package nothing checks types again.
+May import `timekeeper.core`. Other packages rely on the types that are checked here. Never here: rules.
 """

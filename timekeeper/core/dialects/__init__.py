@@ -1,9 +1,8 @@
 """The supported ways of writing a GPU request, one module each, with one interface.
 
-``DIALECTS`` is the table that everything else is made from: the parser, the webhooks' match conditions, the
-resources that kube-scheduler hands to the extender, and the annotations that users may not write.
-
-Imports the vocabulary only. Never here: another place that knows a dialect by name.
+``DIALECTS`` is the table behind the parser, the webhooks' match conditions, the resources that kube-scheduler
+sends to the extender, and the annotations that users may not write. ``GPU_RESOURCE`` is written by hand
+beside it. Imports the vocabulary only.
 """
 
 import re
@@ -15,8 +14,8 @@ DIALECTS: tuple[Dialect, ...] = (native.DIALECT, tencent.DIALECT, nvidia.DIALECT
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
-# GPU resources of unsupported systems. They are refused, because a pod that uses them would bypass every
-# budget.
+# Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
+# that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy.
 GPU_RESOURCE = (
     r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"

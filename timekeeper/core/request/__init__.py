@@ -1,5 +1,5 @@
-"""What a pod requests of GPUs, and what a placement on cards means and costs.
+"""What a pod requests of GPUs, what a placement on cards means and costs, and the annotations for both.
 
-Imports `dialects` and the vocabulary. Never here: which card to choose (the extender), and the amounts of one
-dialect (`dialects`).
+Imports `dialects` and the vocabulary. Never here: which card to choose (the extender), and how one dialect
+writes amounts (`dialects`).
 """

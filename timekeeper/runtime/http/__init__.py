@@ -1,4 +1,5 @@
-"""HTTP/1.1 for all servers of ours: framing, one gunicorn worker, and the routes that a role gives it.
+"""HTTP/1.1 for the servers of webhook, extender and timekeeper: framing, one gunicorn worker, and the routes
+that a role gives it.
 
 Lives here: the bounds and rules of heads and bodies (`framing`), a client's connection, the loop and its
 pools (`worker`), what a role serves (`service`), gunicorn's master (`server`) and its log. May import the

@@ -1,5 +1,5 @@
 """Where a request begins and ends: the bounds of HTTP/1.1 heads and bodies, and the rules against request
-smuggling (RFC 9112, sections 6 and 11.2), for every server of ours.
+smuggling (RFC 9112, sections 6 and 11.2), for the servers of webhook, extender and timekeeper.
 
 Heads are parsed by gunicorn's own parser. A client repeats its head with each request, so each connection
 remembers the last few heads, whatever their Content-Length.
