@@ -188,7 +188,9 @@ def _own_flags(parser: Parser) -> None:
     parser.add(
         "--scheduler-name", str, names.SCHEDULER, "schedulerName of the pods that this extender requeues"
     )
-    parser.add("--max-grace-period", _DURATION_MS, "10m", "longest time that a vanished pod keeps its cards")
+    parser.add(
+        "--max-grace-period", _DURATION_MS, "10m", "longest time for which an orphaned pod keeps its cards"
+    )
     parser.add(
         "--bind-timeout",
         _DURATION_MS,

@@ -66,7 +66,7 @@ def _status(line: str) -> tuple[str, int]:
     version, _, rest = line.partition(" ")
     code = rest[:3]
     if version not in ("HTTP/1.0", "HTTP/1.1") or not (code.isascii() and code.isdigit() and len(code) == 3):
-        raise NotHTTP("what answers there does not speak HTTP/1.1")
+        raise NotHTTP("the server does not speak HTTP/1.1")
     return version, int(code)
 
 

@@ -147,7 +147,7 @@ class Reporter:
             self._beat(now_ms, ())
             if self._reading and not self._hanging:
                 self._hanging = True
-                self._ports.log("nvml-hangs", reason="heartbeats carry no figures until it answers")
+                self._ports.log("nvml-hangs", reason="heartbeats contain no figures until it answers")
             return
         self._gather_until = now_ms + GATHER_MS
         self._reading = True

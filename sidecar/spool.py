@@ -141,7 +141,7 @@ def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
         post, waiting = read["post"], _beats(read["waiting"], now_ms)
         sent = post and _post(post, now_ms)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("it is no spool") from None
+        raise ValueError("it is not a spool") from None
     if version != 1 or written_in != node_boot:
         raise ValueError("it is from another boot of the node or another version")
     return Spool(boot, 1, sent or None, _folded(waiting))

@@ -12,33 +12,31 @@ from prometheus_client.registry import REGISTRY
 
 from timekeeper.settings import FIGURES_FOLDER
 
-HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by what became of them", ["outcome"])
-NODE_REPORTS = Counter(
-    "bursar_nodeusage_reports", "Reports of nodes' agents by what became of them", ["outcome"]
-)
+HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by outcome", ["outcome"])
+NODE_REPORTS = Counter("bursar_nodeusage_reports", "Reports of node agents by outcome", ["outcome"])
 NODE_STRAYS = Counter(
-    "bursar_nodeusage_strays", "Pods left out of reports of nodes' agents, by why", ["reason"]
+    "bursar_nodeusage_strays", "Pods left out of reports of node agents, by reason", ["reason"]
 )
 OVERUSE_EVICTIONS = Counter(
     "bursar_overuse_evictions",
-    "Attempts to evict a pod over its memory share, by what came of it",
+    "Attempts to evict a pod over its memory share, by result",
     ["result"],
 )
 OVERUSE_HELD_BACK = Gauge(
     "bursar_overuse_evictions_held_back",
-    "Pods that are due to be evicted for overuse and wait, for there were enough evictions",
+    "Pods that are due for eviction for overuse and wait because of the bounds on evictions",
     multiprocess_mode="mostrecent",
 )
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
-SECONDS = Histogram("bursar_request_seconds", "How long answers took, by route", ["route"])
-REVIEWS = Counter("bursar_reviews", "Questions to the API server by kind and outcome", ["kind", "outcome"])
+SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
+REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])
 
 TICKS = Counter("bursar_settler_ticks", "Ticks of the settler by outcome", ["outcome"])
 POSTINGS = Counter("bursar_postings", "Postings written, by kind", ["kind"])
-SESSIONS_OPENED = Counter("bursar_sessions_opened", "Sessions opened, by what fixed their rate", ["by"])
-UNREADABLE_PODS = Counter("bursar_unreadable_pods", "Pods seen whose GPU request cannot be charged")
-LOST_ENDS = Counter("bursar_lost_ends", "Ends of pods forgotten because the database was away for too long")
-WRONG_SUMS = Counter("bursar_wrong_sums", "Kept sums that were found not to be those of their sessions")
+SESSIONS_OPENED = Counter("bursar_sessions_opened", "Sessions opened, by the source of their rate", ["by"])
+UNREADABLE_PODS = Counter("bursar_unreadable_pods", "Pods whose GPU request cannot be charged")
+LOST_ENDS = Counter("bursar_lost_ends", "Ends of pods lost because the database was unreachable for too long")
+WRONG_SUMS = Counter("bursar_wrong_sums", "Sums of the settler that differed from those of the sessions")
 WATCH_FAILURES = Counter("bursar_watch_failures", "Failed calls of a watch", ["source"])
 EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multiprocess_mode="mostrecent")
 STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
@@ -48,7 +46,7 @@ LEADS = Gauge(
     "bursar_settler_leads", "1 where this replica settles, 0 where it follows", multiprocess_mode="mostrecent"
 )
 TERM = Gauge(
-    "bursar_settler_term", "The term in which this replica settled last", multiprocess_mode="mostrecent"
+    "bursar_settler_term", "The epoch in which this replica settled last", multiprocess_mode="mostrecent"
 )
 TICK_SECONDS = Gauge(
     "bursar_settler_tick_seconds", "How long the last tick took", multiprocess_mode="mostrecent"

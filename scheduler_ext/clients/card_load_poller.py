@@ -103,5 +103,5 @@ def decode(body: bytes) -> LoadByCard:
 
 def _percent(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
-        raise UndecodableUsageError("usage: a utilisation is no percentage")
+        raise UndecodableUsageError("usage: a utilisation is not a percentage")
     return value

@@ -55,7 +55,7 @@ NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology"
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
-NOT_TRIED = Refusal("no layout of its containers was looked for yet", "search")
+NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")
 
 
 def closed(key: str) -> Refusal:
@@ -82,8 +82,11 @@ def not_allowed(request: GPURequest) -> Refusal:
     if request.models:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
-        return Refusal("none of the cards it names is here", "constraint")
-    return Refusal(f"no card but {first_of(request.exclude_models, MOST_LISTED, ' or ')} here", "constraint")
+        return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
+    return Refusal(
+        f"all cards here are of excluded models ({first_of(request.exclude_models, MOST_LISTED, ' or ')})",
+        "constraint",
+    )
 
 
 def no_usable_card(cards: Iterable[Card]) -> Refusal:

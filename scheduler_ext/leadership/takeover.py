@@ -139,7 +139,7 @@ class Leadership:
             return SOON_S
         self._look()
         if self._wanted is False:
-            self._follow("another is to lead")
+            self._follow("another replica must lead")
         elif self._wanted and self._state == "follows":
             self._claim()
         if self._state == "fences":
@@ -147,7 +147,7 @@ class Leadership:
         if self._state == "claims":
             self._in_vain += 1
             if self._in_vain > MOST_LOOKS:
-                self._follow("its mark was not shown")
+                self._follow("the watch did not show its leader mark")
             return AGAIN_S
         return AGAIN_S if self._wanted and self._state == "follows" else self._election.every_s
 
@@ -187,12 +187,12 @@ class Leadership:
                 self._begin_touching()
         if self._mark is not None and not self._ended and not self._mark(word):
             # it may have been written all the same; the next one is another word
-            self._follow("its mark was not written")
+            self._follow("its leader mark was not written")
 
     def _judge(self) -> None:
         """What the marks mean for this replica; the caller holds the lock."""
         if self._marks.superseded:
-            self._follow("another has taken over")
+            self._follow("another replica has taken over")
         elif self._state == "claims" and self._marks.seen:
             self._begin_touching()
             self._asked.set()

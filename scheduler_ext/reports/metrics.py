@@ -123,7 +123,7 @@ class _Scrape(Collector):
         )
         yield _gauge(
             "bursar_extender_pods_unsure",
-            "Pods whose cards are assumed, and pods that vanished but still hold cards.",
+            "Pods whose cards are assumed, and orphaned pods that still hold cards.",
             "held",
             {"assumed": 0, "orphaned": 0, **unsure},
         )
@@ -137,7 +137,7 @@ class _Scrape(Collector):
     def _of_what_happened(self) -> Iterator[Metric]:
         yield _gauge(
             "bursar_extender_api_silent_seconds",
-            "Seconds since the last sign of the API server.",
+            "Seconds since the last answer of the API server, by kind of object.",
             "kind",
             self._sources.silent_s(),
         )

@@ -135,7 +135,7 @@ def pod_of(limits: Mapping[str, str], annotations: Mapping[str, str]) -> Pod | N
 def _known(given: Mapping[str, Sequence[str]], names_: Collection[str]) -> None:
     for name in given:
         if name not in names_:
-            raise MalformedArgsError(f"{name!r} is no parameter; there are {', '.join(names_)}")
+            raise MalformedArgsError(f"{name!r} is not a parameter; there are {', '.join(names_)}")
 
 
 def _one(given: Mapping[str, Sequence[str]], name: str) -> str:

@@ -267,12 +267,18 @@ def gpu_aware() -> Iterator[Scenario]:
     yield Scenario("S21", "card 2", percent(10, annotations=chosen), {"main": [2]}, three)
     yield Scenario("S22", "balanced", mib(1000), {"main": [2]}, three, used(1000, 2000), policies=("spread",))
     this, other = {"bursar.dev/gpu-uuids": "GPU-0"}, {"bursar.dev/gpu-uuids": "GPU-1"}
-    none = "none of the cards it names is here"
+    none = "none of the cards in bursar.dev/gpu-uuids is here"
     yield Scenario("S23", "allowed", percent(10, annotations=this), {"main": [0]})
     yield Scenario("S23", "another allowed", percent(10, annotations=other), {}, reason=none)
     apart, itself = {"bursar.dev/exclude-gpu-models": "T4"}, {"bursar.dev/exclude-gpu-models": "A100"}
     yield Scenario("S23", "another denied", percent(10, annotations=apart), {"main": [0]})
-    yield Scenario("S23", "denied", percent(10, annotations=itself), {}, reason="no card but A100 here")
+    yield Scenario(
+        "S23",
+        "denied",
+        percent(10, annotations=itself),
+        {},
+        reason="all cards here are of excluded models (A100)",
+    )
     cordoned = {"bursar.dev/cordoned-cards": "GPU-0"}
     every = "every healthy GPU card here is cordoned"
     yield Scenario("S23", "disabled", percent(10), {}, (equal(1, annotations=cordoned),), reason=every)

@@ -72,7 +72,7 @@ def run_fold(settings: TimekeeperSettings) -> int:
         total = roll_up_all(store, now_ms, settings.older_than_ms)
     print(f"{total.sessions} sessions were folded into {total.rows} rows")
     for uid in total.doubtful:
-        print(f"session {uid} was left: its postings are not what one session is charged; run audit")
+        print(f"session {uid} was not folded: its postings do not add up to one session's charge; run audit")
     return 1 if total.doubtful else 0
 
 
@@ -108,7 +108,7 @@ def _written(name: str) -> Iterator[BinaryIO]:
         return
     target = Path(name)
     if target.exists():
-        raise UnusableError(f"FILE: {target} is there already; an export never writes over anything")
+        raise UnusableError(f"FILE: {target} exists already; an export never overwrites a file")
     unfinished = target.with_name(target.name + ".unfinished")
     try:
         with unfinished.open("wb") as out:

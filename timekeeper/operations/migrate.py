@@ -23,8 +23,8 @@ def migrate(settings: TimekeeperSettings) -> None:
 
 def _allowed(store: Store) -> str:
     if store.is_shared:
-        return "the database must be there and up, and let this user in and create tables"
+        return "the database must exist and be running, and allow this user to connect and to create tables"
     return (
-        "it must be a ledger's file or a new one, in a folder that is there and that this user"
+        "it must be a ledger's file or a new one, in an existing folder that this user"
         f" (id {os.getuid()}) may write"
     )

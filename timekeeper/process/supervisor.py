@@ -34,7 +34,7 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
         if not Path(path).is_file():
-            raise UnusableError(f"{flag}: there is no file {path}; it must be one in PEM")
+            raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-timekeeper-"))

@@ -188,7 +188,7 @@ def _event(line: bytes) -> Json:
     """One line of a watch. Raises UnreachableError for one that is no object."""
     event = orjson.loads(line)
     if not isinstance(event, dict):
-        raise UnreachableError(f"a watch sent something that is no event: {line[:100]!r}")
+        raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
     return event
 
 

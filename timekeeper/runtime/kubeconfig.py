@@ -54,7 +54,7 @@ def _reason(error: Exception, kubeconfig: Path | None) -> str:
         return f"it cannot be read ({error.strerror})"
     if isinstance(error, config.ConfigException):
         return " ".join(str(error).split()).rstrip(".")
-    return "it is no kubeconfig"
+    return "it is not a kubeconfig"
 
 
 def _problem(configuration: client.Configuration) -> str:
@@ -67,7 +67,7 @@ def _problem(configuration: client.Configuration) -> str:
     try:
         context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     except OSError:
-        return "its certificate authority holds no certificate that can be read"
+        return "its certificate authority contains no readable certificate"
     try:
         if configuration.cert_file:
             context.load_cert_chain(configuration.cert_file, configuration.key_file, password="")

@@ -107,7 +107,7 @@ class TimekeeperClient:
     def _connected(self) -> http.client.HTTPSConnection:
         trusted = self._ca()
         if trusted is None:
-            raise TimekeeperError("no CA bundle to verify the timekeeper by")
+            raise TimekeeperError("no CA bundle to verify the timekeeper with")
         if trusted != self._trusted:
             self.close()
         if self._connection is None:

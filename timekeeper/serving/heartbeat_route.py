@@ -37,7 +37,7 @@ def heartbeat_route(heartbeats: HeartbeatHandler) -> Route:
             return answer(problem)
         except Exception as error:
             log_exception("internal-error", error, route=PATH)
-            return answer(Problem(500, "something went wrong here; it stands in the log"))
+            return answer(Problem(500, "internal error; the timekeeper's log has the details"))
 
     def submit(request: HttpRequest, pod: BoundPod, received_ms: int, answer: "partial[HttpAnswer]") -> None:
         heartbeats.submit(pod, request.body, received_ms, lambda outcome: request.reply(answer(outcome)))

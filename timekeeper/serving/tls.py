@@ -27,11 +27,7 @@ def check_files(certificate: str, key: str, ca: str) -> None:
         server_context(Path(certificate), Path(key))
     except (OSError, ssl.SSLError) as error:
         apart = "MISMATCH" in str(getattr(error, "reason", ""))
-        what = (
-            f"is not the key of the certificate in {certificate}"
-            if apart
-            else "holds no key that can be read"
-        )
+        what = f"is not the key of the certificate in {certificate}" if apart else "contains no readable key"
         raise UnusableError(f"--tls-key: {key} {what}; it must be {_KEY}") from error
     if Path(ca).exists():
         _check_certificates("--ca", ca, _BUNDLE)
@@ -57,7 +53,7 @@ def _check_certificates(flag: str, path: str, allowed: str) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise UnusableError(
-            f"{flag}: {path} holds no certificate that can be read; it must be {allowed}"
+            f"{flag}: {path} contains no readable certificate; it must be {allowed}"
         ) from error
 
 

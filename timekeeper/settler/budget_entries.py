@@ -70,8 +70,8 @@ def read_entries(
 
 def _in_force(history: History, key: str) -> str:
     if history.text(key) is not None:
-        return "the last good entry stays in force"
-    return "there is no earlier good entry, so this one has no effect"
+        return "the last valid entry stays in force"
+    return "there is no earlier valid entry, so the key has no effect"
 
 
 def _texts(config_maps: Mapping[str, BudgetConfigMap]) -> dict[str, tuple[str, BudgetConfigMap]]:

@@ -54,7 +54,7 @@ def settle(settings: TimekeeperSettings) -> int:
         election.keep(stop)
         code = _settle(settings, store, api, me, stop)
         if election.lost:
-            log("settler-ends", level="warning", reason="another holds the Lease")
+            log("settler-ends", level="warning", reason="another replica holds the Lease")
             return 1
         election.give_back()
         return code

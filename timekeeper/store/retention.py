@@ -66,7 +66,12 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
         try:
             total = roll_up_all(ledger, clock, retain_ms, stop=stop)
         except EpochOverError as error:
-            log("folding-ends", level="warning", reason="another settles, and folds", error=error)
+            log(
+                "folding-ends",
+                level="warning",
+                reason="another process is the settler, and folds",
+                error=error,
+            )
             return
         except (UnavailableError, ConflictError) as error:
             log("sessions-not-folded", level="warning", error=error)
@@ -78,6 +83,6 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
                 "session-not-folded",
                 level="warning",
                 uid=uid,
-                reason="its postings are not what one session is charged",
+                reason="its postings do not add up to one session's charge",
             )
         pause_s = _EACH_S

@@ -40,7 +40,7 @@ def new_leaf(ca: CertificatePair, leaf: Leaf, now: datetime, life: timedelta = L
     authority = x509.load_pem_x509_certificate(ca.certificate)
     signer = load_pem_private_key(ca.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise TypeError("the CA's key is not one of ours")
+        raise TypeError("the CA's key is not of the kind that Bursar creates")
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     end = min(now + life, authority.not_valid_after_utc)

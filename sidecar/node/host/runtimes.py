@@ -82,7 +82,7 @@ def _read(path: str) -> dict[str, Any]:
         text = file.read(MOST_BYTES).decode("utf-8")
     whole = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     if not isinstance(whole, dict):
-        raise ValueError("it is no table")
+        raise ValueError("it is not a table")
     return whole
 
 

@@ -115,7 +115,7 @@ def test_a_kubeconfig_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
         done = run("--listen=127.0.0.1:0", f"--kubeconfig={path}")
         assert done.returncode == 2
         assert re.fullmatch(
-            f"bursar-extender: --kubeconfig {path}: (it is no kubeconfig|Invalid kube-config[^;]*); "
+            f"bursar-extender: --kubeconfig {path}: (it is not a kubeconfig|Invalid kube-config[^;]*); "
             "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it,"
             " such as /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account\n",
             done.stderr,

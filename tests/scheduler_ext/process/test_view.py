@@ -142,7 +142,7 @@ def test_one_node_alone_is_shown_and_counted(world: Running) -> None:
         ("limit=-1", "is not a whole number"),
         ("limit=%D9%A3", "is not a whole number"),
         ("limit=1&limit=2", "limit: at most one, not 2"),
-        ("nodes=a", "'nodes' is no parameter; there are node, after, limit, request"),
+        ("nodes=a", "'nodes' is not a parameter; there are node, after, limit, request"),
         ("request=", "is not resource:amount"),
         ("request=50", "is not resource:amount"),
         ("request=percent:50", "is not resource:amount"),

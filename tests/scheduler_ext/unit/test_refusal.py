@@ -15,7 +15,10 @@ def test_of_many_models_the_first_five_are_named_and_the_same_of_every_node() ->
     five = FULL.split(",")[:5]
 
     assert refusal.not_allowed(wanted).sentence == f"no {' or '.join(five)} or 59 more here"
-    assert refusal.not_allowed(excluded).sentence == f"no card but {' or '.join(five)} or 59 more here"
+    assert (
+        refusal.not_allowed(excluded).sentence
+        == f"all cards here are of excluded models ({' or '.join(five)} or 59 more)"
+    )
     snapshot = rebuilt([node("a"), node("b", card(0), card(1))], [])
     assert fit(wanted, snapshot.node("a")) == fit(wanted, snapshot.node("b")) == refusal.not_allowed(wanted)
 

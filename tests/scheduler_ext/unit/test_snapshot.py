@@ -184,9 +184,13 @@ def test_cards_near_each_other_are_had_where_the_plugin_picks_them_if_all_are(
         ({"bursar.dev/gpu-models": "T4"}, [1], ""),
         ({"bursar.dev/gpu-models": "H100,V100"}, None, "no H100 or V100 here"),
         ({"bursar.dev/exclude-gpu-models": "A100"}, [1], ""),
-        ({"bursar.dev/exclude-gpu-models": "A100,T4"}, None, "no card but A100 or T4 here"),
+        (
+            {"bursar.dev/exclude-gpu-models": "A100,T4"},
+            None,
+            "all cards here are of excluded models (A100 or T4)",
+        ),
         ({"bursar.dev/gpu-uuids": "GPU-1"}, [1], ""),
-        ({"bursar.dev/gpu-uuids": "GPU-7"}, None, "none of the cards it names is here"),
+        ({"bursar.dev/gpu-uuids": "GPU-7"}, None, "none of the cards in bursar.dev/gpu-uuids is here"),
     ],
 )
 def test_constraints_choose_among_the_cards(

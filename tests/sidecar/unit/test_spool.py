@@ -144,7 +144,7 @@ def test_beats_from_before_the_node_booted_have_no_age() -> None:
 
 
 def test_a_beat_that_is_still_to_come_is_none_of_ours() -> None:
-    with pytest.raises(ValueError, match="no spool"):
+    with pytest.raises(ValueError, match="not a spool"):
         spool.decode(spool.encode(beaten([11]), "boot-1"), "boot-1", "s", 10)
 
 

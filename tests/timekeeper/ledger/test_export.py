@@ -258,18 +258,18 @@ FORGED: dict[str, tuple[Any, str]] = {
     "a total more": (_spoil("days", {}, amount=3), "its amount is 3, and the postings of"),
     "a total less": (_drop("days"), "totals by day came before"),
     "a negative period's grant": (_spoil("grants", {}, amount=-1), "only_corrections_take"),
-    "text for a number": (_spoil("sessions", RUNNING, bound_ms="1"), "sessions.bound_ms is of another kind"),
-    "true for a number": (_spoil("sessions", RUNNING, bound_ms=True), "sessions.bound_ms is of another kind"),
+    "text for a number": (_spoil("sessions", RUNNING, bound_ms="1"), "sessions.bound_ms has the wrong type"),
+    "true for a number": (_spoil("sessions", RUNNING, bound_ms=True), "sessions.bound_ms has the wrong type"),
     "a number that is too large": (_spoil("sessions", RUNNING, bound_ms=2**63), "line"),
-    "a number for text": (_spoil("sessions", RUNNING, node=1), "sessions.node is of another kind"),
-    "a NUL in a text": (_spoil("sessions", RUNNING, name="a\0b"), "sessions.name is of another kind"),
+    "a number for text": (_spoil("sessions", RUNNING, node=1), "sessions.node has the wrong type"),
+    "a NUL in a text": (_spoil("sessions", RUNNING, name="a\0b"), "sessions.name has the wrong type"),
     "nothing where something must be": (
         _spoil("sessions", RUNNING, node=None),
-        "sessions.node is of another",
+        "sessions.node has the wrong type",
     ),
     "a column less": (_no_column, "a row of sessions must have exactly uid, namespace"),
-    "a table that is none": (_strange_table, "line 2: it is no row"),
-    "another order": (_out_of_order, "must not come this late"),
+    "a table that is none": (_strange_table, "line 2: it is not a row"),
+    "another order": (_out_of_order, "must come earlier in the file"),
     "another release's": (_of_another_release, "line 1: the ledger was exported at schema 0002"),
     "another program's": (_of_another_program, "line 1: it is not the header of an exported ledger"),
 }
@@ -316,7 +316,7 @@ def cut(data: bytes, part: int) -> bytes:
         (lambda data: b"".join(data.splitlines(keepends=True)[:9]), "line 10: the file ends without"),
         (lambda data: data + b"{}\n", "nothing may follow it"),
         (lambda data: data.replace(b"a deadline", b"a birthday"), "their sha256 differs"),
-        (lambda data: data.replace(b'{"lines":', b'{"lines":1'), "lines were written"),
+        (lambda data: data.replace(b'{"lines":', b'{"lines":1'), "lines were exported"),
         (lambda data: b"[1]\n" + data, "line 1: it is not a JSON object"),
         (lambda data: b"\x80\n" + data, "line 1: it is not JSON"),
         (lambda data: data.replace(b'{"table":"grants"', b'{"table":"grants', 1), "it is not JSON"),
@@ -358,7 +358,7 @@ def test_an_export_writes_a_new_file_or_none(tmp_path: Path, capsys: pytest.Capt
     assert main(["export", str(file), "--database", town.url]) == 0
     assert file.read_bytes() == exported(town)
     assert main(["export", str(file), "--database", town.url]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["export", f"{tmp_path}/no/file", "--database", town.url]) == 2
     assert "cannot be written: No such file" in capsys.readouterr().err
     assert main(["import", f"{tmp_path}/no/file", "--database", town.url]) == 2

@@ -117,7 +117,7 @@ def test_a_backup_writes_over_nothing_and_leaves_nothing_half_done(
     copy.write_text("something else")
 
     assert main(["backup", str(copy), "--database", town.url]) == 2
-    assert "is there already; a backup never writes over anything" in capsys.readouterr().err
+    assert "exists already; a backup never overwrites a file" in capsys.readouterr().err
     assert copy.read_text() == "something else"
     assert main(["backup", f"{tmp_path}/no/copy.db", "--database", town.url]) == 2
     assert main(["backup", str(tmp_path / "new.db"), "--database", f"sqlite:///{tmp_path}/none.db"]) == 2

@@ -17,7 +17,7 @@ from tests.timekeeper.fake_api_server import kubeconfig
 from tests.timekeeper.processes import Process, prepared
 
 NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-A_LEDGER = "it must be a ledger's file or a new one, in a folder that is there"
+A_LEDGER = "it must be a ledger's file or a new one, in an existing folder"
 A_URL = "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL"
 A_KUBECONFIG = "it must be a YAML file with clusters, users, contexts and current-context"
 
@@ -59,7 +59,7 @@ def of_another_alembic(path: Path) -> None:
         (lambda path: path.write_text("hello"), "file is not a database"),
         (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "file is not a database"),
         (another_programs, "table entries already exists"),
-        (of_another_alembic, "it is another program's, without the table days"),
+        (of_another_alembic, "it belongs to another program: it lacks the table days"),
         (lambda path: path.mkdir(), "unable to open database file"),
     ],
     ids=["noise", "text", "header", "tables", "alembic", "folder"],
@@ -96,10 +96,10 @@ def test_a_ledger_that_may_not_be_written(process: Process) -> None:
     [
         ("nonsense", "not a database URL; "),
         ("postgresql://host:port/bursar", "not a database URL; "),
-        ("mysql://host/bursar", "not a database URL that we can use, mysql is not supported; "),
+        ("mysql://host/bursar", "not a supported database URL: mysql is not supported; "),
         (
             "postgresql+nodriver://me:hunter2@host/bursar",
-            "not a database URL that we can use, the driver of postgresql+nodriver is not psycopg; ",
+            "not a supported database URL: the driver of postgresql+nodriver is not psycopg; ",
         ),
         ("sqlite://", "sqlite:// names no file, and each process would have its own; "),
     ],
@@ -135,7 +135,7 @@ def test_a_certificate_that_is_none(process: Process, text: str) -> None:
     said = refusal(process)
 
     assert said == (
-        f"--tls-cert: {path} holds no certificate that can be read; it must be a certificate chain in PEM,"
+        f"--tls-cert: {path} contains no readable certificate; it must be a certificate chain in PEM,"
         " the leaf first, beginning with -----BEGIN CERTIFICATE-----\n"
     )
 
@@ -150,9 +150,9 @@ def a_key_with_a_passphrase(process: Process) -> bytes:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda _: b"\x00garbage\xff", "holds no key that can be read"),
-        (lambda each: (each.folder / "tls.crt").read_bytes(), "holds no key that can be read"),
-        (a_key_with_a_passphrase, "holds no key that can be read"),
+        (lambda _: b"\x00garbage\xff", "contains no readable key"),
+        (lambda each: (each.folder / "tls.crt").read_bytes(), "contains no readable key"),
+        (a_key_with_a_passphrase, "contains no readable key"),
         (lambda _: new_authority("other").leaf(["127.0.0.1"])[1], "is not the key of the certificate in "),
     ],
     ids=["garbage", "certificate", "passphrase", "another's"],
@@ -170,7 +170,7 @@ def test_a_key_that_does_not_fit(process: Process, make: Callable[[Process], byt
 @pytest.mark.parametrize("flag", ["tls-cert", "tls-key"])
 def test_a_file_that_is_missing(process: Process, flag: str) -> None:
     assert refusal(process, f"--{flag}=/no/such/file") == (
-        f"--{flag}: there is no file /no/such/file; it must be one in PEM\n"
+        f"--{flag}: there is no file /no/such/file; it must be a file in PEM\n"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_bundle_that_sidecars_could_not_trust(process: Process) -> None:
     path = process.folder / "ca.crt"
     path.write_text("garbage")
 
-    assert refusal(process).startswith(f"--ca: {path} holds no certificate that can be read; it must be CA")
+    assert refusal(process).startswith(f"--ca: {path} contains no readable certificate; it must be CA")
     assert refused_folder(process).startswith(f"--ca: {process.folder} cannot be read (Is a directory); ")
 
 
@@ -207,10 +207,10 @@ JUNK = base64.b64encode(b"junk").decode()
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda _: b"\x00garbage\xff", "it is no kubeconfig"),
-        (lambda _: b"hello", "it is no kubeconfig"),
-        (lambda _: b"{[", "it is no kubeconfig"),
-        (lambda _: b"[]", "it is no kubeconfig"),
+        (lambda _: b"\x00garbage\xff", "it is not a kubeconfig"),
+        (lambda _: b"hello", "it is not a kubeconfig"),
+        (lambda _: b"{[", "it is not a kubeconfig"),
+        (lambda _: b"[]", "it is not a kubeconfig"),
         (lambda _: b"{}", "Invalid kube-config file. Expected key"),
         (
             lambda each: with_cluster(each, server="nonsense"),
@@ -218,7 +218,7 @@ JUNK = base64.b64encode(b"junk").decode()
         ),
         (
             lambda each: with_cluster(each, server="https://h:1", certificate_authority_data=JUNK),
-            "its certificate authority holds no certificate that can be read",
+            "its certificate authority contains no readable certificate",
         ),
         (
             lambda each: with_user(each, client_certificate_data=JUNK, client_key_data=JUNK),

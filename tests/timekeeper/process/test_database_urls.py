@@ -165,7 +165,9 @@ def test_a_postgresql_that_cannot_be_used_is_one_sentence_and_exit_code_2(
     assert said.startswith("bursar-timekeeper: --database: postgresql://127.0.0.1:"), said
     assert said.count("\n") == 1, said
     assert sentence in said
-    assert "the database must be there and up, and let this user in and create tables" in said
+    assert (
+        "the database must exist and be running, and allow this user to connect and to create tables" in said
+    )
     assert "hush-hush" not in said
     assert f":{PASSWORD}@" not in said
 

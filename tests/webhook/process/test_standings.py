@@ -170,7 +170,7 @@ def test_without_a_ca_nobody_is_asked(world: World, timekeeper: Timekeeper) -> N
     world.ca = None
 
     assert world.poll() is None
-    assert "no CA bundle to verify the timekeeper by" in world.lines[-1]
+    assert "no CA bundle to verify the timekeeper with" in world.lines[-1]
 
 
 def test_a_ca_that_no_longer_signs_the_timekeeper_ends_the_connection_to_it(

@@ -78,7 +78,7 @@ class Gate:
         named = dict(self.caller(authorization).extra).get(f"{_EXTRA}node-name", ())
         if len(named) != 1 or not named[0]:
             raise Problem(
-                403, "the token names no node: it must be bound to a pod, by Kubernetes 1.30 or later"
+                403, "the token does not name a node: it must be bound to a pod, by Kubernetes 1.30 or later"
             )
         return named[0]
 
@@ -107,7 +107,7 @@ class Gate:
         """The token in the header, if it can be valid. Raises a Problem."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise _unknown("a bearer token is needed")
+            raise _unknown("a bearer token is required")
         token = token.strip()
         problem = fault(token, self._expected, self._clock())
         if problem:

@@ -24,7 +24,7 @@ _GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
 def read_increase(body: bytes) -> tuple[int, str]:
     """The body of ``POST /budget/<namespace>/increase``: an amount and its reason. Raises a Problem."""
     raw = _exact_object(body)
-    reason = _reason(raw.get("reason", "asked for over REST"))
+    reason = _reason(raw.get("reason", "requested over REST"))
     return _minutes(raw.get("minutes")), reason
 
 

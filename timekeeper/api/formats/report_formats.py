@@ -100,7 +100,7 @@ class Raw:
 
 def _raw(value: object) -> orjson.Fragment:
     if not isinstance(value, Raw):
-        raise TypeError(f"{type(value)} is nothing for JSON")
+        raise TypeError(f"{type(value)} cannot be written as JSON")
     return orjson.Fragment(value.text)
 
 

@@ -36,13 +36,13 @@ _WITH_TOKEN = (401, 403)
 _WHY = {
     400: "a parameter, a header or the body is invalid; `field` names it",
     401: "no token, or a rejected one",
-    403: "the caller may not do this",
-    404: "there is no such thing",
-    409: "the ledger's present state forbids it",
+    403: "the caller lacks the permission",
+    404: "the object does not exist",
+    409: "the current state of the ledger does not allow it",
     413: "the body is too large",
     422: "the idempotency key was used for another grant",
-    500: "a fault of ours",
-    503: "the database or the API server is away; try again",
+    500: "internal error",
+    503: "the database or the API server is unreachable; retry",
 }
 
 
@@ -58,7 +58,7 @@ def document(routes: Iterable[ApiRoute]) -> Json:
             "title": "Bursar",
             "version": __version__,
             "description": "Budgets of GPU time. Amounts are integers, milli-GPU x milliseconds; times are"
-            " milliseconds since 1970. Who may do what is Kubernetes RBAC on the API group bursar.dev.",
+            " milliseconds since 1970. Authorization is Kubernetes RBAC on the API group bursar.dev.",
         },
         "paths": paths,
         "components": {

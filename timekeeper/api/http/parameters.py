@@ -139,24 +139,22 @@ SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group
 NAMESPACE_IN_PATH = Parameter(
     "namespace", "a namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE, "path", True
 )
-NAMESPACE = Parameter("namespace", "of this namespace alone", like(NAME), NAMESPACE_RULE)
-SUBJECT_GIVEN = Parameter(
-    "subject", "of this namespace, or `_group.NAME`, alone", like(SUBJECT), SUBJECT_RULE
-)
+NAMESPACE = Parameter("namespace", "only this namespace", like(NAME), NAMESPACE_RULE)
+SUBJECT_GIVEN = Parameter("subject", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE)
 FROM = Parameter("from", "from this moment on, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
 TO = Parameter("to", "before this moment, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
-NODE = Parameter("node", "on this node alone", like(_NODE), text_like(_NODE, "not a valid node name"))
-STATE = choice("state", "`open`: not settled yet; `settled`: all of it is posted", ("all", "open", "settled"))
+NODE = Parameter("node", "only this node", like(_NODE), text_like(_NODE, "not a valid node name"))
+STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("all", "open", "settled"))
 GROUP = Parameter(
     "group",
     f"what to group by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",
     like(rf"{_GROUP}(,{_GROUP}){{0,{_MOST_GROUPS - 1}}}"),
     _read_groups,
 )
-BY = choice("by", "cut by the calendar of `timeZone`", ("all", *TIME_STEPS))
+BY = choice("by", "split by the calendar of `timeZone`", ("all", *TIME_STEPS))
 ZONE = Parameter(
     "timeZone",
-    "whose hours, days and months (default: the budgets' own)",
+    "time zone of these steps (default: that of the budgets)",
     {"type": "string", "minLength": 1, "maxLength": 64, "examples": ["Europe/Berlin"]},
     _read_zone,
 )

@@ -74,7 +74,7 @@ class Overuse(TypedDict):
 OVERUSE = ApiRoute(
     "GET",
     "/v1/overuse",
-    "pods that use more memory of a card than they were given, as node agents measure it",
+    "pods that use more memory of a card than their share, as node agents measure it",
     Right("get", "sessions"),
     {JSON: Overuse},
     (NAMESPACE,),

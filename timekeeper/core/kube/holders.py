@@ -59,7 +59,7 @@ def decode_holders(text: str) -> NodeHolders:
     if not isinstance(boot, str) or not isinstance(known, bool) or not isinstance(closed, str):
         raise UndecodableError("holders: boot, known or closed is missing")
     if not isinstance(pods, dict):
-        raise UndecodableError("holders: pods is no object")
+        raise UndecodableError("holders: pods is not an object")
     return NodeHolders(
         boot, known, {uid: _cards(uid, cards) for uid, cards in pods.items()}, closed[:MOST_CLOSED]
     )
@@ -67,5 +67,5 @@ def decode_holders(text: str) -> NodeHolders:
 
 def _cards(uid: str, cards: object) -> tuple[str, ...]:
     if not uid or not isinstance(cards, list) or not all(isinstance(each, str) for each in cards):
-        raise UndecodableError("holders: a pod without UID, or whose cards are no UUIDs")
+        raise UndecodableError("holders: a pod without UID, or with cards that are not UUIDs")
     return tuple(cards)

@@ -192,7 +192,7 @@ def _versioned(text: str, key: str, kind: type) -> Any:
 
 def _card(raw: object) -> Card:
     if not isinstance(raw, dict):
-        raise UndecodableError("inventory: a card is no object")
+        raise UndecodableError("inventory: a card is not an object")
     uuid, model = raw.get("uuid"), raw.get("model")
     if not isinstance(uuid, str) or not uuid or not isinstance(model, str):
         raise UndecodableError("inventory: a card without uuid or model")
@@ -214,7 +214,7 @@ def _links(value: object, uuid: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise UndecodableError(f"inventory: the links of card {uuid} are no UUIDs")
+        raise UndecodableError(f"inventory: the links of card {uuid} are not UUIDs")
     return tuple(value)
 
 
@@ -230,5 +230,5 @@ def _slice(raw: object) -> Slice:
 def _natural(raw: Mapping[str, Any], key: str) -> int:
     value = raw.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise UndecodableError(f"{key} is no natural number")
+        raise UndecodableError(f"{key} is not a whole number from 0 on")
     return value

@@ -36,7 +36,7 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
     now_ms = max(now_ms, audit_rows.newest_tick_ms(connection))  # the audit's clock may be behind
     spans = Spans(audit_rows.every_entry(connection))
     for error in spans.history.unreadable_entries:
-        tell(Finding(f"entry {error.key}", "text", error.sentence(), "one that can be read"))
+        tell(Finding(f"entry {error.key}", "text", error.sentence(), "a readable entry"))
     heard = audit_rows.nodes(connection)
     charges = Charges(tell, spans, heard, now_ms)
     for dossier in audit_rows.pod_rows(connection):
@@ -49,7 +49,7 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
     )
     for node, until_ms in heard.items():
         if until_ms > now_ms + SLACK_MS:
-            tell(Finding(f"node {node}", "heard until", moment(until_ms), "no time in the future"))
+            tell(Finding(f"node {node}", "heard until", moment(until_ms), "not in the future"))
     return Checked(charges.sessions, charges.postings, charges.folded, days, grants, len(heard))
 
 

@@ -53,7 +53,7 @@ class Charges:
             self._check_posting(session, sequence, posting)
         self._check_times(session)
         if dossier.folded or session.folded_ms is not None:
-            self.tell(Finding(name_of(session), "folding", "folded, and still there", "one of them"))
+            self.tell(Finding(name_of(session), "folding", "folded row and session row", "one of them"))
         if session.settled_ms is None:
             self._check_open(dossier, session)
         else:
@@ -99,11 +99,11 @@ class Charges:
         if session.rate_milli < 0:
             self.tell(Finding(subject, "rate", f"{session.rate_milli} milli-GPU", "0 or more"))
         if session.bound_ms > self.now_ms + SLACK_MS:
-            self.tell(Finding(subject, "binding", moment(session.bound_ms), "no time in the future"))
+            self.tell(Finding(subject, "binding", moment(session.bound_ms), "not in the future"))
 
     def _check_settled(self, dossier: PodRows, session: StoredSession) -> None:
         if session.ended_ms is None and session.vanished_ms is None:
-            self.tell(Finding(name_of(session), "settled", "yes", "no: nothing says that it ended"))
+            self.tell(Finding(name_of(session), "settled", "yes", "no: no evidence of an end"))
             return
         net = runs(steps(_charges(dossier.postings)))
         posted_ms = net[-1].to_ms if net else 0

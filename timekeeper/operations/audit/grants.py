@@ -24,7 +24,7 @@ def check_grants(grants: Iterable[StoredGrant], spans: Spans, tell: Tell) -> int
 def _check_grant(grant: StoredGrant, tell: Tell) -> None:
     if grant.amount < 0 and grant.kind in (PERIOD, MANUAL):
         amount = grant.amount
-        tell(Finding(_name(grant), "amount", hours(amount), "no less than nothing", amount))
+        tell(Finding(_name(grant), "amount", hours(amount), "0 or more", amount))
     if grant.period_end_ms <= grant.period_start_ms:
         span = time_of(grant.period_start_ms, grant.period_end_ms)
         tell(Finding(_name(grant), "period", span, "some time"))

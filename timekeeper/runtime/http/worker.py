@@ -299,7 +299,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         except Exception as error:
             log_exception("internal-error", error, method=request.head.method, path=request.head.path)
             return self._service.refusal(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "an error occurred in this server; its log tells more"
+                HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the server's log has the details"
             )
 
     def _compose(self, connection: HttpConnection, answer: HttpAnswer, closes: bool) -> None:

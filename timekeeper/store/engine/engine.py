@@ -97,7 +97,7 @@ def open_store(
             PostgreSQL(patience_ms).listen(engine)
     except (exc.ArgumentError, exc.NoSuchModuleError, ImportError) as error:
         why = f"the driver of {read.drivername} cannot be loaded ({error})"
-        raise UnusableError(f"--database: not a database URL that we can use, {why}; {_ALLOWED}") from error
+        raise UnusableError(f"--database: not a supported database URL: {why}; {_ALLOWED}") from error
     return Store(engine)
 
 
@@ -122,15 +122,13 @@ def _read(url: str) -> URL:
         raise UnusableError(f"--database: not a database URL; {_ALLOWED}") from error
     kind = read.drivername.partition("+")[0]
     if kind not in ("sqlite", "postgresql", "postgres"):
-        raise UnusableError(
-            f"--database: not a database URL that we can use, {kind} is not supported; {_ALLOWED}"
-        )
+        raise UnusableError(f"--database: not a supported database URL: {kind} is not supported; {_ALLOWED}")
     if kind == "sqlite":
         _check_file(read)
         return read
     if read.drivername not in _POSTGRESQL:
         driver = f"the driver of {read.drivername} is not psycopg"
-        raise UnusableError(f"--database: not a database URL that we can use, {driver}; {_ALLOWED}")
+        raise UnusableError(f"--database: not a supported database URL: {driver}; {_ALLOWED}")
     return read.set(drivername="postgresql+psycopg")
 
 

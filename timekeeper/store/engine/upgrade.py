@@ -48,7 +48,7 @@ def _check_tables(connection: Connection) -> None:
     Bursar's."""
     missing = METADATA.tables.keys() - set(inspect(connection).get_table_names())
     if missing:
-        raise UnavailableError(f"it is another program's, without the table {min(missing)}")
+        raise UnavailableError(f"it belongs to another program: it lacks the table {min(missing)}")
 
 
 def lock(connection: Connection, turn_ms: int = _TURN_MS, table_ms: int = _TABLE_MS) -> None:

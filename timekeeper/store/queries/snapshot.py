@@ -55,7 +55,7 @@ def check_revision(connection: Connection) -> None:
         has = f"has the schema {found}" if found else "holds no ledger"
         raise UnusableError(
             f"--database: it {has}, and this release works on {wanted};"
-            " run `bursar-timekeeper migrate` of the release that shall work on it"
+            " run `bursar-timekeeper migrate` of the release that you want to use"
         )
 
 

@@ -20,7 +20,7 @@ def back_up(store: Store, target: Path) -> None:
             "--database: backup copies SQLite files; PostgreSQL has pg_dump, and `export` is for both"
         )
     if target.exists():
-        raise UnusableError(f"FILE: {target} is there already; a backup never writes over anything")
+        raise UnusableError(f"FILE: {target} exists already; a backup never overwrites a file")
     unfinished = target.with_name(target.name + ".unfinished")
     try:
         with closing(store.engine.raw_connection()) as source, closing(sqlite3.connect(unfinished)) as copy:

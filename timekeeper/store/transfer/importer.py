@@ -112,7 +112,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
         else:
             row = _row(number, document)
             if TABLES.index(row.table) < last:
-                raise ImportRefusedError(number, f"rows of {row.table.name} must not come this late")
+                raise ImportRefusedError(number, f"rows of {row.table.name} must come earlier in the file")
             last = TABLES.index(row.table)
             yield row
         digest.update(line)
@@ -146,10 +146,12 @@ def _check_header(document: dict[str, Any]) -> None:
 
 def _check_trailer(number: int, document: dict[str, Any], digest: str) -> None:
     if document.get("lines") != number - 1:
-        raise ImportRefusedError(number, f"{document.get('lines')} lines were written, {number - 1} are here")
+        raise ImportRefusedError(
+            number, f"{document.get('lines')} lines were exported, {number - 1} are here"
+        )
     if not hmac.compare_digest(str(document["sha256"]).encode(), digest.encode()):
         raise ImportRefusedError(
-            number, "the lines before are not those that were written: their sha256 differs"
+            number, "the lines before this one differ from those that were exported: their sha256 differs"
         )
 
 
@@ -157,7 +159,7 @@ def _row(number: int, document: dict[str, Any]) -> _Row:
     table = next((table for table in TABLES if table.name == document.get("table")), None)
     values = document.get("row")
     if table is None or not isinstance(values, dict):
-        raise ImportRefusedError(number, "it is no row: it must have a table of the ledger, and a row")
+        raise ImportRefusedError(number, "it is not a row: it must have a table of the ledger, and a row")
     if values.keys() != set(table.c.keys()):
         raise ImportRefusedError(
             number, f"a row of {table.name} must have exactly {', '.join(table.c.keys())}"
@@ -168,7 +170,7 @@ def _row(number: int, document: dict[str, Any]) -> _Row:
         )
     for column in table.c:
         if not _fits(column, values[column.name]):
-            raise ImportRefusedError(number, f"{table.name}.{column.name} is of another kind")
+            raise ImportRefusedError(number, f"{table.name}.{column.name} has the wrong type")
     return _Row(number, table, values)
 
 
