@@ -70,7 +70,7 @@ def test_every_line_of_the_log_is_documented() -> None:
 def test_its_events_numbers_and_links_are_those_that_there_are() -> None:
     assert set(re.findall(r"`(GPU[A-Z]\w+)`", PAGE)) == {card_events.FAULTY, card_events.WELL}
     listed = ", ".join(map(str, sorted(cards.OF_PROGRAMS)[:-1]))
-    assert f"XIDs {listed} and {max(cards.OF_PROGRAMS)} are a program's own" in PAGE
+    assert f"Programs cause the XIDs {listed} and {max(cards.OF_PROGRAMS)}" in PAGE
     assert (health.PATIENCE_MS, health.CALM_MS, cards.REOPEN_MS) == (10_000, 600_000, 20_000)
     assert (cards.MOST_REOPEN_MS, card_events.QUIET_MS) == (300_000, 600_000)
     assert (mps.BEGINS_AFTER_MS, mps.LASTS_MS) == (30_000, 600_000)
