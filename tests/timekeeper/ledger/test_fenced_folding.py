@@ -18,7 +18,7 @@ def folded(town: Town) -> int:
 
 
 def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
-    town: Town, capsys: pytest.CaptureFixture[str]
+    town: Town, capfd: pytest.CaptureFixture[str]
 ) -> None:
     live(town)
     town.clock.turn(2 * HOUR)
@@ -35,5 +35,5 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
 
     assert is_over
     assert folded(town) == 0
-    assert "folding-ends" in capsys.readouterr().err.replace(" ", "-")
+    assert "folding-ends" in capfd.readouterr().err
     assert roll_up_all(FencedStore(town.store, town.settler.term), town.clock, HOUR).rows == 9
