@@ -50,8 +50,8 @@ def written_for(pod: Pod, request: GPURequest, placement: Placement, node: str, 
 
     If the node's plugin picks the cards, no container is shown those of the placement, for they may differ.
     If the plugin limits containers itself, no limits are written. Otherwise limits are always written,
-    whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook was
-    told to use them.
+    whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook
+    runs with ``--mps on``.
     """
     dialect = BY_NAME[request.dialect]
     annotations = {names.DEVICES: encode_placement(placement)}

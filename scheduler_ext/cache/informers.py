@@ -32,10 +32,10 @@ class Kind(Generic[V]):
 
 
 class Hearing(Protocol):
-    """Who hears of the replicas' marks, in the order in which the pods' stream shows them."""
+    """Receives the replicas' leader marks, in the order in which the watch of the pods shows them."""
 
     def heard(self, mark: LeaderMark) -> None:
-        """The stream shows this mark; what came before it is in the books."""
+        """The watch shows this mark; all earlier events are in the cache."""
 
     def listing(self, marks: Iterable[LeaderMark], book: Callable[[], None]) -> None:
         """A list shows these marks; ``book`` puts it into the books."""

@@ -13,10 +13,11 @@ from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperPoller
 
 PATH = "/v1/nodeusage"
-# With each new figure every node is weighed anew for the pods that go by it, so not each second.
+# Each new measurement makes the extender score every node again for pods with this policy, so the interval
+# is long.
 POLL_EVERY_MS = 10_000
-STALE_MS = 120_000  # older figures count no more
-WANTED_MS = 120_000  # so long after it was last gone by, `load` is taken to be in use
+STALE_MS = 120_000  # older measurements are ignored
+WANTED_MS = 120_000  # `load` counts as in use for this long after a decision used it
 LOOK_EVERY_S = 0.5
 
 
@@ -44,7 +45,7 @@ class Measuring(TimekeeperPoller[LoadByCard]):
 
     def figures(self) -> LoadByCard | None:
         """The last figures, the same object while they are the same; None where there are none, or the
-        timekeeper has not been heard for `STALE_MS`."""
+        timekeeper has not answered for `STALE_MS`."""
         now_ms = self._wanted_ms = self._now_ms()
         confirmed_ms = self.confirmed_ms
         if confirmed_ms is None or now_ms - confirmed_ms > STALE_MS:
@@ -80,9 +81,9 @@ def _figures_of(answer: TimekeeperAnswer, known: LoadByCard | None) -> LoadByCar
 
 
 def decode(body: bytes) -> LoadByCard:
-    """How busy each card is, in thousandths and to the nearest hundred: what differs by less is alike, so
-    that nodes share answers and each keeps its own for longer. Without those that do not tell, and without
-    those that two nodes claim, for one of them is wrong. Raises UndecodableUsageError."""
+    """How busy each card is, in thousandths and to the nearest hundred: with equal figures, nodes share
+    cached results, and each result stays valid for longer. Cards without a figure are left out, and so are
+    cards that two nodes report, because one of them is wrong. Raises UndecodableUsageError."""
     try:
         whole = orjson.loads(body)
         if whole["version"] != 1:

@@ -164,8 +164,8 @@ class Preemptor:
         victims: Iterable[Pod],
         context: PreemptionContext,
     ) -> None:
-        """Evict the victims, those first that a PodDisruptionBudget may protect: if it does, no other victim
-        is evicted in vain."""
+        """Evict the victims, those under a PodDisruptionBudget first: if it protects one, no other victim has
+        been evicted without use."""
         pdbs, standings = context.pdbs, context.standings
         ordered = sorted(victims, key=lambda each: (not pdbs.over(each), each.uid))
         if not preemption.may_act(self._wiring.seconds()):

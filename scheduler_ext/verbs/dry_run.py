@@ -64,8 +64,8 @@ def _complete(raw: Json) -> tuple[Json, str]:
         return raw, ""
     labels = mapping(metadata.get("labels"))
     model = str(labels.get(MODEL_LABEL, ""))
-    told = integral(labels.get(MEMORY_LABEL)) or 0
-    each = min(max(memory // count or told, 1), _MOST_MIB)
+    labelled_mib = integral(labels.get(MEMORY_LABEL)) or 0
+    each = min(max(memory // count or labelled_mib, 1), _MOST_MIB)
     cards = [
         {"uuid": f"GPU-template-{at}", "index": at, "model": model, "memory_mib": each, "healthy": True}
         for at in range(count)

@@ -18,7 +18,7 @@ from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 
 PAGE = 500
 WATCH_S = 300
-SILENCE_S = 90.0  # bookmarks come about each minute: a watch that says nothing for longer is dead
+SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
 CONNECT_S = 2.0
 LIST_S = 30.0
 ANSWER_S = 15.0

@@ -59,7 +59,7 @@ def write(level: str, event: str, fields: Mapping[str, object], trace: str = "")
     """Writes the line in one call, so that lines of several threads and processes do not mix."""
     try:
         os.write(_STDERR, (line(level, event, fields, trace) + "\n").encode())
-    except OSError:  # stderr is gone, and there is nowhere left to say so
+    except OSError:  # stderr is gone, and no other place is left to report it
         return
 
 

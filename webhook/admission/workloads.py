@@ -172,7 +172,7 @@ def gpu_templates() -> str:
 
 def changed_templates() -> str:
     """CEL: false for an update that does not change the template, so that scaling an old workload does not
-    wait for the webhook. In doubt it is true; `judge` compares again."""
+    wait for the webhook. If unsure it is true; `judge` compares again."""
     return """\
 request.operation != 'UPDATE'
 || !has(object.spec) || !has(oldObject.spec)

@@ -172,5 +172,5 @@ def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
         for violation in first.violations:
             yield printable(f"  {violation.sentence()} ({violation.rule})") + "\n"
     counts = [(sum(each.finding == word for each in found), said) for word, said in _SAID.items()]
-    told = ", ".join(f"{number} {said}" for number, said in counts if number)
-    yield (told or "no findings") + "\n"
+    summary = ", ".join(f"{number} {said}" for number, said in counts if number)
+    yield (summary or "no findings") + "\n"

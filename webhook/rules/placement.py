@@ -184,7 +184,9 @@ def growth(pod: Json) -> int:
     server expands label keys (matchLabelKeys) after the mutating webhooks."""
     spec = pod["spec"]
     every = [each for field in CONTAINER_LISTS for each in sequence_of(spec.get(field))]
-    told = [VISIBLE_DEVICES in [each["name"] for each in sequence_of(one.get("env"))] for one in every]
+    has_variable = [
+        VISIBLE_DEVICES in [each["name"] for each in sequence_of(one.get("env"))] for one in every
+    ]
     keys, left = 0, [spec]
     while left:
         each = left.pop()
@@ -195,7 +197,7 @@ def growth(pod: Json) -> int:
             left += each.values()
         elif isinstance(each, list):
             left += each
-    return told.count(False) * _MOST_ADDED + keys
+    return has_variable.count(False) * _MOST_ADDED + keys
 
 
 def weight(value: object) -> int:

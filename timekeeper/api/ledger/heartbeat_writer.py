@@ -19,8 +19,8 @@ _COUNTED_EACH_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class WrittenPost:
-    """A post that is safe on the disk, or was before: what became of it, the standing of its namespace, and
-    when the sidecar shall beat next."""
+    """A post that is stored, now or by an earlier call: its outcome, the standing of its namespace, and the
+    time until the sidecar's next heartbeat."""
 
     answered: PostResult
     standing: str
@@ -48,9 +48,9 @@ class HeartbeatWriter:
         self._thread: Thread | None = None
 
     def record(self, post: HeartbeatPost) -> WrittenPost:
-        """Write a post, or find that it was written, and tell the standing of its namespace.
+        """Store a post, unless it is stored already, and return the standing of its namespace.
 
-        Returns once it is safe on the disk. Raises UnavailableError.
+        Returns once the transaction is committed. Raises UnavailableError.
         """
         written: Future[WrittenPost] = Future()
         self.submit(post, lambda outcome: _settle(written, outcome))
@@ -89,7 +89,7 @@ class HeartbeatWriter:
 
 
 class _Pace:
-    """The heartbeat interval: every worker counts the sessions anew every few seconds."""
+    """The heartbeat interval: every worker counts the sessions again every few seconds."""
 
     def __init__(self, least_ms: int) -> None:
         self._least_ms = least_ms

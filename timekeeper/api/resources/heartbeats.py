@@ -52,8 +52,8 @@ class HeartbeatHandler:
     def submit(
         self, pod: BoundPod, body: bytes, received_ms: int, tell: Callable[[bytes | Problem], None]
     ) -> None:
-        """Have a body written; ``tell`` is called, in another thread, with the answer to it. Raises a Problem
-        where the body is none of heartbeats."""
+        """Store a body of heartbeats; ``tell`` is called with the answer, in another thread. Raises a Problem
+        if the body is malformed."""
         post = _post(pod, body, received_ms)
         self._beating.submit(post, lambda outcome: tell(self._answer_to(post, outcome)))
 
@@ -110,8 +110,8 @@ def register(app: Flask, services: Services) -> None:
 
 
 def written(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:
-    """Write a post; tell what became of it and its namespace's standing. Raises a Problem where the ledger
-    does not know the pod: its sidecar keeps its beats and tries again."""
+    """Store a post; returns its outcome and its namespace's standing. Raises a Problem if the ledger has no
+    session of the pod: the sidecar then keeps its heartbeats and tries again."""
     done = services.beating.record(post)
     _count(done.answered)
     return done.answered, done.standing

@@ -193,7 +193,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         if connection.outbox or connection.ending or connection.reader.buffer:
             self._answer_all(connection)
         for _ in range(RECEIVES_A_TURN):
-            if connection.busy or not may_receive:  # to receive in vain costs more than to be woken
+            if connection.busy or not may_receive:  # an empty receive costs more than a wake-up
                 break
             received, may_receive = connection.receive()
             self._take(connection, received)

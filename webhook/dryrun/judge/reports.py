@@ -63,9 +63,9 @@ def _as_json(judged: LocatedOutcome) -> dict[str, Any]:
 
 def _as_yaml(judged: LocatedOutcome) -> str:
     """The object as it would be stored; a comment where it is refused or unchanged."""
-    told = "".join(f"# {line}\n" for line in _lines(judged))
+    comment = "".join(f"# {line}\n" for line in _lines(judged))
     after = judged.outcome.after
-    return f"---\n{told}" + (_dumped(after) if after is not None else "")
+    return f"---\n{comment}" + (_dumped(after) if after is not None else "")
 
 
 def _as_diff(judged: LocatedOutcome) -> str:
@@ -104,8 +104,8 @@ def _as_text(judged: Sequence[LocatedOutcome]) -> Iterator[str]:
         yield from _lines(each)
     count = len(judged)
     words = ("admitted", "refused", "not-reviewed", "unreadable")
-    told = [(sum(each.outcome.verdict == word for each in judged), word) for word in words]
-    summary = ", ".join(f"{number} {word.replace('-', ' ')}" for number, word in told if number)
+    counts = [(sum(each.outcome.verdict == word for each in judged), word) for word in words]
+    summary = ", ".join(f"{number} {word.replace('-', ' ')}" for number, word in counts if number)
     yield f"{count} object{'' if count == 1 else 's'}" + (f": {summary}" if summary else "")
 
 
