@@ -78,7 +78,7 @@ def test_the_agents_account_without_a_pod_speaks_for_no_node(cluster: ControlPla
     answer = town.post("/v1/nodeusage", REPORT, token(cluster, "bursar-node"))
 
     assert answer.status_code == 403
-    assert "names no node" in answer.get_json()["detail"]
+    assert "does not name a node" in answer.get_json()["detail"]
 
 
 def test_a_pod_on_the_node_of_another_account_speaks_for_no_node(cluster: ControlPlane, town: Town) -> None:

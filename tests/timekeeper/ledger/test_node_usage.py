@@ -295,7 +295,7 @@ def test_a_token_that_names_no_node_is_refused_and_told_why(running: Town) -> No
     answer = running.post("/v1/nodeusage", body(1, use()), mine)
 
     assert answer.status_code == 403
-    assert "names no node" in answer.get_json()["detail"]
+    assert "does not name a node" in answer.get_json()["detail"]
 
 
 def test_who_may_not_get_nodeusage_reads_nothing(running: Town) -> None:
