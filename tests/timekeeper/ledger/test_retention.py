@@ -318,7 +318,7 @@ def test_the_command_ends_with_1_where_a_session_had_to_be_left(
         connection.execute(insert(POSTINGS).values(posting))
 
     assert main(["fold", "--older-than", "400d", "--database", town.url]) == 1
-    assert "session odd was left" in capsys.readouterr().out
+    assert "session odd was not folded" in capsys.readouterr().out
     town.close()
 
 
