@@ -62,6 +62,7 @@ class ModelArrays:
 
 @lru_cache(maxsize=4)
 def arrays_of(fragmentation_model: FragmentationModel) -> ModelArrays:
+    """The model's arrays, made once for each of the last few models."""
     return ModelArrays(fragmentation_model)
 
 

@@ -64,4 +64,5 @@ LOAD = replace(SPREAD, name="load")
 
 
 def load(loads: CardLoads) -> Policy:
+    """The policy `load`, with the cards' measured use."""
     return replace(LOAD, per_node=LoadPerNode(loads))

@@ -117,10 +117,12 @@ def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
 
 
 def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
+    """The node without this pod's cards."""
     return without_pods(node, (uid,))
 
 
 def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
+    """The node without these pods' cards; the same value if it has none of them."""
     if not any(uid in node.allocations for uid in uids):
         return node
     return _with(node, {uid: each for uid, each in node.allocations.items() if uid not in uids})

@@ -72,7 +72,7 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
         return _reserved(snapshot, pod, now_ms)
     if not pod.holding:
         return release(snapshot, pod.uid)
-    return _seated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
+    return _allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
 
 
 def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
@@ -131,6 +131,7 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
 
 
 def node_updated(snapshot: Snapshot, node_object: Node) -> Snapshot:
+    """The node object's present state."""
     return _by_agent(
         _with_node(snapshot, with_node_object(snapshot.node(node_object.name), node_object)), node_object.name
     )
@@ -156,7 +157,7 @@ def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node]) -> Snapshot:
 def assume(snapshot: Snapshot, pod: Pod, node: str, placement: Placement, ask_at_ms: int = 0) -> Snapshot:
     """The pod is about to be bound there: its cards are taken from now on. ``ask_at_ms``: when to ask the API
     server about it."""
-    return _seated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
+    return _allocated(snapshot, node, replace(allocation_of(pod, placement, "assumed"), until_ms=ask_at_ms))
 
 
 def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
@@ -164,7 +165,7 @@ def ask_after(snapshot: Snapshot, uid: str, at_ms: int) -> Snapshot:
     allocation = snapshot.allocation(uid)
     if allocation is None or allocation.state != "assumed":
         return snapshot
-    return _seated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
+    return _allocated(snapshot, snapshot.allocated_on.get(uid) or "", replace(allocation, until_ms=at_ms))
 
 
 def forget(snapshot: Snapshot, uid: str, now_ms: int = 0) -> Snapshot:
@@ -195,7 +196,7 @@ def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
     gone = orphaned(
         allocation, now_ms + allocation.grace_ms, node_object.boot if node_object is not None else ""
     )
-    return _followed(_seated(snapshot, name, gone), name, uid)
+    return _followed(_allocated(snapshot, name, gone), name, uid)
 
 
 def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) -> Snapshot:
@@ -212,7 +213,7 @@ def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) 
             if is_unknown_orphan(allocation):
                 snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
         elif dated is not allocation:
-            snapshot = _seated(snapshot, name, dated)
+            snapshot = _allocated(snapshot, name, dated)
     for uid, (name, until_ms) in snapshot.ended.items():
         if until_ms <= now_ms and uid not in orphans.listed(snapshot.node(name)):
             snapshot = replace(snapshot, ended=snapshot.ended.without(uid))
@@ -244,14 +245,14 @@ def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
     for uid in orphans.listed(node):
         if uid not in snapshot.allocated_on and uid not in snapshot.pods and uid not in snapshot.ended:
             boot = node.node_object.boot if node.node_object is not None else ""
-            snapshot = _seated(snapshot, name, unknown_orphan(uid, boot))
+            snapshot = _allocated(snapshot, name, unknown_orphan(uid, boot))
     return snapshot
 
 
 def _followed(snapshot: Snapshot, name: str, uid: str) -> Snapshot:
     node = snapshot.node(name)
     allocation = orphans.followed(node.allocations[uid], node.node_object)
-    return release(snapshot, uid) if allocation is None else _seated(snapshot, name, allocation)
+    return release(snapshot, uid) if allocation is None else _allocated(snapshot, name, allocation)
 
 
 def _ended(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
@@ -267,10 +268,10 @@ def _reserved(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
         return snapshot
     if pod.reserved is None or not pod.reserved.lasts(now_ms):
         return unreserve(snapshot, pod.uid)
-    return _seated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
+    return _allocated(snapshot, pod.reserved.node, reserved(pod, pod.reserved))
 
 
-def _seated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
+def _allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapshot:
     if snapshot.allocated_on.get(allocation.uid) not in (None, name):
         snapshot = release(snapshot, allocation.uid)
     sure = allocation.state == "bound"
