@@ -14,9 +14,8 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older versions)
     sys.exit("bursar-sidecar: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from sidecar import settings
+from sidecar import log, settings
 from sidecar.event_loop import End, EventLoop
-from sidecar.log import write
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ends = by_hand or bool(os.environ.get(settings.ENDS))
         return _without_settings(f"bursar-sidecar: {error}", by_hand, ends, loop)
 
+    log.configure("sidecar", read.log_format)
     # Imported after the signal handlers are set: TLS takes 0.1 s to import, and a SIGTERM that a container's
     # first process does not handle yet is lost.
     from sidecar import run
@@ -49,7 +49,7 @@ def _without_settings(sentence: str, by_hand: bool, ends: bool, loop: EventLoop)
     """In a pod an exit would only lead to restarts: write the error and wait for the pod's end. A sidecar
     that has to end by itself is not restarted, so it exits."""
     rest = "" if by_hand else " No heartbeat is sent from this pod."
-    write(sentence + rest)
+    log.write(sentence + rest)
     while not (ends or isinstance(loop.wait(None), End)):
         continue
     return 2 if by_hand else 0

@@ -1,5 +1,7 @@
-"""One line on stderr for each event, in the format of `timekeeper.runtime.log` (logfmt), which this small
-copy spares the sidecar: ``time=2026-01-02T03:04:05.678Z level=info role=sidecar event=started key=value``."""
+"""One line on stderr for each event, as `timekeeper.runtime.log` writes it; this copy spares the sidecar its
+imports. ``time=2026-01-02T03:04:05.678Z level=info role=sidecar event=started key=value`` (logfmt), or the
+same fields as one JSON object.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,15 @@ _WARNINGS = frozenset(
         "use-unreadable",
     )
 )
-_process = {"role": "sidecar"}
+FORMATS = ("logfmt", "json")
+FORMAT = "BURSAR_LOG_FORMAT"
+
+_process = {"role": "sidecar", "format": FORMATS[0]}
 
 
-def configure(role: str) -> None:
-    """Set the role that this process's lines carry."""
-    _process["role"] = role
+def configure(role: str, log_format: str = FORMATS[0]) -> None:
+    """Set the role that this process's lines carry, and their format (one of `FORMATS`)."""
+    _process.update(role=role, format=log_format)
 
 
 def line(event: str, **fields: object) -> str:
@@ -53,8 +58,10 @@ def line(event: str, **fields: object) -> str:
     now_ms = time.time_ns() // 1_000_000
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
     head = {"time": at, "level": level, "role": _process["role"], "event": event}
-    pairs = head | {key: str(value)[:_LONGEST] for key, value in fields.items() if value is not None}
-    return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
+    pairs = head | {key: _value(value) for key, value in fields.items() if value is not None}
+    if _process["format"] == "json":
+        return json.dumps(pairs)
+    return " ".join(f"{key}={_quoted(str(value))}" for key, value in pairs.items())
 
 
 def log(event: str, **fields: object) -> None:
@@ -71,6 +78,10 @@ def write(sentence: str) -> None:
         os.write(2, f"{sentence}\n".encode())
     except OSError:
         return
+
+
+def _value(value: object) -> object:
+    return value if isinstance(value, int | float) else str(value)[:_LONGEST]
 
 
 def _quoted(text: str) -> str:

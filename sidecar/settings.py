@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from sidecar import trust
+from sidecar.log import FORMAT, FORMATS
 from sidecar.spool import MOST_CARDS
 from sidecar.value import TYPE_CHECKING, value
 
@@ -57,6 +58,7 @@ class SidecarSettings:
     cards: tuple[str, ...]  # UUIDs
     ends_when_over: bool  # the sidecar ends by itself once the pod's other containers have ended
     exclusive: bool  # no other pod uses the pod's cards
+    log_format: str
 
 
 def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSettings:
@@ -80,7 +82,15 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSetting
         cards(environ.get(CARDS, "")),
         ends_when_over(environ),
         environ.get(SHARING, "").strip() == EXCLUSIVE,
+        log_format(environ.get(FORMAT, "").strip() or FORMATS[0], FORMAT),
     )
+
+
+def log_format(text: str, name: str) -> str:
+    """The format of log lines. Raises `SettingError` for an unknown one; ``name``: of the setting."""
+    if text not in FORMATS:
+        raise SettingError(f"{name} is {text!r}, but must be {' or '.join(FORMATS)}.")
+    return text
 
 
 def ends_when_over(environ: Mapping[str, str]) -> bool:

@@ -48,6 +48,7 @@ class Sidecar:
     native: bool = True
     cpu: str = "30m"  # quantity: request and limit
     memory: str = "64Mi"  # quantity: request and limit
+    log_format: str = "logfmt"  # of its lines on stderr; the webhook's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM. The exit code is 0 then, 2 for wrong settings, 1 if the port is taken."""
-    log.configure("node-agent")
     read = settings.read(sys.argv[1:] if arguments is None else arguments, os.environ)
+    log.configure("node-agent", read.log_format)
     try:
         run.until_the_end(read, EventLoop())
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from sidecar import settings as of_pods
+from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
 from sidecar.value import TYPE_CHECKING, value
 
@@ -55,6 +56,7 @@ FLAGS = (
         "kube-system,gpu-operator,bursar-system,bursar-node",
         "namespaces whose pods may use any card, separated by commas",
     ),
+    ("log-format", FORMATS[0], f"format of the log lines on stderr: {' or '.join(FORMATS)}"),
 )
 
 
@@ -77,6 +79,7 @@ class AgentSettings:
     runtime_configs: tuple[str, ...]
     close_on_strangers: bool
     trusted_namespaces: frozenset[str]
+    log_format: str
 
 
 class _AgentParser(argparse.ArgumentParser):
@@ -123,6 +126,7 @@ def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Agent
         tuple(each.strip() for each in given["runtime-configs"].split(",") if each.strip()),
         _switch(given["close-on-strangers"]),
         frozenset(each.strip() for each in given["trusted-namespaces"].split(",") if each.strip()),
+        of_pods.log_format(given["log-format"], "--log-format"),
     )
 
 

@@ -67,6 +67,7 @@ SECURITY_CONTEXT: Json = {
 }
 
 ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
+LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
 
@@ -134,6 +135,7 @@ def _variables(
 ) -> tuple[Variable, ...]:
     ending = (ENDS,) if ends_itself else ()
     owning = (OWNS,) if has_whole and visible is not VOID else ()
+    logging = () if sidecar.log_format == "logfmt" else ({"name": LOG_FORMAT, "value": sidecar.log_format},)
     return (
         {"name": "BURSAR_TIMEKEEPER_URL", "value": sidecar.timekeeper_url},
         {"name": "BURSAR_TOKEN_FILE", "value": f"{_folder(mounts, TOKEN_VOLUME)}/token"},
@@ -141,6 +143,7 @@ def _variables(
         {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
         *ending,
         *owning,
+        *logging,
         visible,
         {"name": CAPABILITIES, "value": "utility"},
     )
@@ -201,7 +204,7 @@ def refreshed(
     """Updates the variables of an existing sidecar: the CA may have changed since its injection, or another
     release injected it, whose mounts stay."""
     ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
-    known = {ENDS["name"], OWNS["name"], *(each["name"] for each in ours)}
+    known = {ENDS["name"], OWNS["name"], LOG_FORMAT, *(each["name"] for each in ours)}
     present = sequence_of(raw.get("env"))
     if [each for each in present if each["name"] in known] == list(ours):
         return []

@@ -45,6 +45,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
         native=given.sidecar != "container",
         cpu=cpu,
         memory=memory,
+        log_format=given.log_format,
     )
     return WebhookSettings(
         host=host,

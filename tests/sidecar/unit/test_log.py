@@ -1,8 +1,10 @@
 """The log: one line a thing, whatever is in it."""
 
 import re
+from collections.abc import Iterator
 
-from hypothesis import example, given
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sidecar import log
@@ -27,13 +29,31 @@ FIELDS = st.dictionaries(
 )
 
 
+@pytest.fixture(params=log.FORMATS)
+def log_format(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both loggers write this format."""
+    assert log.FORMATS == runtime.FORMATS
+    before = {**runtime._process}
+    log.configure("sidecar", request.param)
+    runtime._process.update(role="sidecar", format=request.param)
+    yield request.param
+    log.configure("sidecar")
+    runtime._process.update(before)
+
+
 @given(FIELDS)
 @example({"reason": "x" * 400})
-def test_a_line_is_what_the_runtime_of_the_other_processes_writes(fields: dict[str, object]) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_line_is_what_the_runtime_of_the_other_processes_writes(
+    log_format: str, fields: dict[str, object]
+) -> None:
     def shown(line: str) -> str:
-        return re.sub(r"^time=\S{24} level=(\w+) role=[a-z]+ ", r"level=\1 ", line)
+        return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "", line, count=1)
 
-    assert shown(log.line("started", **fields)) == shown(runtime.line("info", "started", fields))
+    written = log.line("started", **fields)
+
+    assert shown(written) == shown(runtime.line("info", "started", fields))
+    assert written.startswith("{") is (log_format == "json")
 
 
 def test_every_level_is_that_of_an_event_that_there_is() -> None:

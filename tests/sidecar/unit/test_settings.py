@@ -26,6 +26,7 @@ def test_the_variables_of_a_pod_are_all_it_needs() -> None:
         cards=("GPU-1", "GPU-2"),
         ends_when_over=False,
         exclusive=False,
+        log_format="logfmt",
     )
 
 
@@ -95,6 +96,11 @@ def test_what_ends_the_sidecar_is_told_by_a_variable(told: str, ends: bool) -> N
 def test_another_word_for_the_end_is_named_with_the_right_one(told: str) -> None:
     with pytest.raises(SettingError, match=f"BURSAR_ENDS is '{told}', but must be over or not set."):
         settings.read([], {**SET, "BURSAR_ENDS": told})
+
+
+def test_an_unknown_format_of_log_lines_is_named_with_the_known_ones() -> None:
+    with pytest.raises(SettingError, match=r"BURSAR_LOG_FORMAT is 'xml', but must be logfmt or json\."):
+        settings.read([], SET | {"BURSAR_LOG_FORMAT": "xml"})
 
 
 def test_a_flag_shadows_its_variable() -> None:

@@ -395,6 +395,16 @@ def test_a_native_sidecar_is_told_nothing_of_the_end() -> None:
     assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
 
 
+def test_a_sidecar_writes_the_log_format_of_its_webhook() -> None:
+    told = replace(POLICY, sidecar=replace(SIDECAR, log_format="json"))
+    pod = admitted(half())
+    before, after = governed(pod), governed(pod, policy=told)
+
+    assert env(sidecar_of(after)).get("BURSAR_LOG_FORMAT") == "json"
+    assert "BURSAR_LOG_FORMAT" not in env(sidecar_of(before))
+    assert "BURSAR_LOG_FORMAT" not in env(sidecar_of(governed(after)))
+
+
 CARDS = container("main", gpu_percent="200")
 
 
