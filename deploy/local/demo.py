@@ -25,8 +25,8 @@ SMALL_BUDGET = 3_999_996
 
 BUDGETS = {
     "_settings": "lookahead: 0s\n",
-    "team-a": "gpuHours: 100\nperiod: month\nonExhausted: deprioritize\n",
-    "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: deprioritize\nwarnAt: 0.5\n",
+    "team-a": "gpuHours: 100\nperiod: month\nonExhausted: reclaim\n",
+    "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: reclaim\nwarnAt: 0.5\n",
 }
 
 

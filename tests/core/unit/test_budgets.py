@@ -178,6 +178,13 @@ def test_a_key_must_be_a_namespace_or_one_of_ours(key: str) -> None:
     assert isinstance(read_entry(key, "gpuHours: 1"), EntryError)
 
 
+def test_an_entry_with_hours_alone_demotes_new_pods_and_evicts_none() -> None:
+    entry = read_entry("team-a", "gpuHours: 10")
+
+    assert isinstance(entry, Budget)
+    assert entry.on_exhausted == "deprioritize"
+
+
 def test_a_bad_entry_harms_no_other() -> None:
     reading = read(
         {"bursar-budgets": {"a": "gpuHours: 1", "b": "gpuHours: lots", "_settings": "mode: observe"}}

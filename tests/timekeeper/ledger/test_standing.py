@@ -252,7 +252,7 @@ def test_a_changed_standing_is_another_document(home: Town) -> None:
     assert answer.status_code == 200
     assert answer.get_json()["namespaces"]["team-a"] == {
         "standing": "OVER_BUDGET",
-        "onExhausted": "reclaim",
+        "onExhausted": "deprioritize",
         "priorityClass": "gpu-lower-priority",
         "ratio": 1_000_000,
         "warnAt": None,
@@ -320,7 +320,7 @@ def test_the_document_carries_what_a_namespace_has_settled_for_itself(home: Town
         ["ci"],
         "deny",
     ]
-    assert [document["default"][each] for each in fields] == ["observe", {}, [], "reclaim"]
+    assert [document["default"][each] for each in fields] == ["observe", {}, [], "deprioritize"]
 
 
 def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:

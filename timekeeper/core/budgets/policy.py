@@ -27,7 +27,7 @@ class Budget:
     amount: int | None  # None: unlimited
     period: str = "month"
     carry_over_milli: int = 0  # the part of the remainder that is carried over
-    on_exhausted: str = "reclaim"
+    on_exhausted: str = "deprioritize"
     warn_at_milli: int | None = None  # None: no warning
     group: str = ""  # "": none
     policy: str = ""  # placement policy; of pods without an annotation; "": the extender's
