@@ -5,3 +5,5 @@ Imports only small modules of the standard library, and NVIDIA's binding for NVM
 GPU pod, and its memory is counted. Never here: a third-party package or `timekeeper`; the two sides share
 only the wire format (types of `timekeeper.core.wire`).
 """
+
+__version__ = "0.1.0"  # equal to that of `timekeeper.core`

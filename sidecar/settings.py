@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from sidecar import trust
+from sidecar import __version__, trust
 from sidecar.log import FORMAT, FORMATS
 from sidecar.spool import MOST_CARDS
 from sidecar.value import TYPE_CHECKING, value
@@ -132,6 +132,7 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
         " setting is logged once and the process waits for SIGTERM: after an exit the kubelet would restart"
         " it again and again and take the pod out of its Services.",
     )
+    parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     for name, about in VARIABLES:
         parser.add_argument(_flag(name), dest=name, metavar=name.rpartition("_")[2], help=f"{about} [{name}]")
     chosen = vars(parser.parse_args(arguments))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones that this is for)
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
-from timekeeper.runtime import parent_death
+from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.log import configure
 from timekeeper.settings import AUDITING, TimekeeperSettings, UnusableError, read
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(settings: TimekeeperSettings, given: Sequence[str]) -> int:
     """Each command imports only what it needs: the settler needs no web server, --help needs nothing."""
     if settings.leash:
-        parent_death.hold()
+        parent_death.hold(metrics_folder.remove_ours)
     if settings.command == "settle":
         from timekeeper.settler.process import settle
 

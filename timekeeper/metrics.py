@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import REGISTRY
 
-from timekeeper.settings import FIGURES_FOLDER
+from timekeeper.runtime.metrics_folder import VARIABLE
 
 HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by outcome", ["outcome"])
 NODE_REPORTS = Counter("bursar_nodeusage_reports", "Reports of node agents by outcome", ["outcome"])
@@ -55,7 +55,7 @@ TICK_SECONDS = Gauge(
 
 def exposition() -> bytes:
     """All metrics of all processes in Prometheus' text format."""
-    if FIGURES_FOLDER not in os.environ:  # the same condition as in prometheus_client
+    if VARIABLE not in os.environ:  # the same condition as in prometheus_client
         return generate_latest(REGISTRY)
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

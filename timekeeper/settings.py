@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from timekeeper.core import __version__
 from timekeeper.core.names import AUDIENCE, NAMESPACE
 from timekeeper.runtime.flags import (
     Parser,
@@ -20,9 +19,6 @@ from timekeeper.runtime.flags import (
     whole_number,
 )
 from timekeeper.runtime.flags import UnusableError as UnusableError
-
-# The variable that makes prometheus_client add up the figures of several processes, in files of this folder.
-FIGURES_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 # Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
@@ -121,7 +117,6 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     commands = ("serve", "settle", "workers", "migrate", *AUDITING)
     parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
-    parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     _add_flags(parser)
     parser.add_log_format()
     # set by the supervisor for its children

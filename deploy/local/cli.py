@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("demo", help="show what Bursar does, step by step, and check each step")
     verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and print its decisions")
     server = verbs.add_parser(
-        "serve", help="run a control plane with fake nodes, without Bursar, until Ctrl-C"
+        "serve", help="run a control plane without nodes and without Bursar, until Ctrl-C"
     )
     server.add_argument("--listen", default="127.0.0.1", help="address of the API server (%(default)s)")
     server.add_argument("--port", type=int, default=0, help="its port (default: a free one)")

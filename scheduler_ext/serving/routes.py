@@ -5,17 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 
-from flask import Flask, Response
-from werkzeug.exceptions import HTTPException
+from flask import Flask
 
 from scheduler_ext.binding.outcome import Bound
 from scheduler_ext.reports.metrics import ExtenderMetrics
-from scheduler_ext.serving.read_routes import Pages, register, said
+from scheduler_ext.serving.read_routes import Pages, register
 from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.flask_routes import PostCall, add_calls
+from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import HttpAnswer, Route
 from timekeeper.runtime.log import Log
 
@@ -61,10 +61,7 @@ def create_app(calls: dict[str, PostCall], pages: Pages, incomplete: Callable[[]
     add_calls(app, calls)
     register(app, pages, incomplete)
 
-    @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
-        return said(error.code or 500, f"{error.name}: {error.description}")
-
+    answer_with_problems(app)
     return app
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from sidecar import __version__
 from sidecar import settings as of_pods
 from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
@@ -183,6 +184,7 @@ def _parser(environment: Mapping[str, str]) -> _AgentParser:
         description="The agent of a GPU node: reports its cards, their health, and the pods that hold and use"
         " them.",
     )
+    parser.add_argument("--version", action="version", version=f"bursar {__version__}")
     for flag, default, about in FLAGS:
         value = environment.get(variable(flag), "") or default
         more = f" [{variable(flag)}; {default or 'none'}]".replace("%", "%%")

@@ -95,12 +95,12 @@ def open_session(
     placement = _placement(pod, on_node)
     if isinstance(placement, str):
         rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
-        requested = requested_amount(pod.request)
+        requested = requested_amount(pod.request, on_node)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
         rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by)
         models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
-        requested = sum(uses.values(), start=card_amounts.NO_AMOUNT)
+        requested = card_amounts.shares(uses, on_node)
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -138,25 +138,23 @@ def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetS
     return max((*init, sum(together)))
 
 
-def requested_amount(request: GPURequest) -> card_amounts.CardAmount:
-    """What the request takes of its cards together at one time, as far as it names amounts."""
-    uses = [
-        (each.init, card_amounts.CardAmount(each.ask.share_milli, each.ask.memory_mib), each.ask.devices)
-        for each in request.asks
-    ]
-    init = [
-        card_amounts.CardAmount(use.share_milli * n, use.memory_mib * n)
-        for is_init, use, n in uses
-        if is_init
-    ]
-    together = [
-        card_amounts.CardAmount(use.share_milli * n, use.memory_mib * n)
-        for is_init, use, n in uses
-        if not is_init
-    ]
-    all_at_once = sum(together, start=card_amounts.NO_AMOUNT)
-    most = (*init, all_at_once)
+def requested_amount(request: GPURequest, cards: Iterable[Card]) -> card_amounts.CardAmount:
+    """What the request takes of its cards together at one time, as far as it names amounts. Where a container
+    requests memory alone, its share of compute is the largest share of memory that this is on any of these
+    cards that the request allows."""
+    choices = tuple(card for card in cards if card_amounts.allowed(request, card))
+    init = [_requested(each, choices) for each in request.asks if each.init]
+    together = [_requested(each, choices) for each in request.asks if not each.init]
+    most = (*init, sum(together, start=card_amounts.NO_AMOUNT))
     return card_amounts.CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
+
+
+def _requested(each: ContainerAsk, choices: tuple[Card, ...]) -> card_amounts.CardAmount:
+    ask = each.ask
+    share_milli = ask.share_milli or max(
+        (card_amounts.memory_milli(ask.memory_mib, card) for card in choices), default=0
+    )
+    return card_amounts.CardAmount(share_milli * ask.devices, ask.memory_mib * ask.devices)
 
 
 def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from flask import Flask, Response, g, request
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from timekeeper import metrics
 from timekeeper.api import route_table
@@ -25,6 +24,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
+from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
@@ -71,15 +71,11 @@ def app_of(services: Services) -> Flask:
 
 
 def _handle_errors(app: Flask) -> None:
+    answer_with_problems(app)
+
     @app.errorhandler(Problem)
     def refuse(problem: Problem) -> Response:
         return problem.response()
-
-    @app.errorhandler(HTTPException)
-    def refuse_request(error: HTTPException) -> Response:
-        methods = error.valid_methods if isinstance(error, MethodNotAllowed) else None
-        headers = {"Allow": ", ".join(methods)} if methods else {}
-        return Problem(error.code or 500, error.description or "", headers=headers).response()
 
     @app.errorhandler(UnavailableError)
     @app.errorhandler(ConflictError)

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 
-import orjson
 from flask import Response
 
-CONTENT_TYPE = "application/problem+json"
+from timekeeper.runtime.http.problem_details import CONTENT_TYPE, problem_body
 
 
 @dataclass(eq=False)
@@ -25,17 +23,7 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         """Its JSON body."""
-        title = HTTPStatus(self.status).phrase
-        detail = _sendable(self.detail)
-        body = {"type": "about:blank", "title": title, "status": self.status, "detail": detail}
-        if self.where:
-            body["field"] = _sendable(self.where)
-        return orjson.dumps(body)
-
-
-def _sendable(text: str) -> str:
-    """The text as valid UTF-8: JSON escapes can contain half surrogate pairs."""
-    return text.encode(errors="replace").decode()
+        return problem_body(self.status, self.detail, self.where)
 
 
 def bad(where: str, detail: str) -> Problem:

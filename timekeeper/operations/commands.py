@@ -14,11 +14,13 @@ from timekeeper.operations.migrate import migrate
 from timekeeper.runtime.clock import now_ms
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.engine.sqlite import beside, file_of
 from timekeeper.store.queries.snapshot import snapshot
 from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.backup import back_up
 from timekeeper.store.transfer.exporter import export
 from timekeeper.store.transfer.importer import ImportRefusedError, load
+from timekeeper.store.writes import fencing
 
 _STREAM = "-"  # standard input or output
 
@@ -39,6 +41,11 @@ def run_audit(settings: TimekeeperSettings) -> int:
     """Report differences from the evidence: 0 without any, else 1."""
     report: Report = report_as(settings.output, sys.stdout)
     with _ledger(settings) as store, snapshot(store) as connection:
+        if not fencing.current(connection).number:
+            raise UnusableError(
+                f"--database: {store.shown}: it is empty: no settler and no import has ever written to it;"
+                " it must be a ledger's"
+            )
         report.begin()
         checked = audit(connection, now_ms(), report.tell)
     report.end(checked)
@@ -55,13 +62,14 @@ def run_export(settings: TimekeeperSettings) -> int:
 
 def run_import(settings: TimekeeperSettings) -> int:
     """Write an exported ledger into an empty database: all of it, or nothing."""
-    migrate(settings)
-    with _ledger(settings) as store, _read(settings.file) as lines:
-        try:
-            with store.writing() as connection:
-                count = load(connection, lines, now_ms())
-        except ImportRefusedError as error:
-            raise UnusableError(f"{_named(settings.file)}: {error}; nothing was written") from error
+    with _read(settings.file) as lines, _new_file_or_none(settings):
+        migrate(settings)
+        with _ledger(settings) as store:
+            try:
+                with store.writing() as connection:
+                    count = load(connection, lines, now_ms())
+            except ImportRefusedError as error:
+                raise UnusableError(f"{_named(settings.file)}: {error}; nothing was written") from error
     print(f"{count} rows were written", file=sys.stderr)
     return 0
 
@@ -97,6 +105,21 @@ def _ledger(settings: TimekeeperSettings) -> Iterator[Store]:
         raise UnusableError(f"--database: {store.shown}: {error}") from error
     finally:
         store.close()
+
+
+@contextmanager
+def _new_file_or_none(settings: TimekeeperSettings) -> Iterator[None]:
+    """A database file that did not exist before is removed again where the command fails."""
+    store = open_store(settings.database)
+    path = file_of(store.engine.url)
+    is_new = not store.is_shared and not path.exists()
+    store.close()
+    try:
+        yield
+    except BaseException:
+        for each in (path, *beside(path)) if is_new else ():
+            each.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

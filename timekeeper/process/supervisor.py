@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from threading import Event
 
 from timekeeper.runtime.http.listener import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
-from timekeeper.settings import FIGURES_FOLDER, TimekeeperSettings, UnusableError
+from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
+from timekeeper.settings import TimekeeperSettings, UnusableError
 
 _LOOK_EACH_S = 0.1
 _FIRST_PAUSE_S = 0.5
@@ -37,8 +37,8 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings))
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bursar-timekeeper-"))
-        family = _Family(arguments, {**os.environ, FIGURES_FOLDER: folder})
+        folder = stack.enter_context(metrics_folder("bursar-timekeeper-"))
+        family = _Family(arguments, {**os.environ, VARIABLE: str(folder)})
         stack.callback(family.end)
         code = family.prepare(stop)
         if code or stop.is_set():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from timekeeper.core import __version__
 from timekeeper.runtime.log import FORMATS
 
 T = TypeVar("T")
@@ -25,11 +26,13 @@ class UnusableError(ValueError):
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a bad flag with one sentence and exit code 2. ``environment`` has the defaults of flags."""
+    """Answers a bad flag with one sentence and exit code 2, and ``--version`` with Bursar's version.
+    ``environment`` has the defaults of flags."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._environment = environment or {}
+        self.add_argument("--version", action="version", version=f"bursar {__version__}")
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse."""

@@ -14,7 +14,7 @@ from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.json_values import Json
-from timekeeper.runtime import parent_death
+from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import ANSWER_S, accepted
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
@@ -23,7 +23,7 @@ from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.serving.heartbeat_route import heartbeat_route, problem_answer
 from timekeeper.serving.tls import check_files, newest_context, newest_text
-from timekeeper.settings import FIGURES_FOLDER, TimekeeperSettings
+from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.engine import open_store
 
 _KEEP_ALIVE_S = 75  # longer than sidecars wait between beats, shorter than idle connections may cost
@@ -42,7 +42,9 @@ def serve(settings: TimekeeperSettings) -> None:
         "bind": [listens or f"{settings.host}:{settings.port}"],
         "workers": settings.workers,
         "timeout": 30,
-        "post_fork": lambda _server, _worker: parent_death.hold() if settings.leash else None,
+        "post_fork": lambda _server, _worker: (
+            parent_death.hold(metrics_folder.remove_ours) if settings.leash else None
+        ),
     }
     HttpServer(
         lambda: make_service(settings, limits),
@@ -95,5 +97,5 @@ def _allowed_connections() -> int:
 
 def _forget_gauges(pid: int) -> None:
     """A worker that ended leaves no gauges behind."""
-    if FIGURES_FOLDER in os.environ:
+    if metrics_folder.VARIABLE in os.environ:
         multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]

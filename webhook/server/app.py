@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from flask import Flask, Response
-from werkzeug.exceptions import HTTPException
 
 from timekeeper.runtime.http.flask_routes import PostCall, add_calls
+from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import Log
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
@@ -64,10 +64,7 @@ def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: Webh
         except FiguresGoneError:
             return _said(503, "the folder with the workers' figures was removed; restart the webhook")
 
-    @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
-        return _said(error.code or 500, f"{error.name}: {error.description}")
-
+    answer_with_problems(app)
     return app
 
 

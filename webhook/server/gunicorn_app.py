@@ -2,9 +2,7 @@
 
 import gc
 import os
-import shutil
 import ssl
-import tempfile
 
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
@@ -12,6 +10,7 @@ from timekeeper.runtime.http.listener import listening_socket
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpService
 from timekeeper.runtime.log import log
+from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
 from timekeeper.runtime.tls import server_context
 from webhook.server.certificate_expiry import expiry
 from webhook.settings.serve import WebhookSettings
@@ -20,14 +19,9 @@ from webhook.settings.serve import WebhookSettings
 def serve(settings: WebhookSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotListenError before anything is started."""
     listener = listening_socket(settings.host, settings.port)
-    folder = tempfile.mkdtemp(prefix="bursar-webhook-")
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # the metrics library looks at this when it is imported
-    master = os.getpid()
-    try:
+    with metrics_folder("bursar-webhook-") as folder:
+        os.environ[VARIABLE] = str(folder)
         _server(settings, listener.detach()).run()
-    finally:
-        if os.getpid() == master:  # a worker ends through here too
-            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

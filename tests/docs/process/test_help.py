@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from timekeeper.core import __version__
+
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -46,3 +48,26 @@ def test_every_flag_is_documented(role: str) -> None:
 
     assert known, "the help names no flag at all"
     assert [flag for flag in sorted(known) if f"`{flag}" not in documented] == []
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        *("webhook", "webhook certificates", "webhook review", "webhook audit"),
+        *("timekeeper", "scheduler_ext", "sidecar", "sidecar.node"),
+    ],
+)
+def test_every_role_tells_its_version(role: str) -> None:
+    command = [sys.executable, "-m", *role.split(), "--version"]
+
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert said == f"bursar {__version__}\n"
+
+
+def test_a_control_plane_without_nodes_promises_none() -> None:
+    command = [sys.executable, "-m", "deploy.local", "--help"]
+
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert "run a control plane without nodes and without Bursar" in " ".join(said.split())

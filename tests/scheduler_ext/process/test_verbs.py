@@ -300,9 +300,12 @@ def test_the_limit_is_thirty_two_mebibytes(running: Running) -> None:
     assert running.extender.app.config["MAX_CONTENT_LENGTH"] == 32 * 1024 * 1024
 
 
-def test_other_routes_and_methods_are_refused_in_plain_text(running: Running) -> None:
+def test_other_routes_and_methods_are_problems(running: Running) -> None:
     assert running.client.get("/filter").status_code == 405
-    assert running.client.post("/nothing").status_code == 404
+    answer = running.client.get("/v1/nothing")
+
+    assert (answer.status_code, answer.content_type) == (404, "application/problem+json")
+    assert answer.get_json()["detail"] == "there is no route /v1/nothing"
 
 
 # before the books are complete, and after

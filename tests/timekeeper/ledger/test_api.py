@@ -21,6 +21,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
+from tests.worlds import container
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.formats.report_formats import safe
 from timekeeper.core.budgets.policy import GPU_HOUR
@@ -635,6 +636,26 @@ def test_sessions_tell_who_held_what_and_what_it_cost(home: Town) -> None:
     }.items():
         found = home.get(f"/v1/sessions?{query}").get_json()["sessions"]
         assert [each["pod"] for each in found] == pods, query
+
+
+@pytest.mark.parametrize("devices", ["placed", "not placed"])
+def test_a_pod_that_requests_memory_alone_has_requested_its_share_of_the_memory(
+    home: Town, devices: str
+) -> None:
+    pod = gpu_pod("memory", started_ms=T0, card=1, percent=50)
+    pod["spec"]["containers"] = [container(gpu_memory="8000")]
+    slices = {"uuid": "GPU-1", "index": 1, "share_milli": 0, "memory_mib": 8_000}
+    placed = json.dumps({"version": 1, "containers": {"main": [slices]}}) if devices == "placed" else ""
+    pod["metadata"]["annotations"]["bursar.dev/devices"] = placed
+    home.hear("pods", pod)
+    home.node_heard()
+    home.tick()
+
+    (session,) = home.get("/v1/sessions?state=open").get_json()["sessions"]
+    (row,) = home.get("/v1/usage?group=pod&use=true&limit=10").get_json()["rows"][:1]
+
+    assert (session["requestedMilli"], session["requestedMib"], session["rateMilli"]) == (500, 8_000, 500)
+    assert (row["pod"], row["requested"]) == ("memory", row["amount"])
 
 
 def test_a_session_whose_end_nobody_tells_ends_with_its_last_evidence(home: Town) -> None:

@@ -431,7 +431,9 @@ def test_the_command_ends_with_0_where_nothing_differs(
     assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
-@pytest.mark.parametrize("what", ["nothing", "another program's", "no database", "an older release's"])
+@pytest.mark.parametrize(
+    "what", ["nothing", "another program's", "no database", "an older release's", "empty"]
+)
 def test_what_cannot_be_audited_ends_with_2_and_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -446,6 +448,9 @@ def test_what_cannot_be_audited_ends_with_2_and_a_sentence(
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
         town.close()
 
+    elif what == "empty":
+        assert main(["migrate", "--database", f"sqlite:///{file}"]) == 0
+
     assert main(["audit", "--database", f"sqlite:///{file}"]) == 2
 
     sentence = {
@@ -453,6 +458,7 @@ def test_what_cannot_be_audited_ends_with_2_and_a_sentence(
         "another program's": "it holds no ledger",
         "no database": "file is not a database",
         "an older release's": "it has the schema 0002",
+        "empty": "it is empty: no settler and no import has ever written to it",
     }[what]
     assert sentence in capsys.readouterr().err
     assert file.exists() == (what != "nothing")

@@ -290,6 +290,8 @@ def test_a_forged_file_is_refused_by_line_and_nothing_is_written(
 
 
 def is_empty(url: str) -> bool:
+    if url.startswith("sqlite") and not Path(url.removeprefix("sqlite:///")).exists():
+        return True
     store = open_store(url)
     with store.reading() as connection:
         rows = [
@@ -335,6 +337,17 @@ def test_a_file_that_is_not_whole_is_refused_by_line_and_nothing_is_written(
 
     assert sentence in capsys.readouterr().err
     assert is_empty(database_url)
+
+
+def test_an_import_that_fails_leaves_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, url = tmp_path / "new.db", f"sqlite:///{tmp_path}/new.db"
+
+    assert main(["import", f"{tmp_path}/missing.jsonl", "--database", url]) == 2
+    assert f"FILE: {tmp_path}/missing.jsonl cannot be read: No such file" in capsys.readouterr().err
+    assert import_(url, b"no ledger\n", tmp_path) == 2
+    assert "nothing was written" in capsys.readouterr().err
+
+    assert [*tmp_path.glob(f"{file.name}*")] == []
 
 
 def test_a_ledger_goes_through_a_pipe(

@@ -118,6 +118,24 @@ def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(tim
     timekeeper.wait("the children's end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     for client in clients:
         client.close()
+    assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
+
+
+def test_a_start_right_after_a_kill_listens_and_removes_the_folder_that_the_killed_one_left(
+    timekeeper: Process,
+) -> None:
+    timekeeper.start()
+    timekeeper.wait_ready()
+    (left,) = timekeeper.folder.glob("bursar-timekeeper-*")
+
+    timekeeper.kill()
+    timekeeper.start()
+    timekeeper.wait_ready()
+
+    (own,) = timekeeper.folder.glob("bursar-timekeeper-*")
+    assert own != left
+    assert timekeeper.end() == 0
+    assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
 
 
 def is_taken(port: int) -> bool:

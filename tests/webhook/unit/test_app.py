@@ -118,11 +118,12 @@ def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     ("method", "path", "status"),
     [("GET", "/mutate", 405), ("POST", "/livez", 405), ("GET", "/", 404), ("POST", "/static/x", 404)],
 )
-def test_other_routes_and_methods_are_told_in_a_sentence(method: str, path: str, status: int) -> None:
+def test_other_routes_and_methods_are_problems(method: str, path: str, status: int) -> None:
     answer = World().client.open(path, method=method)
 
     assert answer.status_code == status
-    assert answer.content_type.startswith("text/plain")
+    assert answer.content_type == "application/problem+json"
+    assert answer.get_json()["status"] == status
 
 
 def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:

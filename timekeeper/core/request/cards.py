@@ -150,6 +150,22 @@ def rate(
     )
 
 
+def shares(uses: Mapping[str, CardAmount], cards: Iterable[Card]) -> CardAmount:
+    """What the pod takes of its cards together, unweighted. On a card of which it takes memory alone, its
+    share of the memory counts as its share."""
+    by_uuid = {card.uuid: card for card in cards}
+    found = (
+        CardAmount(use.share_milli or memory_milli(use.memory_mib, by_uuid[uuid]), use.memory_mib)
+        for uuid, use in uses.items()
+    )
+    return sum(found, start=NO_AMOUNT)
+
+
+def memory_milli(memory_mib: int, card: Card) -> int:
+    """This memory's part of the card's, in thousandths, rounded up."""
+    return _ceil(1000 * memory_mib, card.memory_mib)
+
+
 def weight_of(model: str, weights: Weights) -> int:
     """The model's weight in thousandths: of the matching names the longest; 1000 if none matches."""
     matching = [(len(name), weight) for name, weight in weights if is_model(name, model)]
@@ -157,7 +173,7 @@ def weight_of(model: str, weights: Weights) -> int:
 
 
 def _part(use: CardAmount, card: Card, charge_by: str) -> int:
-    compute, memory = use.share_milli, _ceil(1000 * use.memory_mib, card.memory_mib)
+    compute, memory = use.share_milli, memory_milli(use.memory_mib, card)
     parts = {
         "compute": compute,
         "memory": memory,

@@ -97,6 +97,11 @@ def file_of(url: URL) -> Path:
     return Path((url.database or "").removeprefix("file:").partition("?")[0])
 
 
+def beside(file: Path) -> tuple[Path, ...]:
+    """The files that SQLite has beside a database in WAL mode: the log, and its index."""
+    return tuple(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))
+
+
 def network_file_system(file: Path, mounts: str) -> str:
     """The type of the network file system that holds the file; empty for a local disk.
 
