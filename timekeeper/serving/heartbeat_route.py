@@ -7,8 +7,9 @@ from http import HTTPStatus
 
 from timekeeper import metrics
 from timekeeper.api.auth.gate import BoundPod
-from timekeeper.api.problem import CONTENT_TYPE, Problem
+from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
+from timekeeper.runtime.http.problem_details import CONTENT_TYPE
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, Route
 from timekeeper.runtime.log import log_exception
 
