@@ -18,8 +18,8 @@ from typing import (
 
 from timekeeper.api.http.answers import ProblemDetails
 from timekeeper.api.http.routes import JSON, ApiRoute, Parameter
-from timekeeper.api.problem import CONTENT_TYPE as PROBLEM
 from timekeeper.core import __version__
+from timekeeper.runtime.http.problem_details import CONTENT_TYPE as PROBLEM
 
 Json = dict[str, Any]
 
