@@ -41,6 +41,29 @@ def read_holders(node: Mapping[str, Any]) -> NodeHolders | None:
     return replace(UNREADABLE_HOLDERS, closed=present.closed) if present.closed else None
 
 
+def fresh_holders(node: Mapping[str, Any]) -> NodeHolders | None:
+    """The agent's report while it is *fresh*: it is about the present boot, it can be read, and the node is
+    not silent. Only a fresh report says whether a pod without an object is still there. Never raises."""
+    if is_silent(node):
+        return None
+    try:
+        return read_holders(node)
+    except UndecodableError:
+        return None
+
+
+def is_silent(node: Mapping[str, Any]) -> bool:
+    """True if the Node's condition Ready is Unknown: its kubelet has not renewed its Lease for
+    kube-controller-manager's ``--node-monitor-grace-period``."""
+    conditions = mapping(node.get("status")).get("conditions")
+    ready = [
+        mapping(each).get("status")
+        for each in (conditions if isinstance(conditions, list) else ())
+        if mapping(each).get("type") == "Ready"
+    ]
+    return "Unknown" in ready
+
+
 def kubelets_boot(node: Mapping[str, Any]) -> str:
     """The boot ID in the Node's status, written by the kubelet; "" if absent."""
     boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")

@@ -1,18 +1,71 @@
-"""When a pod holds its cards: the definition that extender and ledger share.
+"""Which cards a pod holds until when: the one definition, which extender and ledger share (design: D3).
 
-A pod holds its cards from its binding until its phase is terminal and none of its GPU containers runs any
-more: through restarts, back-off and a requested deletion. If the pod object is deleted before that (a force
-delete), the pod still holds its cards for its grace period, because the kubelet may run it for that long.
+A pod holds the cards of its placement (annotation ``bursar.dev/devices``) from its binding until they may be
+given away: until its phase is terminal and none of its containers runs. If its object is removed before that,
+the pod *vanished*: it holds its cards while a fresh report of its node's agent lists it, else until its grace
+is over, because the kubelet may run it for that long.
+
+`pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
+`vanished` and `followed` continue after the removal, and `ends_ms` dates the end.
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.kube.holders import NodeHolders
 from timekeeper.core.values import GPURequest
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
+_STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+
+
+@dataclass(frozen=True, slots=True)
+class PodHold:
+    """What a pod's object says of its hold. Times in milliseconds since 1970."""
+
+    bound_ms: int | None  # when the Binding was made; None: the object does not contain it
+    over: bool = False  # the phase is terminal and no container runs: the cards may be given away
+    ended_ms: int | None = None  # proof of the end: the latest finish of all containers; None: no proof
+    # without proof: when the terminal phase was first reported, None where the object does not say it
+    reported_ms: int | None = None
+    witnessed_ms: int = 0  # the latest time in its statuses; the pod was there then
+    # the largest of the spec's grace period and of the deletions that were requested
+    grace_ms: int = 1000 * _DEFAULT_GRACE_S
+    deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSight:
+    """What is known of a pod's node after its object was removed."""
+
+    boot: str = ""  # the boot ID; "": unknown
+    report: NodeHolders | None = None  # the *fresh* report of its agent (`holders.fresh_holders`)
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """The hold of a pod whose object was removed before its end was reported."""
+
+    removed_ms: int
+    grace_ms: int  # how long the kubelet may run it after that
+    boot: str = ""  # the first boot ID of its node known since
+    listed_ms: int | None = None  # when a fresh report last listed it
+    is_listed: bool = False  # the latest fresh report lists it
+    left_ms: int | None = None  # when a report said that it has left
+
+    @property
+    def until_ms(self) -> int:
+        """When its hold is over, as far as is known now; while it `is_listed`, not before the next report."""
+        if self.left_ms is not None:
+            return max(self.removed_ms, self.left_ms)
+        return max(self.removed_ms + self.grace_ms, self.listed_ms or 0)
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether the pod still holds its cards."""
+        return self.left_ms is None and (self.is_listed or now_ms < self.until_ms)
 
 
 def millis(timestamp: object) -> int | None:
@@ -30,51 +83,179 @@ def millis(timestamp: object) -> int | None:
     return delta // datetime.timedelta(milliseconds=1)
 
 
+def pod_hold(pod: Json) -> PodHold:
+    """What the object says. Never raises on JSON from an API server.
+
+    An end is proved only if every container that ended has a time of its own in its present state. One
+    without it (``ContainerStatusUnknown``) may have run longer than the others.
+    """
+    metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
+    states = [mapping(each.get("state")) for each in _all_statuses(status)]
+    over = status.get("phase") in TERMINAL and not any(map(_running, states))
+    return PodHold(
+        bound_ms=_bound_ms(status),
+        over=over,
+        ended_ms=_proved_end_ms(status) if over else None,
+        reported_ms=_phase_written_ms(metadata) if over else None,
+        witnessed_ms=max((each for each in _times(status) if each is not None), default=0),
+        grace_ms=grace_ms(pod),
+        deletion_ms=millis(metadata.get("deletionTimestamp")),
+    )
+
+
+def later(before: PodHold | None, now: PodHold) -> PodHold:
+    """The newer version of an object's hold, with what only earlier versions said: the first binding, the
+    largest grace period, the first report of the end, the latest time."""
+    if before is None:
+        return now
+    return replace(
+        now,
+        bound_ms=_least(before.bound_ms, now.bound_ms),
+        reported_ms=_least(before.reported_ms, now.reported_ms),
+        witnessed_ms=max(before.witnessed_ms, now.witnessed_ms),
+        grace_ms=max(before.grace_ms, now.grace_ms),
+    )
+
+
+def ends_ms(hold: PodHold, last_evidence_ms: int) -> int:
+    """When a hold that is over ended: by proof; else by the first report of the terminal phase; else with the
+    last evidence. Without proof it is never before the last evidence."""
+    if hold.ended_ms is not None:
+        return hold.ended_ms
+    return max(hold.reported_ms or 0, hold.witnessed_ms, last_evidence_ms)
+
+
+def removed_ms(deletion_ms: int | None, seen_ms: int, last_evidence_ms: int) -> int:
+    """When an object was removed. ``deletion_ms``: its deletionTimestamp, a deadline that a finalizer may
+    outlast, and that API servers before 1.33 may date into the past; so it counts no earlier than the last
+    evidence. ``seen_ms``: when the removal was seen."""
+    return min(seen_ms, max(deletion_ms if deletion_ms is not None else seen_ms, last_evidence_ms))
+
+
+def vanished(
+    hold: PodHold, seen_ms: int, last_evidence_ms: int, most_grace_ms: int, was_watched: bool = True
+) -> Vanished:
+    """The hold of a pod whose object is gone, though it was not over. ``was_watched``: its removal was seen
+    as an event; else a list did not contain it, deletions may have been missed, and ``most_grace_ms``, the
+    cluster's largest, is its grace period."""
+    if not was_watched:
+        return Vanished(min(seen_ms, last_evidence_ms), most_grace_ms)
+    at_ms = removed_ms(hold.deletion_ms, seen_ms, last_evidence_ms)
+    return Vanished(at_ms, min(hold.grace_ms, most_grace_ms))
+
+
+def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished:
+    """The vanished pod after what is known of its node at ``at_ms``: apply it when the pod vanishes, and then
+    whenever its Node changes or is confirmed.
+
+    A pod that a fresh report listed has left once a complete fresh report does not list it. For one that was
+    never listed, silence proves nothing, except in a report from another boot. Without a fresh report the
+    clock alone counts.
+    """
+    if gone.left_ms is not None:
+        return gone
+    gone, report = replace(gone, boot=gone.boot or sight.boot), sight.report
+    if report is None:
+        return replace(gone, is_listed=False)
+    if uid in report.pods:
+        return replace(gone, is_listed=True, listed_ms=max(at_ms, gone.listed_ms or 0))
+    is_other_boot = bool(gone.boot and sight.boot) and gone.boot != sight.boot
+    if report.known and (gone.listed_ms is not None or is_other_boot):
+        return replace(gone, is_listed=False, left_ms=at_ms)
+    return gone
+
+
+def grace_ms(pod: Json, most_ms: int = 2**53) -> int:
+    """How long the kubelet may run the pod after its object was removed, at most ``most_ms``: the larger of
+    the spec's ``terminationGracePeriodSeconds`` and the ``deletionGracePeriodSeconds`` of a requested
+    deletion."""
+    spec = mapping(pod.get("spec")).get("terminationGracePeriodSeconds")
+    deletion = mapping(pod.get("metadata")).get("deletionGracePeriodSeconds")
+    in_spec = _seconds(spec)
+    seconds = max(_DEFAULT_GRACE_S if in_spec is None else in_spec, _seconds(deletion) or 0)
+    return min(seconds * 1000, most_ms)
+
+
 def started_ms(pod: Json, request: GPURequest) -> int | None:
-    """The earliest start of a GPU container in the pod's status."""
-    starts = [millis(state.get("startedAt")) for state in _states(pod, request)]
+    """The earliest start of a GPU container in the pod's status. Only sessions of the release before this one
+    are charged from it."""
+    gpu = {each.container for each in request.asks}
+    statuses = [each for each in _all_statuses(mapping(pod.get("status"))) if each.get("name") in gpu]
+    starts = [millis(run.get("startedAt")) for each in statuses for run in _runs(each)]
     return min((start for start in starts if start is not None), default=None)
 
 
 def released_ms(pod: Json, request: GPURequest) -> int | None:
-    """When the pod released its cards, by the kubelet's timestamps; None while it holds them.
-
-    0: the pod is terminal and its GPU containers never started, so it never held anything.
-    """
+    """When the last GPU container ended; None while the pod holds its cards, 0 if none ever started."""
     status = mapping(pod.get("status"))
-    if status.get("phase") not in TERMINAL or any(_running(state) for state in _current(pod, request)):
+    gpu = {each.container for each in request.asks}
+    statuses = [each for each in _all_statuses(status) if each.get("name") in gpu]
+    is_running = any(_running(mapping(each.get("state"))) for each in statuses)
+    if status.get("phase") not in TERMINAL or is_running:
         return None
-    ends = [millis(state.get("finishedAt")) for state in _states(pod, request)]
+    ends = [millis(run.get("finishedAt")) for each in statuses for run in _runs(each)]
     return max((end for end in ends if end is not None), default=0)
 
 
-def grace_ms(pod: Json, most_ms: int) -> int:
-    """How long the kubelet may run the pod after its object was deleted, at most ``most_ms``."""
-    seconds = mapping(pod.get("spec")).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
-    whole = seconds if isinstance(seconds, int) and seconds >= 0 else _DEFAULT_GRACE_S
-    return min(whole * 1000, most_ms)
+def _seconds(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _statuses(pod: Json, request: GPURequest) -> list[Json]:
-    gpu = {each.container for each in request.asks}
-    status = mapping(pod.get("status"))
-    listed = sequence(status.get("initContainerStatuses")) + sequence(status.get("containerStatuses"))
-    return [each for each in listed if isinstance(each, Mapping) and each.get("name") in gpu]
+def _bound_ms(status: Json) -> int | None:
+    """When the Binding was made; the kubelet's start time if a scheduler has reset the condition since."""
+    for condition in sequence(status.get("conditions")):
+        if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled":
+            bound = millis(condition.get("lastTransitionTime"))
+            if condition.get("status") == "True" and bound is not None:
+                return bound
+    return millis(status.get("startTime"))
 
 
-def _current(pod: Json, request: GPURequest) -> list[Json]:
-    return [mapping(each.get("state")) for each in _statuses(pod, request)]
+def _proved_end_ms(status: Json) -> int | None:
+    """The latest finish, if each container that ever ran has one in its present state."""
+    finishes: list[int] = []
+    for each in _all_statuses(status):
+        state = mapping(each.get("state"))
+        finished = millis(mapping(state.get("terminated")).get("finishedAt"))
+        if finished is not None:
+            finishes.append(finished)
+        elif "terminated" in state or "terminated" in mapping(each.get("lastState")):
+            return None
+    return max(finishes, default=None)
+
+
+def _phase_written_ms(metadata: Json) -> int | None:
+    """When the writer of the status' phase last wrote, by the API server's clock. Tenants may change or
+    remove it: therefore an end without proof is never before the last evidence."""
+    written = [
+        millis(each.get("time"))
+        for each in map(mapping, sequence(metadata.get("managedFields")))
+        if "f:phase" in mapping(mapping(each.get("fieldsV1")).get("f:status"))
+    ]
+    return min((at_ms for at_ms in written if at_ms is not None), default=None)
+
+
+def _all_statuses(status: Json) -> list[Json]:
+    return [mapping(each) for kind in _STATUSES for each in sequence(status.get(kind))]
+
+
+def _runs(each: Json) -> Iterator[Json]:
+    """Every running or terminated state of a container, present and last."""
+    for when in ("state", "lastState"):
+        for kind in ("running", "terminated"):
+            yield mapping(mapping(each.get(when)).get(kind))
+
+
+def _times(status: Json) -> Iterator[int | None]:
+    for each in _all_statuses(status):
+        for run in _runs(each):
+            yield millis(run.get("startedAt"))
+            yield millis(run.get("finishedAt"))
 
 
 def _running(state: Json) -> bool:
     return "running" in state
 
 
-def _states(pod: Json, request: GPURequest) -> list[Json]:
-    """Every running or terminated state, present and last, of the GPU containers."""
-    return [
-        mapping(mapping(each.get(when)).get(kind))
-        for each in _statuses(pod, request)
-        for when in ("state", "lastState")
-        for kind in ("running", "terminated")
-    ]
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)

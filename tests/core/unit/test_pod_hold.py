@@ -1,0 +1,186 @@
+"""Which cards a pod holds until when: from the binding until its phase is terminal and nothing runs, and
+after the removal of its object."""
+
+from typing import Any
+
+import pytest
+
+from tests.worlds import container, pod, running, status, terminated
+from timekeeper.core import names
+from timekeeper.core.kube.holders import NodeHolders, fresh_holders
+from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import NodeSight, PodHold, Vanished
+
+T0, T2, T5, T9 = (f"2026-11-20T10:00:0{second}Z" for second in (0, 2, 5, 9))
+T0_MS = 1795168800000
+UNKNOWN_END = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+MOST_MS = 600_000
+
+
+def held(pod_status: dict[str, Any], **metadata: Any) -> PodHold:
+    subject = pod(container("a", gpu_percent="10"), container("idle"))
+    subject["metadata"] |= metadata
+    return hold.pod_hold({**subject, "status": pod_status})
+
+
+def end_of(pod_status: dict[str, Any], last_evidence_ms: int = 0, **metadata: Any) -> int | None:
+    """Seconds after T0; None while the pod holds its cards."""
+    found = held(pod_status, **metadata)
+    return (hold.ends_ms(found, last_evidence_ms) - T0_MS) // 1000 if found.over else None
+
+
+def kinds(init: Any = None, regular: Any = None, ephemeral: Any = None) -> dict[str, Any]:
+    listed = {
+        "initContainerStatuses": init,
+        "containerStatuses": regular,
+        "ephemeralContainerStatuses": ephemeral,
+    }
+    states = {key: [{"name": "c", "state": state}] for key, state in listed.items() if state}
+    return {"phase": "Succeeded", **states}
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "end_s"),
+    [
+        (status("Running", a=terminated(T0, T5), idle=running(T0)), None),
+        (status("Failed", a=terminated(T0, T5), idle=running(T0)), None),
+        (status("Succeeded", a=terminated(T0, T5), idle=terminated(T0, T9)), 9),
+        (kinds(init=running(T0), regular=terminated(T0, T5)), None),
+        (kinds(regular=terminated(T0, T5), ephemeral=running(T0)), None),
+        (kinds(init=terminated(T0, T9), regular=terminated(T0, T5)), 9),
+        (kinds(regular=terminated(T0, T5), ephemeral=terminated(T0, T9)), 9),
+        (status("Pending"), None),
+        ({}, None),
+    ],
+)
+def test_a_hold_ends_with_the_last_container_of_any_kind(
+    pod_status: dict[str, Any], end_s: int | None
+) -> None:
+    assert end_of(pod_status) == end_s
+
+
+def test_an_end_without_a_time_is_no_proof_and_never_before_the_last_witness() -> None:
+    last = {"name": "a", "lastState": terminated(T0, T2)}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    lost = {"phase": "Failed", "containerStatuses": [{**last, "state": UNKNOWN_END}]}
+    backing_off = {"phase": "Failed", "containerStatuses": [{**last, "state": waiting}]}
+    other_ended = status("Failed", a=UNKNOWN_END, idle=terminated(T0, T5))
+    refused = {"phase": "Failed"}
+    written = [{"time": T9, "fieldsV1": {"f:status": {"f:phase": {}}}}]
+
+    for told in (lost, backing_off, other_ended, refused):
+        assert held(told).ended_ms is None
+        assert end_of(told, T0_MS + 7000) == 7
+        assert end_of(told, T0_MS + 7000, managedFields=written) == 9
+    assert end_of(other_ended) == 5
+    assert end_of(refused, T0_MS + 12_000, managedFields=written) == 12
+
+
+def test_a_container_that_never_ran_leaves_the_others_proof() -> None:
+    never = {"waiting": {"reason": "PodInitializing"}}
+
+    assert held(status("Failed", a=never, idle=terminated(T0, T5))).ended_ms == T0_MS + 5000
+
+
+def test_a_binding_is_dated_by_its_condition_else_by_the_start_of_the_pod() -> None:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": T2}
+
+    assert held({"conditions": [scheduled], "startTime": T5}).bound_ms == T0_MS + 2000
+    assert held({"conditions": [{**scheduled, "status": "False"}], "startTime": T5}).bound_ms == T0_MS + 5000
+    assert held({}).bound_ms is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "deletion", "grace_s"),
+    [(30, None, 30), (30, 36_000, 36_000), (30, 0, 30), (None, None, 30), (0, None, 0), (-1, True, 30)],
+)
+def test_the_grace_is_the_larger_of_spec_and_deletion(seconds: Any, deletion: Any, grace_s: int) -> None:
+    fields = {} if seconds is None else {"terminationGracePeriodSeconds": seconds}
+    subject = pod(container(), **fields)
+    subject["metadata"]["deletionGracePeriodSeconds"] = deletion
+
+    assert hold.pod_hold(subject).grace_ms == grace_s * 1000
+
+
+def test_a_later_version_forgets_neither_grace_nor_binding_nor_the_first_report() -> None:
+    long = PodHold(5, True, None, 20, 9, 36_000_000, 40)
+
+    assert hold.later(long, PodHold(7, True, None, 30, 3, 0, 15)) == PodHold(
+        5, True, None, 20, 9, 36_000_000, 15
+    )
+    assert hold.later(None, long) == long
+
+
+@pytest.mark.parametrize(
+    ("deletion_ms", "evidence_ms", "at_ms"),
+    [(None, 10, 100), (60, 10, 60), (60, 80, 80), (-5000, 80, 80), (130, 80, 100), (60, 170, 100)],
+)
+def test_a_removal_is_no_earlier_than_the_last_evidence_and_no_later_than_seen(
+    deletion_ms: int | None, evidence_ms: int, at_ms: int
+) -> None:
+    assert hold.removed_ms(deletion_ms, 100, evidence_ms) == at_ms
+
+
+def test_a_vanished_pod_has_its_grace_and_after_a_gap_the_clusters_largest() -> None:
+    known = PodHold(0, grace_ms=36_000_000, deletion_ms=900)
+
+    assert hold.vanished(known, 1000, 500, MOST_MS) == Vanished(900, MOST_MS)
+    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MOST_MS) == Vanished(1000, 30_000)
+    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MOST_MS, was_watched=False) == Vanished(
+        500, MOST_MS
+    )
+
+
+def sight(*uids: str, boot: str = "b1", known: bool = True) -> NodeSight:
+    return NodeSight(boot, NodeHolders(boot, known, dict.fromkeys(uids, ())))
+
+
+def test_a_listed_pod_holds_beyond_its_grace_until_a_report_without_it() -> None:
+    gone = hold.followed(Vanished(1000, 500), "u", sight("u"), 1000)
+    assert gone.is_held(9999)
+    gone = hold.followed(gone, "u", sight("u"), 3000)
+    assert (gone.until_ms, gone.is_held(9999)) == (3000, True)
+    assert hold.followed(gone, "u", sight(known=False), 3500).is_held(9999)
+
+    left = hold.followed(gone, "u", sight(), 4000)
+
+    assert (left.until_ms, left.is_held(4000)) == (4000, False)
+    assert hold.followed(left, "u", sight("u"), 5000) == left
+    assert (
+        hold.followed(hold.followed(Vanished(1000, 500), "u", sight("u"), 1000), "u", sight(), 1200).until_ms
+        == 1200
+    )
+
+
+def test_a_report_that_is_not_fresh_leaves_the_clock() -> None:
+    gone = hold.followed(
+        hold.followed(Vanished(1000, 500), "u", sight("u"), 1000), "u", NodeSight("b1"), 1100
+    )
+
+    assert (gone.until_ms, gone.is_held(1499), gone.is_held(1500)) == (1500, True, False)
+    assert hold.followed(gone, "u", sight("u"), 2000).is_held(9999)
+
+
+def test_silence_about_a_pod_never_listed_counts_only_in_another_boot() -> None:
+    gone = hold.followed(Vanished(1000, 500), "u", sight(), 1000)
+    assert gone == Vanished(1000, 500, "b1")
+
+    assert hold.followed(gone, "u", sight(boot="b2"), 1200).until_ms == 1200
+    assert hold.followed(gone, "u", sight(boot="b2", known=False), 1200).until_ms == 1500
+
+
+@pytest.mark.parametrize(
+    ("ready", "boot", "is_fresh"),
+    [("True", "b1", True), ("False", "b1", True), ("Unknown", "b1", False), ("True", "b2", False)],
+)
+def test_a_report_is_fresh_while_the_node_speaks_in_the_same_boot(
+    ready: str, boot: str, is_fresh: bool
+) -> None:
+    told = '{"version": 1, "boot": "b1", "known": true, "pods": {"u": []}, "closed": ""}'
+    node = {
+        "metadata": {"annotations": {names.HOLDERS: told}},
+        "status": {"nodeInfo": {"bootID": boot}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+    assert (fresh_holders(node) is not None) == is_fresh
+    assert fresh_holders({"metadata": {"annotations": {names.HOLDERS: "no"}}}) is None
