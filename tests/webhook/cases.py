@@ -246,6 +246,7 @@ def _limited(resource: str) -> Json:
     return a_pod({"name": "main", "image": "x", "resources": {"limits": {resource: "1"}}})
 
 
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 HOST_PATH = "spec.volumes[v].hostPath.path"
 PRIVILEGED = "spec.containers[main].securityContext.privileged"
 
@@ -264,7 +265,7 @@ WAYS: dict[str, Way] = {
     "devices by number": _path("/dev/char/195:0", "/dev/disk"),
     "all devices": _path("/dev", "/data/dev"),
     "the whole node": _path("/", "/srv"),
-    "processes, and through them every root": _path("/proc/1/root", "/sys"),
+    "processes, and through them every root": _path("/proc/1/root", "/srv/proc"),
     "the driver's root": _path("/run/nvidia/driver", "/run/udev"),
     "the toolkit": _path("/usr/local/nvidia/toolkit", "/usr/local/share"),
     "the toolkit's configuration": _path("/etc/nvidia-container-runtime", "/etc/ssl/certs"),
@@ -327,10 +328,51 @@ WAYS: dict[str, Way] = {
         "device-mount",
         "spec.containers[main].volumeMounts",
     ),
+    "such a mount by way of the folder above": Way(
+        _mounted_at("/var/run/x/../nvidia-container-devices/all"),
+        _mounted_at("/var/run/x/../nvidia-container/all"),
+        "device-mount",
+        "spec.containers[main].volumeMounts",
+    ),
+    "such a mount from the root again": Way(
+        _mounted_at("/../var/run/nvidia-container-devices/all"),
+        _mounted_at("/../var/run/nvidia-container-devices.d/all"),
+        "device-mount",
+        "spec.containers[main].volumeMounts",
+    ),
+    "such a mount by another root": Way(
+        _mounted_at("/srv/../../run/nvidia-container-devices/all"),
+        _mounted_at("/srv/../../run/nvidia/all"),
+        "device-mount",
+        "spec.containers[main].volumeMounts",
+    ),
+    "such a mount without a root": Way(
+        _mounted_at("srv/..//var/./run/nvidia-container-devices/all/."),
+        _mounted_at("srv/..//var/./run/all/."),
+        "device-mount",
+        "spec.containers[main].volumeMounts",
+    ),
     "a device class as a limit": Way(
         _limited("deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
         _limited("deviceclass.resource.kubernetes.io/rdma.example.com"),
         "device-claim",
         "spec.containers[main].resources.limits",
+    ),
+}
+
+
+# Ways of which a policy warns by default, and which it refuses where its binding says so.
+SUSPECT: dict[str, Way] = {
+    "the memory of devices": Way(mounting("/sys"), mounting("/system"), "node-path", HOST_PATH),
+    "control groups": Way(mounting("/sys//fs/cgroup/"), mounting("/srv/sys/fs"), "node-path", HOST_PATH),
+    "volumes and tokens of other pods": Way(
+        mounting("/var/lib/kubelet/pods"), mounting("/var/lib/kubelets/pods"), "node-path", HOST_PATH
+    ),
+    "raw devices": Way(mounting("/dev/vfio/12"), mounting("/dev/vfio12"), "node-path", HOST_PATH),
+    "an image from before the variable": Way(
+        a_pod(plain("main", env=[{"name": "CUDA_VERSION", "value": "12"}])),
+        a_pod(plain("main", env=[{"name": "CUDA_VERSION", "value": "12"}, VOID])),
+        "cuda-version",
+        "spec.containers[main].env",
     ),
 }

@@ -69,6 +69,7 @@ PODS: dict[str, Json] = {
     ),
     "privileged": admitted(half(securityContext={"privileged": True})),
     "host-path": admitted(half(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
+    "node-path": admitted(half(), volumes=[{"name": "v", "hostPath": {"path": "/sys/fs/cgroup"}}]),
     "device-annotation": with_annotations(admitted(half()), {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}),
     "device-mount": admitted(
         half(volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}])

@@ -13,7 +13,7 @@ from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.mutation import sidecar, visible_devices
 from webhook.policy import AdmissionPolicy
-from webhook.rules.bypass import bypass_violations
+from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.catalogue import effective_mode
 from webhook.rules.forged import OURS, is_owned
 from webhook.rules.isolation import ephemeral_violations
@@ -56,6 +56,8 @@ def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
     ]
     if past:  # in every mode, because policies have no modes
         found.append(AdmissionFinding(*place, "would-be-refused", past, owner, node))
+    if suspect := suspect_violations(written, parsed):
+        found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
         found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
     return tuple(found)

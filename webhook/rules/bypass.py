@@ -10,8 +10,10 @@ from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
-from webhook.rules.denylist import RUNTIME_CLASSES
-from webhook.rules.isolation import isolation_violations
+from webhook.mutation import ephemeral
+from webhook.mutation.visible_devices import VISIBLE_DEVICES
+from webhook.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
+from webhook.rules.isolation import isolation_violations, node_paths
 from webhook.wire.pod_review import sequence_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
@@ -27,6 +29,32 @@ def bypass_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]
     if parsed.request is not None or parsed.violations:
         return classes
     return (*_reaching(pod), *_runtime_class(pod["spec"]), *classes)
+
+
+def suspect_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
+    """What policy `bursar-node-access` finds, whose binding only warns by default: nothing for a pod with a
+    request, valid or not, because the rules cover it."""
+    if parsed.request is not None or parsed.violations:
+        return ()
+    return (*node_paths(pod["spec"]), *_old_images(pod))
+
+
+def _old_images(pod: Json) -> Iterator[Violation]:
+    listed = [(each.path, each.raw) for each in containers(pod)]
+    listed += [
+        (f"spec.ephemeralContainers[{index}]", container) for index, container in ephemeral.added(pod, {})
+    ]
+    for path, container in listed:
+        given = [each["name"] for each in sequence_of(container.get("env"))]
+        if CUDA_VERSION in given and VISIBLE_DEVICES not in given:
+            yield Violation(
+                "cuda-version",
+                f"{path}.env[{CUDA_VERSION}]",
+                "",
+                f"without {VISIBLE_DEVICES} beside it, NVIDIA's runtime makes every GPU visible",
+                f"leaving it out, or {VISIBLE_DEVICES} beside it",
+                f'{VISIBLE_DEVICES}: "void"',
+            )
 
 
 def _reaching(pod: Json) -> Iterator[Violation]:

@@ -213,6 +213,14 @@ BYPASS = (
         "with these a container reaches cards that are not assigned to it",
     ),
     Rule(
+        "node-path",
+        "a hostPath volume that is, or lies below, `/sys`, `/dev/vfio` or `/var/lib/kubelet/pods`",
+        "these show the memory of devices, their control groups, raw devices, and the volumes and tokens of "
+        "the node's other pods. Node software mounts them too, so by default it only warns",
+        "warn",
+        "admitted",
+    ),
+    Rule(
         "device-annotation",
         "annotations under `cdi.k8s.io/`",
         "they request devices from the container runtime directly",

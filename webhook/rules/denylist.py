@@ -59,10 +59,17 @@ HOST_STEMS = ("/dev/nvhost", "/dev/nvidia", "/run/nvidia")
 # A host path must not be one of these or below one. Above is allowed, because many harmless pods mount /tmp.
 # MPS keeps its pipes here by default.
 HOST_PLACES = ("/tmp/nvidia-mps",)  # noqa: S108 (nothing is written there)
+# The same as for HOST_PLACES, but only a warning by default, because node software mounts them too: raw
+# devices, the volumes and tokens of every pod of the node, and the devices' memory and control groups.
+NODE_PATHS = ("/dev/vfio", "/sys", "/var/lib/kubelet/pods")
 
 # Annotations and mounts that request devices from the container runtime directly.
 DEVICE_ANNOTATIONS = "cdi.k8s.io/"
 DEVICE_MOUNTS = "/run/nvidia-container-devices"
+
+# NVIDIA's runtime gives every card to a container with this variable and without NVIDIA_VISIBLE_DEVICES: it
+# takes its image for one from before that variable.
+CUDA_VERSION = "CUDA_VERSION"
 
 # The runtime classes of NVIDIA's GPU Operator, which honour the NVIDIA_VISIBLE_DEVICES of an image.
 RUNTIME_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
@@ -102,13 +109,24 @@ def reaches_cards(host_path: str) -> bool:
     return any(each.startswith(path.rstrip("/") + "/") for each in (*HOST_PATHS, *HOST_STEMS))
 
 
+def reaches_node(host_path: str) -> bool:
+    """Whether this host path shows devices or other pods of the node, without being one of cards."""
+    path = _plain(host_path)
+    return not reaches_cards(path) and any(path == each or path.startswith(each + "/") for each in NODE_PATHS)
+
+
 _LAST_STEP = DEVICE_MOUNTS.rpartition("/")[2]
 
 
 def names_devices(mount_path: str) -> bool:
-    """Whether the name of this mount requests cards from NVIDIA's container runtime."""
+    """Whether the name of this mount requests cards from NVIDIA's container runtime, which resolves ``..``.
+    A path with ``..`` counts if it has the last step anywhere, because the policy, in CEL, cannot resolve
+    it."""
     if _LAST_STEP not in mount_path:
         return False  # a fast way out for nearly all mounts
+    steps = mount_path.split("/")
+    if ".." in steps:
+        return _LAST_STEP in steps
     path = _plain(mount_path)
     return path == DEVICE_MOUNTS or path.startswith(DEVICE_MOUNTS + "/")
 

@@ -11,10 +11,12 @@ from webhook.mutation import ephemeral, mps, visible_devices
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import (
     DEVICE_ANNOTATIONS,
+    NODE_PATHS,
     may_steer,
     names_devices,
     names_steering,
     reaches_cards,
+    reaches_node,
     steers_isolation,
 )
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
@@ -49,6 +51,22 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
         yield from _device_mounts(path, container)
     yield from _device_annotations(pod)
     yield from _host(pod["spec"])
+    yield from node_paths(pod["spec"])
+
+
+def node_paths(spec: Json) -> Iterator[Violation]:
+    """Host paths that show devices or other pods of the node."""
+    for index, volume in enumerate(sequence_of(spec.get("volumes"))):
+        host_path = mapping(volume.get("hostPath")).get("path")
+        if isinstance(host_path, str) and reaches_node(host_path):
+            yield Violation(
+                "node-path",
+                f"spec.volumes[{index}].hostPath.path",
+                shown(host_path),
+                "this path shows devices of the node, or volumes and tokens of its other pods",
+                f"other paths than {', '.join(NODE_PATHS)}",
+                "hostPath: {path: /dev/shm}",
+            )
 
 
 def _host(spec: Json) -> Iterator[Violation]:

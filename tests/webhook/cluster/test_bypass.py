@@ -4,7 +4,11 @@ webhook: that it is closed, and that the nearest harmless thing is not."""
 import copy
 import json
 import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +20,12 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.support.profile import examples
 from tests.support.waiting import eventually
-from tests.webhook.cases import WAYS, a_pod, mounting, told
+from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json
-from webhook.rules.denylist import names_devices, reaches_cards
+from webhook.rules.denylist import names_devices, reaches_cards, reaches_node
 
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
@@ -199,9 +203,78 @@ def test_privileged_alone_is_told_and_not_refused(world: Registered) -> None:
     assert (code, said) == (0, "")
 
 
+def warned(world: Registered, pod: Json) -> str:
+    """The warning of kubectl about the creation of a pod, where nothing is stored."""
+    create = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
+    code, said = world.said(*create, input=json.dumps(pod))
+    assert code == 0, said
+    return said
+
+
+@pytest.fixture
+def refusing(world: Registered, tmp_path: Path) -> Iterator[None]:
+    """Policy bursar-node-access switched to refusing by the commands of the page, on a copy of its file."""
+    commands = re.search(
+        r"^(sed -i .* (\S*/admission-node-access\.yaml))\nkubectl (apply .*) \2$", PAGE.read_text(), re.M
+    )
+    assert commands, "the page has the commands"
+    copied = tmp_path / commands[2]
+    copied.parent.mkdir(parents=True)
+    shutil.copy(ROOT / commands[2], copied)
+    subprocess.run(shlex.split(commands[1]), cwd=tmp_path, check=True)
+    world.kubectl(*shlex.split(commands[3]), str(copied))
+    probe = next(iter(SUSPECT.values())).bad
+    eventually(lambda: "[node-path]" in refusal(world, probe), "the binding to refuse")
+    yield
+    world.kubectl("apply", "--server-side", "-f", str(ROOT / commands[2]))
+    eventually(lambda: not refusal(world, probe), "the binding to warn")
+
+
+def test_paths_and_variables_of_the_node_are_warned_of_and_their_nearest_are_not(world: Registered) -> None:
+    for way, case in SUSPECT.items():
+        said = warned(world, case.bad)
+        assert "ValidatingAdmissionPolicy 'bursar-node-access'" in said, way
+        assert f"{case.path}: " in said
+        assert f"[{case.rule}]" in said
+        assert warned(world, case.good) == "", way
+
+
+def test_switched_to_refusing_the_same_ways_are_refused_and_random_paths_as_python_judges_them(
+    world: Registered, refusing: None
+) -> None:
+    for case in SUSPECT.values():
+        assert told(refusal(world, case.bad)) == {(case.rule, case.path)}
+        assert refusal(world, case.good) == ""
+
+    @settings(max_examples=examples(150), deadline=None)
+    @given(path=paths(NODE_NAMES))
+    def judged_alike(path: str) -> None:
+        rules = {
+            rule
+            for rule, reached in (("host-path", reaches_cards(path)), ("node-path", reaches_node(path)))
+            if reached
+        }
+        assert judged(world, path) == rules
+
+    judged_alike()
+    assert debug_refused(world)
+
+
+def debug_refused(world: Registered) -> bool:
+    """Whether an ephemeral container with the variable is refused, and one with both variables is not."""
+    make(world, a_pod(plain("main")), "old-image")
+    both = [{"name": "CUDA_VERSION", "value": "12"}, {"name": VISIBLE, "value": "void"}]
+    code, said = debug(world, "old-image", "old", env=both[:1])
+    assert debug(world, "old-image", "both", env=both) == (0, "")
+    return code != 0 and told(said) == {("cuda-version", "spec.ephemeralContainers[old].env")}
+
+
+NODE_NAMES = "sys SYS fs cgroup var lib kubelet pods Pods dev vfio 12 sysfs /"
 HOST_NAMES = """dev nvidia nvidia0 nvidia-caps dri shm proc run var lib kubelet pods device-plugins etc cdi
-    docker.sock kubernetes manifests containerd nvidia-container-devices usr local log nvi k3s 1 . /"""
-MOUNT_NAMES = "var run nvidia-container-devices nvidia-container-devices. all . /"
+    docker.sock kubernetes manifests containerd nvidia-container-devices usr local log nvi k3s 1 . .. /
+    DEV Nvidia0 Proc VAR Run"""
+MOUNT_NAMES = """var run nvidia-container-devices nvidia-container-devices. all . .. .. / Var RUN x
+    Nvidia-Container-Devices"""
 
 
 def paths(names: str) -> st.SearchStrategy[str]:
@@ -217,9 +290,18 @@ def paths(names: str) -> st.SearchStrategy[str]:
 @settings(max_examples=examples(250), deadline=None)
 @given(path=paths(HOST_NAMES))
 def test_random_host_paths_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
-    assert told(refusal(world, mounting(path))) == (
-        {("host-path", "spec.volumes[v].hostPath.path")} if reaches_cards(path) else set()
-    )
+    assert judged(world, path) == ({"host-path"} if reaches_cards(path) else set())
+
+
+def judged(world: Registered, path: str) -> set[str]:
+    """The rules that a host path breaks. Kubernetes itself refuses one with `..`, before policies are asked:
+    then those that Python finds."""
+    said = refusal(world, mounting(path))
+    if ".." in path.split("/"):
+        assert "must not contain '..'" in said
+        return {"host-path"} if reaches_cards(path) else {"node-path"} if reaches_node(path) else set()
+    assert {at for _, at in told(said)} <= {"spec.volumes[v].hostPath.path"}
+    return {rule for rule, _ in told(said)}
 
 
 @pytest.mark.parametrize(
@@ -231,6 +313,9 @@ def test_random_host_paths_are_judged_as_python_judges_them(world: Registered, p
         ("./var//run/nvidia-container-devices", True),
         ("/var/run/nvidia-container-devices.d", False),
         ("/srv/var/run/nvidia-container-devices", False),
+        ("/var/run/NVIDIA-container-devices/all", False),
+        ("/var/run/../run//nvidia-container-devices/", True),
+        ("/var/run/../nvidia-container-devices.d/..", False),
     ],
 )
 def test_a_mount_is_known_however_it_is_written(world: Registered, path: str, names: bool) -> None:
@@ -646,9 +731,14 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
         for document in yaml.safe_load_all(file.read_text())
     ]
     names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
-    text = (MANIFESTS / "admission-bypass.yaml").read_text()
+    texts = [(MANIFESTS / f"admission-{name}.yaml").read_text() for name in ("bypass", "node-access")]
+    text = "".join(texts)
     rules = set(re.findall(r"[^:] \[([a-z-]+)\]['\n]", text))
 
     assert set(re.findall(r"`(bursar-[a-z-]+)`", page)) & names == names
     assert {rule for rule in rules if f"`{rule}`" not in page} == set()
-    assert rules == {case.rule for case in WAYS.values()} | {"forged-annotation", "forged-label", "exemption"}
+    assert rules == {case.rule for case in (*WAYS.values(), *SUSPECT.values())} | {
+        "forged-annotation",
+        "forged-label",
+        "exemption",
+    }

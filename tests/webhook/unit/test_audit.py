@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.cases import WAYS
+from tests.webhook.cases import SUSPECT, WAYS
 from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_templates import BAD, workload
 from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, POLICY, admitted, governed, half, plain
@@ -101,6 +101,12 @@ def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
 def test_a_pod_that_goes_around_every_request_is_found_and_its_nearest_is_not(way: str) -> None:
     assert words(running(WAYS[way].bad), OBSERVING) == [("would-be-refused", [WAYS[way].rule])]
     assert words(running(WAYS[way].good)) == []
+
+
+@pytest.mark.parametrize("way", SUSPECT)
+def test_a_running_pod_that_a_policy_warns_of_is_listed_and_its_nearest_is_not(way: str) -> None:
+    assert words(running(SUSPECT[way].bad), OBSERVING) == [("would-be-warned", [SUSPECT[way].rule])]
+    assert words(running(SUSPECT[way].good)) == []
 
 
 def test_a_pod_that_asks_meets_the_rules_and_not_the_policies() -> None:

@@ -153,6 +153,7 @@ POLICIES = {
     for each in documents(file.stem)
     if each["kind"] == "ValidatingAdmissionPolicy"
 }
+WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds"}
 
 
@@ -178,7 +179,7 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None
     assert bindings == {
         name: {
             "policyName": name,
-            "validationActions": ["Warn", "Audit"] if name == "bursar-privileged" else ["Deny"],
+            "validationActions": ["Warn", "Audit"] if name in WARNING else ["Deny"],
         }
         for name in POLICIES
     }
@@ -201,13 +202,17 @@ def test_every_regular_expression_of_the_policies_follows_from_the_dialects() ->
         cel.immutable_annotations(),
         cel.immutable_labels(),
     }
-    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 5
+    assert text.count(f"matches(r'{GPU_RESOURCE}')") == 6
 
 
 def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
     assert words("bursar-ways-around", "guardedPaths") == denylist.HOST_PATHS
     assert words("bursar-ways-around", "guardedStems") == denylist.HOST_STEMS
     assert words("bursar-ways-around", "guardedInside") == denylist.HOST_PLACES
+    assert words("bursar-node-access", "nodePaths") == denylist.NODE_PATHS
+    *_, name = denylist.DEVICE_MOUNTS.split("/")
+    assert variable("bursar-ways-around", "deviceMounts").count(name) == 4
+    assert f"e.name == '{denylist.CUDA_VERSION}'" in variable("bursar-node-access", "cudaVersion")
     assert words("bursar-ways-around", "gpuRuntimeClasses") == denylist.RUNTIME_CLASSES
     assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
     assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")

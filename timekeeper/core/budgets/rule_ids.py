@@ -19,6 +19,7 @@ SETTABLE = (
     "isolation-variable",
     "legacy-sidecar",
     "malformed-name",
+    "node-path",
     "pod-size",
     "priority-class",
     "privileged",

@@ -15,7 +15,7 @@ from webhook.admission.answers import split_by_mode
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.patching import patched
 from webhook.policy import AdmissionPolicy, Standing
-from webhook.rules.bypass import bypass_violations
+from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting, pod_review
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
@@ -125,8 +125,9 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     raw, told = _resolved(defaulting.pod(subject.value), namespace, world)
     asked = _review(raw, namespace)
     answer = pods.mutate(asked, world.standing_of, policy)
-    warnings = (*answer.warnings, *told)
-    past = bypass_violations(asked.pod, parse(asked.pod))
+    parsed = parse(asked.pod)
+    warnings = (*answer.warnings, *told, *_warned(suspect_violations(asked.pod, parsed)))
+    past = bypass_violations(asked.pod, parsed)
     if answer.refusal:
         found = _violations(asked, answer, policy, world.standing_of(namespace))
         return subject.refused((*found, *past), warnings)
@@ -166,11 +167,18 @@ def _template(
     found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
     raw, told = _resolved(workloads.as_pod(template), namespace, world)
     answer = pods.mutate(_review(raw, namespace), world.standing_of, policy)
-    past = bypass_violations(raw, parse(raw))
+    parsed = parse(raw)
+    past = bypass_violations(raw, parsed)
+    told = (*told, *_warned(suspect_violations(raw, parsed)))
     refusal = answer.refusal or (message(past) if past else "")
     if refusal and not found:
         told = (f"{at}: its pods would be refused: {refusal}", *told)
     return found, (*answer.warnings, *told)
+
+
+def _warned(violations: Iterable[Violation]) -> Iterator[str]:
+    for each in violations:
+        yield f"{each.sentence()} ({each.rule})"
 
 
 def _budgets(subject: _Subject) -> AdmissionOutcome:
