@@ -105,6 +105,7 @@ class Extender:
             self.binder,
             self.context,
             self.leadership.wait_while_taking_over,
+            self.standings,
             self._settings.most_offered,
         )
 
@@ -158,6 +159,7 @@ class Extender:
             ended=self.requeuer.tried,
             turn=self.leadership,
             taken_back=self._taken_back,
+            standings=self.standings,
         )
 
     @cached_property

@@ -15,17 +15,17 @@ names only a version that the watch has shown (`scheduler_ext.leadership.takeove
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
-from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, written_for
+from scheduler_ext.binding.manifest import NOTHING, binding, binding_path, written_for
 from scheduler_ext.binding.outcome import (
     BOUND,
     CARDS_CHANGED,
     FOLLOWER,
     GONE,
     NOT_SHOWN,
+    SPENT,
     Bound,
     NotBound,
     NotBoundReason,
@@ -33,12 +33,14 @@ from scheduler_ext.binding.outcome import (
     bound_to,
     refused,
 )
+from scheduler_ext.binding.values import BindingArgs, ReadPod, Sending, Turn
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import Allocation, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -52,51 +54,6 @@ MOST_SENT = 4  # attempts to send a Binding, each after a read that found the po
 LEAST_S = 0.05  # with less time left another call is pointless
 SETTLE_S = 2.0
 EARLIER = "?"  # stands for the unknown version of a Binding that an earlier call sent
-
-
-@dataclass(frozen=True, slots=True)
-class BindingArgs:
-    """kube-scheduler's ExtenderBindingArgs: the pod and the node to bind it to."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPod:
-    """A pod as the watch or a read shows it. ``pod`` is None if it asks for no GPU."""
-
-    uid: str
-    version: str
-    node: str
-    pod: Pod | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """A Binding in flight: its term of leadership, and its deadline in monotonic seconds."""
-
-    args: BindingArgs
-    written: Written
-    term: int
-    until: float
-
-
-class Turn(Protocol):
-    """Leadership as the binder needs it; binding and leadership do not import each other.
-
-    ``elected``: other replicas exist. ``term``: the number of this replica's term, 0 while it follows.
-    """
-
-    elected: bool
-
-    @property
-    def term(self) -> int: ...
-
-    def opens(self, until_s: Callable[[], float]) -> int:
-        """The term; waits for one at most ``until_s()`` seconds."""
 
 
 class Binder:
@@ -116,10 +73,11 @@ class Binder:
         ended: Callable[[str], None],
         turn: Turn,
         taken_back: Callable[[Allocation, str], None] = lambda _allocation, _node: None,
+        standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
     ) -> None:
         self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
-        self._turn, self._taken_back = turn, taken_back
+        self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._pods, self._nodes = Locks(), Locks()
 
     def bind(self, args: BindingArgs) -> Outcome:
@@ -158,7 +116,10 @@ class Binder:
             return self._send(Sending(args, NOTHING, term, until), read.version, set())
         if read.pod.request is None:
             return NotBound(NotBoundReason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
-        # 4. The cards: those assumed before, or a new fit on the node as it is now.
+        # 4. Its namespace must not have spent a budget that denies.
+        if assumed is None and self._is_denied(read.pod):
+            return SPENT
+        # 5. The cards: those assumed before, or a new fit on the node as it is now.
         if assumed is not None and assumed.fault:
             return CARDS_CHANGED
         placement = (
@@ -168,10 +129,18 @@ class Binder:
             return self._superseded(args, until)
         if not isinstance(placement, Placement):
             return NotBound(NotBoundReason.NO_FIT, placement.sentence)
-        # 5. One Binding carries node and cards.
+        # 6. One Binding carries node and cards.
         written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns())
         lost = set() if assumed is None else {EARLIER}
         return self._send(Sending(args, written, term, until), read.version, lost)
+
+    def _is_denied(self, pod: Pod) -> bool:
+        """True if the namespace's budget refuses the pod. A budget in observe mode only logs that."""
+        standings = self._standings()
+        denied = standings.of(pod.namespace).refuses
+        if not denied and as_if_enforced(standings).of(pod.namespace).refuses:
+            self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=SPENT.sentence)
+        return denied
 
     def _assumed(self, args: BindingArgs, until: float) -> Allocation | Outcome | None:
         """The cards assumed for the pod on this node, None without any; an outcome if the pod is bound, or if

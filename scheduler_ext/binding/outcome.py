@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler_ext.fit import refusal
+
 
 class NotBoundReason(StrEnum):
     """Why a pod was not bound: the key for code, metrics and logs; the sentence is for people."""
@@ -13,6 +15,7 @@ class NotBoundReason(StrEnum):
     NOT_SHOWN = "not-shown"  # the watch has not shown the pod's present version
     ELSEWHERE = "elsewhere"  # the pod is bound to another node
     UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
+    SPENT = "spent"  # the namespace's budget is spent and says `deny`
     MALFORMED = "malformed"  # the GPU request cannot be read
     NO_FIT = "no-fit"  # the node has no room for the request now
     CARDS_CHANGED = "cards-changed"  # the node's cards differ from those assumed for the pod
@@ -41,6 +44,7 @@ FOLLOWER = NotBound(NotBoundReason.FOLLOWER, "this extender is not the leader; a
 CARDS_CHANGED = NotBound(
     NotBoundReason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
 )
+SPENT = NotBound(NotBoundReason.SPENT, refusal.SPENT.sentence)
 
 
 def bound_to(node: str, wanted: str) -> Outcome:

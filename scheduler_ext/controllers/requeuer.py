@@ -42,6 +42,7 @@ MOST_NODES = 128
 MOST_AHEAD = 128  # pods that are earlier in turn
 MOST_LOOKS = 192  # fits computed: one pod on one node
 TOGETHER = 256  # waiting pods read from the queue at a time
+TOGETHER_WOKEN = 32  # pods whose budgets no longer refuse them, between two looks at freed nodes
 
 
 @dataclass(slots=True)
@@ -90,6 +91,7 @@ class Requeuer:
         self._version = 0  # changes when a pod starts waiting or is held back
         self._waiting_queue = WaitingQueue()
         self._rounds: dict[str, _Round] = {}
+        self._denied: dict[str, None] = {}  # UIDs of waiting pods whose namespace has spent its budget
 
     def freed(self, nodes: Iterable[str]) -> None:
         """These nodes have more room than before."""
@@ -108,6 +110,14 @@ class Requeuer:
         roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
         if roomier:
             self.freed(roomier)
+
+    def denied(self, waiting: WaitingPod) -> None:
+        """The pod was refused everywhere because its namespace has spent its budget. It is woken when the
+        budget no longer refuses it."""
+        with self._lock:
+            self._add(waiting)
+            self._was_tried(waiting.pod.uid)
+            self._denied[waiting.pod.uid] = None
 
     def tried(self, uid: str) -> None:
         """A bind of the pod has ended. If it is not bound it keeps waiting."""
@@ -172,6 +182,23 @@ class Requeuer:
                 due = [name for name, each in self._rounds.items() if each.look_at <= now]
             for name in due:
                 self._look(name)
+            self._wake_undenied()
+
+    def _wake_undenied(self) -> None:
+        """Wake the first denied pods whose namespaces' budgets no longer refuse them."""
+        with self._lock:
+            waiting = {uid: self._waiting_queue.get(uid) for uid in self._denied}
+        standings = self._standings()
+        there = self._refreshed(each for each in waiting.values() if each is not None)
+        back = [each.pod for each in there if not standings.of(each.pod.namespace).refuses][:TOGETHER_WOKEN]
+        over = (waiting.keys() - {each.pod.uid for each in there}) | {pod.uid for pod in back}
+        with self._lock:
+            for uid in over:
+                self._denied.pop(uid, None)
+        for pod in back:
+            if not self._wake(pod, "InBudget", "the namespace's GPU budget is not spent any more"):
+                with self._lock:
+                    self._denied[pod.uid] = None
 
     def _look(self, name: str) -> None:
         """Requeue the next pod for this node; without one the round is over."""
@@ -190,17 +217,19 @@ class Requeuer:
                 return  # or a pod was added meanwhile: look again
             current.woken.add(chosen.pod.uid)
             current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
-        self._wake(chosen.pod, name)
+        self._wake(chosen.pod, "CardFreed", f"cards were freed on node {name}")
 
     def _choose(self, name: str, candidates: _Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
         node, standings = self._cache.snapshot.node(name), self._standings()
         if time.monotonic() >= candidates.current.holds_until:
-            may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates)]
+            may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates, standings)]
             chosen = next_to_wake(node, may, standings)
             if chosen is not None:
                 return chosen
         in_turn = chain(self._held_for(node), self._in_turn(standings))
-        return first_that_fits(node, (each for each in in_turn if self._is_candidate(each, candidates)))
+        return first_that_fits(
+            node, (each for each in in_turn if self._is_candidate(each, candidates, standings))
+        )
 
     def _holding_back(self, fits: Iterable[str]) -> dict[str, _Candidates]:
         """Of these nodes the first few that are still kept for somebody."""
@@ -223,7 +252,9 @@ class Requeuer:
         def before(name: str, candidates: _Candidates) -> Iterator[WaitingPod]:
             own = queue_key(mine.pod, name, standings)
             for each in (*self._held_for(snapshot.node(name)), *ahead):
-                if not self._is_candidate(each, candidates) or queue_key(each.pod, name, standings) >= own:
+                if queue_key(each.pod, name, standings) >= own:
+                    continue
+                if not self._is_candidate(each, candidates, standings):
                     continue
                 if next(looks, None) is None:
                     return
@@ -241,7 +272,9 @@ class Requeuer:
     def _awaited(self) -> Counter[str]:
         return Counter(each.awaited for each in self._rounds.values() if each.awaited)
 
-    def _is_candidate(self, each: WaitingPod, candidates: _Candidates) -> bool:
+    def _is_candidate(self, each: WaitingPod, candidates: _Candidates, standings: NamespaceStandings) -> bool:
+        if standings.of(each.pod.namespace).refuses:
+            return False
         return each.pod.scheduler == self._scheduler and candidates.may(each.pod.uid)
 
     def _held_for(self, node: NodeInfo) -> list[WaitingPod]:
@@ -295,12 +328,14 @@ class Requeuer:
                 each.awaited, each.look_at = "", time.monotonic()
                 self._changed.set()
 
-    def _wake(self, pod: Pod, node: str) -> None:
-        patch = wake_patch(pod.uid, "CardFreed", f"cards were freed on node {node}", now_ms())
+    def _wake(self, pod: Pod, reason: str, message: str) -> bool:
+        """Makes kube-scheduler try the pod again. False if the API server did not answer."""
+        patch = wake_patch(pod.uid, reason, message, now_ms())
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = self._api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=PATCH_S)
         said = reply.status if isinstance(reply, Answered) else reply.message
-        self._log("woken", pod=pod.full_name, uid=pod.uid, node=node, answer=said)
+        self._log("woken", pod=pod.full_name, uid=pod.uid, why=message, answer=said)
+        return isinstance(reply, Answered) and reply.status < 500
 
 
 def _waits(snapshot: Snapshot, uid: str) -> bool:

@@ -27,6 +27,7 @@ RefusalKind = Literal[
     "search",
     "room",
     "constraint",
+    "budget",
 ]
 KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 
@@ -54,6 +55,7 @@ CORDONED = Refusal("every healthy GPU card here is cordoned", "cordoned")
 NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
+SPENT = Refusal("the namespace has spent its GPU budget (onExhausted: deny)", "budget")
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
 NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")
 

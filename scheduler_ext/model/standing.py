@@ -13,12 +13,18 @@ class NamespaceStanding:
     word: StandingWord
     on_exhausted: str = "deprioritize"  # what the budget prescribes once it is used up
     policy: str = ""  # the placement policy that the budget names, or empty
+    spent: bool = False  # its charges alone, without reservations, use up the grant
     watched: StandingWord | None = None  # in observe mode: what `word` would be with enforcement on
 
     @property
     def over(self) -> bool:
         """True if the namespace's pods go after those of others."""
         return self.word == "OVER_BUDGET"
+
+    @property
+    def refuses(self) -> bool:
+        """True if the namespace's pods are not bound: its budget says ``deny`` and is spent."""
+        return self.over and self.spent and self.on_exhausted == "deny"
 
 
 UNKNOWN = NamespaceStanding("UNKNOWN")

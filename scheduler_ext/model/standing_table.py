@@ -52,7 +52,9 @@ def _entry(raw: Json) -> Entry:
     if watched is not None:
         word = "UNLIMITED"  # a budget in observe mode does not affect the order
     return Entry(
-        NamespaceStanding(word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), watched),
+        NamespaceStanding(
+            word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), standings.is_spent(raw), watched
+        ),
         standings.whole_number_or_none(raw["validUntil"]),
     )
 

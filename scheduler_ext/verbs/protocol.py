@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from scheduler_ext.binding.binder import BindingArgs
 from scheduler_ext.binding.outcome import Outcome, sentence
+from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import NotBound, NotBoundReason, Outcome
+from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
@@ -13,6 +14,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, foremost, ranked
@@ -45,10 +47,12 @@ class Verbs:
         binder: Binder,
         context: Callable[[Snapshot], PreemptionContext],
         patience: Callable[[], object],
+        standings: Callable[[], NamespaceStandings],
         most_offered: int = 0,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._context, self._patience, self._most_offered = context, patience, most_offered
+        self._standings = standings
         self._fit_cache = FitCache()
         self._expected_binds = ExpectedBinds()
 
@@ -60,7 +64,8 @@ class Verbs:
     def filter(self, args: ExtenderArgs) -> FilterResult | str:
         """The nodes that fit, and the others with their reasons; an error text before the cache is
         complete."""
-        # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere.
+        # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere, nor does a
+        # pod whose namespace has spent a budget that says `deny`.
         if not self.complete:
             return INCOMPLETE
         pod = _pod(args, self._cache.snapshot)
@@ -68,6 +73,9 @@ class Verbs:
             return FilterResult(args.names, {}, {})
         if pod.request is None:
             return _malformed(pod, args.names)
+        if self._is_denied(pod):
+            self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names))
+            return _denied(args.names)
         self._patience()
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
@@ -108,6 +116,8 @@ class Verbs:
             return DryRun(FilterResult(args.names, {}, {}), {})
         if pod.request is None:
             return DryRun(_malformed(pod, args.names), {})
+        if self._is_denied(pod):
+            return DryRun(_denied(args.names), {})
         key = fit_key(pod.request, self._policies(pod), pod.amounts)
         return dry_run(args, key, pod.uid, snapshot)
 
@@ -164,6 +174,17 @@ class Verbs:
         outcome = self._binder.bind(args)
         self._expected_binds.drop(args.uid)
         return outcome
+
+    def _is_denied(self, pod: Pod) -> bool:
+        """True if the pod's namespace has spent a budget that says ``deny``. A pod that is assumed may be
+        bound already: its bind decides."""
+        allocation = self._cache.snapshot.allocation(pod.uid)
+        undecided = allocation is not None and allocation.state == "assumed"
+        return not undecided and self._standings().of(pod.namespace).refuses
+
+
+def _denied(names: list[str]) -> FilterResult:
+    return FilterResult([], {}, dict.fromkeys(names, refusal.SPENT))
 
 
 def _malformed(pod: Pod, names: list[str]) -> FilterResult:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_ext.binding.binder import Binder, BindingArgs
+from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import sentence
+from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import apply, kinds
 from scheduler_ext.leadership.fencing import marker, toucher

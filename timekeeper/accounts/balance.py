@@ -66,6 +66,15 @@ class Statement:
         return min(self._limited, key=lambda each: each.balance.remaining or 0, default=self)
 
     @property
+    def is_spent(self) -> bool:
+        """True if an account, own or group's, that has the ``onExhausted`` of `deciding` has spent its grant,
+        reservations not counted."""
+        mode = self.deciding.in_force.budget.on_exhausted
+        return any(
+            each.balance.is_spent for each in self._limited if each.in_force.budget.on_exhausted == mode
+        )
+
+    @property
     def warning(self) -> "Statement":
         """The account to warn about: one that is spent beyond its ``warnAt``, else `deciding`."""
         return next((each for each in self._limited if each.is_nearly_spent), self.deciding)

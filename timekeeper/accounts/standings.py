@@ -145,6 +145,7 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "ratio": warning.balance.ratio_milli,
         "warnAt": warning.in_force.budget.warn_at_milli,
         "remaining": deciding.balance.remaining,
+        "spent": statement.is_spent,
         "validUntil": statement.valid_until_ms,
         "mode": _mode(budget.mode or settings.mode),
         "rules": dict(budget.rules),

@@ -90,6 +90,15 @@ def standing_word(raw: object) -> StandingWord:
     raise UndecodableStandingsError("standings: unknown standing")
 
 
+def is_spent(entry: Json) -> bool:
+    """Whether the entry's account has spent its grant; False in the document of a release that does not say
+    so."""
+    spent = entry.get("spent", False)
+    if not isinstance(spent, bool):
+        raise UndecodableStandingsError("standings: spent is not a boolean")
+    return spent
+
+
 def whole_number(raw: object) -> int:
     if not isinstance(raw, int) or isinstance(raw, bool):
         raise UndecodableStandingsError("standings: not a whole number")

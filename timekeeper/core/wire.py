@@ -151,6 +151,9 @@ class StandingEntry(TypedDict):
     ratio: int | None  # thousandths of the grant that are spent; null: unlimited
     warnAt: int | None  # thousandths from which users are warned; null: never
     remaining: int | None  # granted - posted - pending - reserved; null: unlimited
+    # posted + pending >= granted, in an account with this ``onExhausted``; absent in documents of older
+    # releases: false
+    spent: NotRequired[bool]
     # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
     mode: Literal["enforce", "observe"]  # the namespace's own, else the cluster's

@@ -96,13 +96,13 @@ class Teams(World):
         self._revision = len(timekeeper.answered)
         self._said_before = len(extender.said())
 
-    def say(self, standing: str) -> None:
+    def say(self, standing: str, **fields: Any) -> None:
         """How team-b stands from now on; the extender has heard it."""
         self._revision += 1
         self.timekeeper.document = standings(
             revision=str(self._revision),
             team_a=entry("IN_BUDGET", onExhausted="reclaim"),
-            team_b=entry(standing, onExhausted="reclaim"),
+            team_b=entry(standing, **{"onExhausted": "reclaim"} | fields),
         )
         self.polls(2)
 
@@ -382,3 +382,31 @@ def test_nobody_else_may_hold_cards_for_a_pod_and_anybody_may_take_the_hold_away
     assert teams.patch("a1", {"type": "example.com/other", "status": "True"}, "team-a") == ""
     assert teams.held("a1")
     assert teams.patch("a1", {"type": "bursar.dev/CardsHeld", "$patch": "delete"}, "team-a") == ""
+
+
+DENIED = "the namespace has spent its GPU budget (onExhausted: deny)"
+
+
+def test_pods_stockpiled_behind_gates_wait_while_the_grant_is_spent_under_deny(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    for namespace in ("team-a", "team-b"):
+        teams.make(namespace, "stock", 100, schedulingGates=[{"name": "example.com/later"}])
+    teams.say("OVER_BUDGET", onExhausted="deny", spent=True)
+
+    for namespace in ("team-a", "team-b"):
+        path = f"/api/v1/namespaces/{namespace}/pods/stock"
+        teams.plane.api.call(
+            "PATCH", path, {"spec": {"schedulingGates": None}}, "application/merge-patch+json"
+        )
+
+    eventually(lambda: teams.where("stock") == "n")  # its neighbour, in budget
+    eventually(lambda: DENIED in str(teams._status("stock", "team-b").get("conditions")))
+    filters = teams.filters()
+    teams.polls(3)
+    assert teams.filters() - filters <= 1
+    assert teams.where("stock", "team-b") == ""
+
+    teams.say("IN_BUDGET", onExhausted="deny", spent=False)
+
+    eventually(lambda: teams.where("stock", "team-b") == "n")
+    teams.tidy(n=2)

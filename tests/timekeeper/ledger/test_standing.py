@@ -257,6 +257,7 @@ def test_a_changed_standing_is_another_document(home: Town) -> None:
         "ratio": 1_000_000,
         "warnAt": None,
         "remaining": 0,
+        "spent": True,
         "validUntil": T0 + 10 * DAY + 14 * HOUR,
         "mode": "enforce",
         "rules": {},
@@ -264,6 +265,39 @@ def test_a_changed_standing_is_another_document(home: Town) -> None:
         "policy": "",
         "group": "",
     }
+
+
+def test_a_grant_is_spent_by_charges_and_not_by_reservations(home: Town) -> None:
+    home.hear("configmaps", budgets(team_a="gpuHours: 0.25\nperiod: month\nonExhausted: deny"))
+    home.hear("pods", gpu_pod("waits-1", node=""))
+    home.hear("pods", gpu_pod("waits-2", node=""))
+    home.clock.turn(SECOND)
+    home.tick()
+
+    def entry() -> tuple[str, str, bool]:
+        said = home.get("/v1/standings").get_json()["namespaces"]["team-a"]
+        return said["standing"], said["onExhausted"], said["spent"]
+
+    assert entry() == ("OVER_BUDGET", "deny", False)
+
+    home.hear("configmaps", budgets(team_a="gpuHours: 0\nperiod: month\nonExhausted: deny"))
+    home.clock.turn(SECOND)
+    home.tick()
+
+    assert entry() == ("OVER_BUDGET", "deny", True)
+
+
+def test_the_grant_that_is_spent_is_that_of_a_budget_with_the_published_mode(home: Town) -> None:
+    own, group = "gpuHours: 0.25\ngroup: pool\nonExhausted: deny", "gpuHours: 0\nonExhausted: deprioritize"
+    home.hear("configmaps", budgets(**{"team_a": own, "_group.pool": group}))
+    home.hear("pods", gpu_pod("waits-1", node=""))
+    home.hear("pods", gpu_pod("waits-2", node=""))
+    home.clock.turn(SECOND)
+    home.tick()
+
+    said = home.get("/v1/standings").get_json()["namespaces"]["team-a"]
+
+    assert (said["standing"], said["onExhausted"], said["spent"]) == ("OVER_BUDGET", "deny", False)
 
 
 def test_the_remainder_is_told_anew_when_it_has_moved_by_a_thousandth(home: Town) -> None:

@@ -207,6 +207,11 @@ class Balance:
         return self.posted + self.pending
 
     @property
+    def is_spent(self) -> bool:
+        """True if the charges alone, without reservations, use up the grant."""
+        return self.granted is not None and self.spent >= self.granted
+
+    @property
     def remaining(self) -> int | None:
         """Granted - posted - pending - reserved; None: unlimited."""
         return None if self.granted is None else self.granted - self.spent - self.reserved

@@ -1,0 +1,138 @@
+"""A namespace that has spent a budget with ``onExhausted: deny``: its waiting pods are not bound until the
+budget is back."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler_ext.apiserver import Fault
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.worlds import Json, node, on, percent
+from tests.support.waiting import eventually
+from tests.webhook.servers import Timekeeper, Tls
+from tests.webhook.worlds import entry, standings
+
+Start = Callable[..., Running]
+
+TEXT = "the namespace has spent its GPU budget (onExhausted: deny)"
+
+
+class World:
+    """A running extender, and a timekeeper that says how ``team-a`` stands; ``team-b`` is in budget."""
+
+    def __init__(self, running: Running, timekeeper: Timekeeper) -> None:
+        self.running, self.timekeeper = running, timekeeper
+
+    def say(self, standing: str, **fields: object) -> None:
+        """How team-a stands from now on; the extender has read it."""
+        revision = f"r{len(self.timekeeper.answered)}"
+        said = entry(standing, **{"onExhausted": "deny", "spent": True} | fields)
+        self.timekeeper.document = standings(
+            revision=revision, team_a=said, team_b=entry("IN_BUDGET", onExhausted="deny", spent=False)
+        )
+        polls = len(self.timekeeper.answered)
+        eventually(lambda: len(self.timekeeper.answered) >= polls + 2)
+
+    def filter(self, raw: Json) -> Json:
+        """The pod exists, and kube-scheduler asks for node a."""
+        return self.running.filter(self.running.put_pod(raw), "a")
+
+
+@pytest.fixture
+def world(start: Start, tmp_path: Path) -> Iterator[World]:
+    tls = Tls(tmp_path / "tls")
+    timekeeper = Timekeeper(tls)
+    (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
+    (tmp_path / "token").write_text("token")
+    running = start(
+        f"--timekeeper-url={timekeeper.url}",
+        f"--timekeeper-ca={tmp_path}/ca.crt",
+        f"--token-file={tmp_path}/token",
+    )
+    running.put_node(node("a"))
+    world = World(running, timekeeper)
+    world.say("OVER_BUDGET")
+    yield world
+    timekeeper.end()
+
+
+def waits(name: str, share: int = 60, namespace: str = "team-a") -> Json:
+    raw = percent(share, name, schedulerName="bursar-scheduler")
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
+def woken(world: World) -> list[str]:
+    return [sent["metadata"]["uid"] for sent in world.running.api.made("patch")]
+
+
+def test_filter_and_bind_refuse_its_pod_with_one_text_and_bind_that_of_another(world: World) -> None:
+    answer = world.filter(waits("denied"))
+
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {})
+    assert answer["FailedAndUnresolvableNodes"] == {"a": TEXT}
+    assert world.running.bind(world.running.api.pod("denied"), "a") == TEXT
+    body = {"Pod": waits("denied"), "NodeNames": ["a"]}
+    assert world.running.client.post("/dryrun", json=body).get_json()["NodeNames"] == []
+    page = world.running.client.get("/v1/waiting?name=denied").get_json()["pods"][0]["decision"]
+    assert ([each["kind"] for each in page["reasons"]], page["bind_error"]) == (["budget"], TEXT)
+
+    other = waits("other", namespace="team-b")
+    assert world.filter(other)["NodeNames"] == ["a"]
+    assert world.running.bind(world.running.api.pod("other", "team-b"), "a") == ""
+
+
+@pytest.mark.parametrize(
+    ("standing", "fields"),
+    [
+        ("OVER_BUDGET", {"spent": False}),  # reservations alone use up the rest
+        ("OVER_BUDGET", {"onExhausted": "deprioritize"}),
+        ("IN_BUDGET", {}),
+        ("OVER_BUDGET", {"validUntil": 1_750_000_000_000}),  # over by now: UNKNOWN
+    ],
+)
+def test_a_pod_is_bound_unless_the_grant_is_known_to_be_spent_under_deny(
+    world: World, standing: str, fields: Json
+) -> None:
+    world.say(standing, **fields)
+
+    assert world.filter(waits("p"))["NodeNames"] == ["a"]
+    assert world.running.bind(world.running.api.pod("p"), "a") == ""
+
+
+def test_a_budget_in_observe_mode_only_logs_what_it_would_refuse(world: World) -> None:
+    world.say("OVER_BUDGET", mode="observe")
+
+    assert world.filter(waits("p"))["NodeNames"] == ["a"]
+    assert world.running.bind(world.running.api.pod("p"), "a") == ""
+
+    assert [line for line in world.running.lines if line.startswith("would-refuse pod=team-a/p ")]
+
+
+def test_it_is_woken_when_the_budget_is_back_and_not_for_a_freed_card(world: World) -> None:
+    world.running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
+    world.filter(waits("denied"))
+    world.filter(waits("next", 50, namespace="team-b"))
+
+    ended = {**world.running.api.pod("holder"), "status": {"phase": "Succeeded"}}
+    world.running.api.put("pods", ended)
+
+    eventually(lambda: woken(world) == ["uid-next"])
+    rounds = world.running.extender.requeuer._rounds
+    eventually(lambda: not rounds)
+    assert woken(world) == ["uid-next"]
+
+    world.say("IN_BUDGET", spent=False)
+
+    eventually(lambda: woken(world) == ["uid-next", "uid-denied"])
+    sent = world.running.api.made("patch")[-1]
+    assert sent["status"]["conditions"][0]["reason"] == "InBudget"
+
+
+def test_a_pod_that_the_api_server_did_not_answer_for_is_woken_later(world: World) -> None:
+    world.filter(waits("denied"))
+    world.running.api.faults.append(Fault("patch", status=503))
+
+    world.say("IN_BUDGET", spent=False)
+
+    eventually(lambda: woken(world).count("uid-denied") == 2)
