@@ -14,6 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 from deploy.local.cluster import ControlPlane
 from tests import postgresql
 from tests.support import profile
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 
 LONGEST = ("tests/kubelet/cluster/", "cluster/test_rotation.py", "ledger/test_machine.py")
 
@@ -90,3 +92,16 @@ def control_plane() -> Iterator[ControlPlane]:
     are objects of the whole cluster. It takes about three seconds of a processor."""
     with ControlPlane() as cp:
         yield cp
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """Certificates for loopback. A test that renews them makes its own."""
+    return Tls(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
+    """A simulated timekeeper with one namespace in budget."""
+    with SimulatedTimekeeper(tls, standings(team_a=entry("IN_BUDGET"))) as running:
+        yield running

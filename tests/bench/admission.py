@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -31,8 +33,7 @@ from deploy.local.cluster import ControlPlane
 from tests.bench import pods
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import FIGURES, medians, tell
-from tests.webhook.servers import ROOT, Timekeeper, Tls
-from tests.webhook.worlds import standings
+from tests.webhook.servers import ROOT
 
 Json = dict[str, Any]
 
@@ -210,9 +211,8 @@ def main() -> None:
         folder = cp.folder
         load, program = compiled(folder)
         tls = Tls(folder / "tls", names=tuple(f"{each}.{OURS}.svc" for each in SERVICES.values()))
-        timekeeper = Timekeeper(tls)
-        timekeeper.document = standings(seen())
         with (
+            SimulatedTimekeeper(tls, standings(seen())) as timekeeper,
             minimal_go(program, tls, folder) as go,
             minimal_go(program, tls, folder, "Go, our patch") as patched,
             ours(tls, timekeeper.url, folder) as bursar,
@@ -220,7 +220,6 @@ def main() -> None:
             cluster = Cluster(cp, tls, (go, patched, bursar))
             rows = measured(cluster, load, given.pods, given.rounds)
             memory = {each.name: each.pss_mib() for each in (go, bursar)}
-        timekeeper.end()
     tell(rows, COLUMNS, memory, given.json)
 
 

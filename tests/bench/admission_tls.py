@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.simulated_timekeeper import SimulatedTimekeeper
+from tests.support.tls import Tls
+
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from tests.bench import pods
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import medians, tell
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import standings
 
 Json = dict[str, Any]
 CONNECTIONS = (1, 8)
@@ -44,12 +45,13 @@ def main() -> None:
         folder = Path(name)
         load, program = compiled(folder)
         tls = Tls(folder / "tls")
-        timekeeper = Timekeeper(tls)
-        timekeeper.document = standings()
-        with minimal_go(program, tls, folder) as go, ours(tls, timekeeper.url, folder) as bursar:
+        with (
+            SimulatedTimekeeper(tls) as timekeeper,
+            minimal_go(program, tls, folder) as go,
+            ours(tls, timekeeper.url, folder) as bursar,
+        ):
             rows = measured(load, (go, bursar), tls, folder, given.reviews, given.rounds)
             memory = {each.name: each.pss_mib() for each in (go, bursar)}
-        timekeeper.end()
     tell(rows, COLUMNS, memory, given.json)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from deploy.local.golang import Workshop, find_go, install_go
 from deploy.local.stack import free_port
 from deploy.local.tools import cache_folder
-from tests.webhook.servers import Tls, Webhook
+from tests.support.tls import Tls
+from tests.webhook.servers import Webhook
 
 Json = dict[str, Any]
 

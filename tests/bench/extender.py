@@ -28,10 +28,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_server import JsonHandler
+from tests.support.kubeconfig import kubeconfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -187,13 +190,7 @@ def _next(at: int, chunks: list[list[str]]) -> str:
 def serve(objects: Objects, listener: socket.socket) -> None:
     """Answer until killed."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             query = parse_qs(url.query)
@@ -201,31 +198,22 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             if "watch" in query:
                 self._watch(kind)
             elif "/namespaces/" in url.path:
-                self._answer(200, json.dumps(objects.waiting[kind]).encode())
+                self.answer(200, objects.waiting[kind])
             else:
-                self._answer(200, objects.pages[kind][int(query.get("continue", ["0"])[0])])
+                self.answer(200, objects.pages[kind][int(query.get("continue", ["0"])[0])])
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.body()
             if self.path.endswith("/binding"):
                 objects.bind(self.path.split("/")[6], body)
             else:
                 objects.tell(body)
-            self._answer(201, b"{}")
+            self.answer(201, b"{}")
 
         def _watch(self, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
+            self.begin_stream()
             while True:
-                line = json.dumps(objects.news.get() if kind == "pods" else threading.Event().wait()).encode()
-                self.wfile.write(f"{len(line) + 1:x}\r\n".encode() + line + b"\n\r\n")
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+                self.event(objects.news.get() if kind == "pods" else threading.Event().wait())
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
     server.daemon_threads = True
@@ -324,8 +312,7 @@ def stand_in(nodes: int, cards: int, pods: int) -> Iterator[int]:
 @contextmanager
 def extender(api_port: int, folder: Path) -> Iterator[tuple[int, int, float]]:
     """A real extender before it; its port, the process id of its worker, and how long its start took."""
-    config = folder / "kubeconfig"
-    config.write_text(kubeconfig(api_port))
+    config = kubeconfig(folder, f"http://127.0.0.1:{api_port}")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     began = time.perf_counter()
@@ -347,20 +334,6 @@ def extender(api_port: int, folder: Path) -> Iterator[tuple[int, int, float]]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def kubeconfig(port: int) -> str:
-    """JSON is YAML too."""
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-    )
 
 
 def _ready(port: int) -> bool:

@@ -3,16 +3,15 @@
 import http.client
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from deploy.local.api import AdminApi, ApiError
 from deploy.local.identity import LocalAuthority
+from tests.support.http_server import JsonHandler, Served
 from tests.support.waiting import eventually
 
 NAMESPACES = "/api/v1/namespaces"
@@ -81,32 +80,9 @@ def tls(authority: LocalAuthority, folder: Path, *names: str) -> ssl.SSLContext:
 def server(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[int]:
     """A server on loopback that answers a POST of JSON with `answer(path, body)`; yields its port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # An idle kept connection must not hold up the end of the test.
-        timeout = 30
-
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            content = json.dumps(answer(self.path.partition("?")[0], body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.answer(200, answer(self.path.partition("?")[0], self.body()))
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Stay silent: the tests look at what was asked."""
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    if context is not None:
-        httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield httpd.server_port
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
+    with Served(Handler, context) as served:
+        yield served.port

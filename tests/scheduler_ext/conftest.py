@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 from scheduler_ext import settings
 from scheduler_ext.assembly import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
@@ -93,8 +94,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Starts an extender; ``wait=False`` does not wait for its books."""
-    config = tmp_path / "kubeconfig"
-    config.write_text(api.kubeconfig())
+    config = kubeconfig(tmp_path, api.url)
     started: list[Extender] = []
     callers: list[Api] = []
     died: list[int] = []

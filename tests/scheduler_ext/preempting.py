@@ -18,6 +18,7 @@ from scheduler_ext.waiting.order import WaitingPod, waiting_pod
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
+from tests.support.kubeconfig import kubeconfig
 from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
@@ -169,6 +170,4 @@ def stage(folder: Path, *objects: Json, **how: Any) -> Iterator[Stage]:
     with api_server() as server:
         for raw in objects:
             server.put("nodes" if "spec" not in raw or "containers" not in raw["spec"] else "pods", raw)
-        config = folder / "kubeconfig"
-        config.write_text(server.kubeconfig())
-        yield Stage(server, config, **how)
+        yield Stage(server, kubeconfig(folder, server.url), **how)

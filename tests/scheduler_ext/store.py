@@ -1,11 +1,10 @@
 """What a small API server for tests holds, and the rules by which it takes a change."""
 
 import copy
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-Json = dict[str, Any]
+from tests.support.api_server import Json, StoredObjects, status
 
 
 @dataclass
@@ -23,46 +22,17 @@ class Fault:
 
 
 @dataclass
-class Store:
+class Store(StoredObjects):
     """What the server holds. ``calls``: the verbs it was asked, in order, with what was sent. ``protected``:
     the names of pods that a PodDisruptionBudget keeps."""
 
     objects: dict[str, dict[str, Json]] = field(
         default_factory=lambda: {"pods": {}, "nodes": {}, "poddisruptionbudgets": {}}
     )
-    version: int = 0
-    log: list[tuple[int, str, Json]] = field(default_factory=list)
-    oldest: int = 0
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, Any]] = field(default_factory=list)
-    watching: bool = True
-    leases: dict[str, Json] = field(default_factory=dict)
     protected: set[str] = field(default_factory=set)
     leaves_at: str = "2026-11-20T04:32:53Z"  # the deletionTimestamp of those who are asked to leave
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def put(self, kind: str, raw: Json) -> Json:
-        """Create or replace an object; it gets the next resource version."""
-        with self.changed:
-            key = _key(raw)
-            was = self.objects[kind].get(key)
-            self.version += 1
-            raw = copy.deepcopy(raw)
-            raw["metadata"]["resourceVersion"] = str(self.version)
-            self.objects[kind][key] = raw
-            self.log.append((self.version, kind, {"type": "MODIFIED" if was else "ADDED", "object": raw}))
-            self.changed.notify_all()
-            return raw
-
-    def delete(self, kind: str, name: str, namespace: str = "") -> None:
-        """Remove an object; its last state goes out with the event."""
-        with self.changed:
-            raw = copy.deepcopy(self.objects[kind].pop(f"{namespace}/{name}"))
-            self.version += 1
-            raw["metadata"]["resourceVersion"] = str(self.version)
-            self.log.append((self.version, kind, {"type": "DELETED", "object": raw}))
-            self.changed.notify_all()
 
     def pod(self, name: str, namespace: str = "team-a") -> Json:
         """The pod as it is now."""
@@ -79,13 +49,6 @@ class Store:
         with self.changed:
             return copy.deepcopy(list(self.objects["nodes"].values()))
 
-    def compact(self) -> None:
-        """Forget every event: a watch from before now is told that it has expired, and open ones end."""
-        with self.changed:
-            self.log.clear()
-            self.oldest = self.version
-            self.changed.notify_all()
-
     def made(self, verb: str) -> list[Any]:
         """What was sent in the calls of this verb."""
         with self.changed:
@@ -95,25 +58,25 @@ class Store:
         """A GET of a pod."""
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
-            return (200, copy.deepcopy(raw)) if raw else _status(404, f'pods "{name}" not found')
+            return (200, copy.deepcopy(raw)) if raw else status(404, f'pods "{name}" not found')
 
     def bind(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
         """A POST of a Binding."""
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             if raw is None:
-                return _status(404, f'pods "{name}" not found')
+                return status(404, f'pods "{name}" not found')
             wanted, there = body["metadata"], raw["metadata"]
             for key, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
                 if wanted.get(key) and wanted[key] != there[key]:
                     said = f"{word} in precondition: {wanted[key]}, {word} in object meta: {there[key]}"
-                    return _status(409, f"Operation cannot be fulfilled: Precondition failed: {said}")
+                    return status(409, f"Operation cannot be fulfilled: Precondition failed: {said}")
             if there.get("deletionTimestamp"):
-                return _status(409, f"pod {name} is being deleted, cannot be assigned to a host")
+                return status(409, f"pod {name} is being deleted, cannot be assigned to a host")
             if raw["spec"].get("nodeName"):
-                return _status(409, f'pod {name} is already assigned to node "{raw["spec"]["nodeName"]}"')
+                return status(409, f'pod {name} is already assigned to node "{raw["spec"]["nodeName"]}"')
             if raw["spec"].get("schedulingGates"):
-                return _status(409, f"pod {name} has non-empty .spec.schedulingGates")
+                return status(409, f"pod {name} has non-empty .spec.schedulingGates")
             raw = copy.deepcopy(raw)
             raw["spec"]["nodeName"] = body["target"]["name"]
             raw["metadata"].setdefault("annotations", {}).update(wanted.get("annotations") or {})
@@ -127,13 +90,13 @@ class Store:
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             if raw is None:
-                return _status(404, f'pods "{name}" not found')
+                return status(404, f'pods "{name}" not found')
             uid = raw["metadata"]["uid"]
             if body.get("metadata", {}).get("uid", uid) != uid:
-                return _status(409, "Precondition failed: UID in precondition")
+                return status(409, "Precondition failed: UID in precondition")
             there = raw["metadata"]["resourceVersion"]
             if body.get("metadata", {}).get("resourceVersion", there) != there:
-                return _status(409, "the object has been modified; apply your changes to the latest")
+                return status(409, "the object has been modified; apply your changes to the latest")
             raw = copy.deepcopy(raw)
             if "nominatedNodeName" in body["status"]:
                 raw["status"]["nominatedNodeName"] = body["status"]["nominatedNodeName"]
@@ -147,37 +110,18 @@ class Store:
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             if raw is None:
-                return _status(404, f'pods "{name}" not found')
+                return status(404, f'pods "{name}" not found')
             if options["preconditions"]["uid"] != raw["metadata"]["uid"]:
-                return _status(409, "Precondition failed: UID in precondition")
+                return status(409, "Precondition failed: UID in precondition")
             if evicted and name in self.protected:
                 causes = [{"reason": "DisruptionBudget", "message": "The disruption budget keeps it"}]
-                body = _status(429, "Cannot evict pod as it would violate the pod's disruption budget.")[1]
+                body = status(429, "Cannot evict pod as it would violate the pod's disruption budget.")[1]
                 return 429, body | {"reason": "TooManyRequests", "details": {"causes": causes}}
             if "dryRun" not in options:
                 raw = copy.deepcopy(raw)
                 raw["metadata"]["deletionTimestamp"] = self.leaves_at
                 self.put("pods", raw)
             return 201 if evicted else 200, {"kind": "Status", "status": "Success"}
-
-    def lease(self, method: str, path: str, body: Json) -> tuple[int, Json]:
-        """A GET, POST or PUT of a Lease; only a PUT over the version that stands is taken."""
-        with self.changed:
-            there = self.leases.get(path)
-            if method == "GET" or (method == "PUT" and there is None):
-                return (200, copy.deepcopy(there)) if there else _status(404, "no such Lease")
-            if method == "POST":
-                path, taken = f"{path}/{body['metadata']['name']}", 201
-                if path in self.leases:
-                    return _status(409, "it exists")
-            else:
-                taken = 200
-                if there and there["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
-                    return _status(409, "the object has been modified")
-            self.version += 1
-            metadata = {**body["metadata"], "resourceVersion": str(self.version)}
-            self.leases[path] = copy.deepcopy({**body, "metadata": metadata})
-            return taken, self.leases[path]
 
     def take_fault(self, verb: str) -> Fault | None:
         """The next fault on order for this verb."""
@@ -187,11 +131,3 @@ class Store:
                     self.faults.remove(fault)
                     return fault
         return None
-
-
-def _status(code: int, message: str) -> tuple[int, Json]:
-    return code, {"kind": "Status", "status": "Failure", "code": code, "message": message}
-
-
-def _key(raw: Json) -> str:
-    return f"{raw['metadata'].get('namespace', '')}/{raw['metadata']['name']}"

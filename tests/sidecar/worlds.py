@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from deploy.local.identity import LocalAuthority
 from sidecar.run import boot_ms
+from tests.support.http_server import JsonHandler
 
 ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 20
@@ -162,8 +163,7 @@ class _Server(ThreadingHTTPServer):
         """A connection that broke: what these tests are about, and nothing to print."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(JsonHandler):
     server: _Server
 
     def setup(self) -> None:
@@ -186,10 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.request.close()
 
     def do_POST(self) -> None:
-        read = self.rfile.read(int(self.headers["Content-Length"]))
-        arrival = Arrival(
-            boot_ms(), self.path, self.headers["Authorization"].removeprefix("Bearer "), json.loads(read)
-        )
+        document = self.body()
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        arrival = Arrival(boot_ms(), self.path, token, document)
         keeper = self.server.timekeeper
         answer = keeper.answer(arrival)
         keeper.noted(lambda: keeper.arrivals.append(arrival))
@@ -203,16 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             for piece in answer:
                 self.wfile.write(piece)
             return
-        status, body = answer
-        written = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(written)))
-        self.end_headers()
-        self.wfile.write(written)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """The tests look at arrivals, not at a log."""
+        self.answer(*answer)
 
 
 def events(log: str) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any, Self
 import yaml
 
 from deploy.local.cluster import ControlPlane
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook
-from tests.webhook.worlds import entry, standings
+from tests.webhook.servers import ROOT, Webhook
 from tests.worlds import Json, container
 from webhook.settings.certificates import CONFIGURATION
 
@@ -73,8 +74,7 @@ class Registered(Cluster):
         self._document = document or standings(team_a=entry("IN_BUDGET"))
 
     def __enter__(self) -> Self:
-        self.timekeeper = Timekeeper(self.tls)
-        self.timekeeper.document = self._document
+        self.timekeeper = SimulatedTimekeeper(self.tls, self._document)
         try:
             self.webhook = Webhook(self._folder, self.tls, self.timekeeper.url, *self._flags, workers=1)
             self.webhook.__enter__()

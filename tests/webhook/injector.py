@@ -8,12 +8,11 @@ already and do it once.
 import base64
 import copy
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 import orjson
 
-from tests.webhook.servers import Served, Tls
+from tests.support.http_server import JsonHandler, Served
+from tests.support.tls import Tls
 from tests.worlds import Json
 
 Change = Callable[[Json], list[Json]]
@@ -178,7 +177,7 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-class Injector:
+class Injector(Served):
     """Serves each change under its name as a path; ``calls`` has the path and the pod's name of each review
     answered."""
 
@@ -186,31 +185,17 @@ class Injector:
         self.calls: list[tuple[str, str]] = []
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(JsonHandler):
             def do_POST(self) -> None:
-                asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+                asked = self.body()["request"]
                 name = self.path.partition("?")[0].strip("/")
                 outer.calls.append((name, asked["object"]["metadata"].get("name", "")))
-                body = orjson.dumps(answer(asked, (CHANGES | HOSTILE)[name]))
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(200, review_answer(asked, (CHANGES | HOSTILE)[name]))
 
-            def log_message(self, format: str, *args: Any) -> None:
-                """Says nothing."""
-
-        self._served = Served(Handler, tls)
-        self.url = self._served.url
-
-    def end(self) -> None:
-        """Stops answering."""
-        self._served.end()
+        super().__init__(Handler, tls.server())
 
 
-def answer(asked: Json, change: Change) -> Json:
+def review_answer(asked: Json, change: Change) -> Json:
     """The AdmissionReview that answers this request with the change."""
     response: Json = {"uid": asked["uid"], "allowed": True}
     operations = change(asked["object"])

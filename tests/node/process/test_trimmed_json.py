@@ -2,7 +2,6 @@
 
 import http.client
 import http.server
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from sidecar.node.kube import trimmed_json
 from sidecar.node.kube.api import NodeApi
 from tests.node.unit.test_trimmed_json import ABOUT, kept, pod, written
+from tests.support.http_server import JsonHandler, Served
 
 MANY = 46_000
 
@@ -50,26 +50,18 @@ class Plain(NodeApi):
 def api(tmp_path: Path, large: list[dict[str, Any]]) -> Iterator[NodeApi]:
     """A server that lists the large pods, and tells of each where it is watched."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            if "watch" in self.path:
-                for each in large:
-                    self.wfile.write(written({"type": "ADDED", "object": each}))
-            else:
-                self.wfile.write(written({"metadata": ABOUT, "items": large}))
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
+            if "watch" not in self.path:
+                return self.answer(200, written({"metadata": ABOUT, "items": large}))
+            self.begin_stream()
+            for each in large:
+                self.chunk(written({"type": "ADDED", "object": each}))
+            self.chunk(b"")
 
     (tmp_path / "token").write_text("t")
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield Plain(server.server_address[1], tmp_path / "token")
-        server.shutdown()
-        thread.join()
+    with Served(Handler) as server:
+        yield Plain(server.port, tmp_path / "token")
 
 
 def test_pods_full_of_annotations_take_no_room_in_the_agent(api: NodeApi) -> None:

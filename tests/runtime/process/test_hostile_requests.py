@@ -22,10 +22,13 @@ from deploy.local.identity import new_authority
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
 from tests.scheduler_ext.worlds import node
+from tests.support.kubeconfig import kubeconfig
+from tests.support.simulated_timekeeper import SimulatedTimekeeper
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.timekeeper import fake_api_server
 from tests.timekeeper.processes import prepared
-from tests.webhook.servers import Timekeeper, Tls, Webhook
+from tests.webhook.servers import Webhook
 from tests.webhook.worlds import admitted, half, review_of
 
 AT_ONCE = 12
@@ -81,7 +84,7 @@ def timekeeper(folder: Path) -> Iterator[Server]:
     api = fake_api_server.FakeApiServer()
     with (
         fake_api_server.serving(api) as url,
-        prepared(folder, fake_api_server.kubeconfig(folder, url), "--threads=1") as process,
+        prepared(folder, kubeconfig(folder, url), "--threads=1") as process,
     ):
         process.start()
         process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
@@ -99,11 +102,12 @@ def timekeeper(folder: Path) -> Iterator[Server]:
 def webhook(folder: Path) -> Iterator[Server]:
     """With one worker; a review is answered with 200."""
     tls = Tls(folder / "tls")
-    standings = Timekeeper(tls)
-    with Webhook(folder, tls, standings.url, workers=1) as process:
+    with (
+        SimulatedTimekeeper(tls) as standings,
+        Webhook(folder, tls, standings.url, workers=1) as process,
+    ):
         yield Server(process.port, tls.client(), process.workers, b"/mutate", REVIEW, 200, 8 * 1024 * 1024)
         assert "Traceback" not in process.log()
-    standings.end()
 
 
 @contextlib.contextmanager
@@ -120,9 +124,8 @@ def extender(folder: Path) -> Iterator[Server]:
     files = {"tls-cert": "tls.crt", "tls-key": "tls.key", "client-ca": "ca.crt"}
     with api_server() as api:
         api.put("nodes", node("a"))
-        (folder / "kubeconfig").write_text(api.kubeconfig())
         flags = [f"--{flag}={folder / name}" for flag, name in files.items()]
-        process = Extender(folder, f"--kubeconfig={folder / 'kubeconfig'}", "--threads=1", *flags)
+        process = Extender(folder, f"--kubeconfig={kubeconfig(folder, api.url)}", "--threads=1", *flags)
         trusted = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         trusted.load_cert_chain(folder / "client.crt", folder / "client.key")
         process.start()

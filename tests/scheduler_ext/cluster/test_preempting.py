@@ -13,9 +13,9 @@ from deploy.local.kwok_nodes import card_uuid
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, plane
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually, seconds_until
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 
 __all__ = ["plane"]
 
@@ -26,22 +26,15 @@ CLASSES = {"high": (1000, "PreemptLowerPriority"), "first": (2000, "Never"), "ov
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """Certificates for loopback."""
-    return Tls(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
     """One that says what it is told to."""
-    running = Timekeeper(tls)
-    yield running
-    running.end()
+    with SimulatedTimekeeper(tls) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def extender(
-    plane: ControlPlane, timekeeper: Timekeeper, tls: Tls, tmp_path_factory: pytest.TempPathFactory
+    plane: ControlPlane, timekeeper: SimulatedTimekeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Process]:
     """The extender, which asks that timekeeper, and a kube-scheduler that asks it."""
     for name, (value, policy) in CLASSES.items():
@@ -56,7 +49,7 @@ def extender(
         "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender")
     )
     assert done.returncode == 0, done.stderr
-    process = _process(plane, timekeeper, tls, tmp_path_factory.mktemp("extender"))
+    process = _process(plane, timekeeper, tmp_path_factory.mktemp("extender"))
     process.start()
     process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
@@ -64,22 +57,18 @@ def extender(
     process.kill()
 
 
-def _process(plane: ControlPlane, timekeeper: Timekeeper, tls: Tls, folder: Path) -> Process:
+def _process(plane: ControlPlane, timekeeper: SimulatedTimekeeper, folder: Path) -> Process:
     token = plane.kubectl("create", "token", "extender", "-n", "bursar-system", "--duration=1h").stdout
-    (folder / "token").write_text("any")
-    (folder / "ca.crt").write_bytes(tls.ca.bundle)
     return Process(
         folder,
         f"--kubeconfig={plane.kubeconfig(token.strip(), 'extender')}",
-        f"--timekeeper-url={timekeeper.url}",
-        f"--timekeeper-ca={folder}/ca.crt",
-        f"--token-file={folder}/token",
+        *timekeeper.flags,
         f"--pdb-grace={PDB_GRACE_S}s",
     )
 
 
 @pytest.fixture
-def teams(plane: ControlPlane, extender: Process, timekeeper: Timekeeper) -> Iterator["Teams"]:
+def teams(plane: ControlPlane, extender: Process, timekeeper: SimulatedTimekeeper) -> Iterator["Teams"]:
     """An empty cluster before and after; team-b is within its budget."""
     teams = Teams(plane, extender, timekeeper)
     teams.say("IN_BUDGET")
@@ -90,7 +79,7 @@ def teams(plane: ControlPlane, extender: Process, timekeeper: Timekeeper) -> Ite
 class Teams(World):
     """Two namespaces: team-a, which is in budget, and team-b, whose standing the test says."""
 
-    def __init__(self, plane: ControlPlane, extender: Process, timekeeper: Timekeeper) -> None:
+    def __init__(self, plane: ControlPlane, extender: Process, timekeeper: SimulatedTimekeeper) -> None:
         super().__init__(plane, extender)
         self.timekeeper = timekeeper
         self._revision = len(timekeeper.answered)

@@ -12,9 +12,9 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.scheduler import MOST_BACKOFF_S
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane, world
 from tests.scheduler_ext.processes import Process
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 
 __all__ = ["extender", "plane", "world"]
 
@@ -28,18 +28,9 @@ SIXTY = {"bursar.dev/gpu-percent": "60"}
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """An extender that a timekeeper tells of a namespace over budget, and a kube-scheduler that asks it."""
     folder = tmp_path_factory.mktemp("extender")
-    tls = Tls(folder / "tls")
-    timekeeper = Timekeeper(tls)
-    timekeeper.document = standings(default=entry("IN_BUDGET"), debtor=entry("OVER_BUDGET"))
-    (folder / "ca.crt").write_bytes(tls.ca.bundle)
-    (folder / "token").write_text("token")
-    process = Process(
-        folder,
-        f"--kubeconfig={plane.admin_kubeconfig}",
-        f"--timekeeper-url={timekeeper.url}",
-        f"--timekeeper-ca={folder / 'ca.crt'}",
-        f"--token-file={folder / 'token'}",
-    )
+    document = standings(default=entry("IN_BUDGET"), debtor=entry("OVER_BUDGET"))
+    timekeeper = SimulatedTimekeeper(Tls(folder / "tls"), document)
+    process = Process(folder, f"--kubeconfig={plane.admin_kubeconfig}", *timekeeper.flags)
     process.start()
     process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)

@@ -16,6 +16,7 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseName
@@ -43,8 +44,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def elector(api: ApiServer, tmp_path: Path, clock: Clock) -> Callable[[str], OwnLease]:
-    config = tmp_path / "kubeconfig"
-    config.write_text(api.kubeconfig())
+    config = kubeconfig(tmp_path, api.url)
     return lambda name: OwnLease(connect(config), PLACE, name, 15, clock, mute)
 
 
@@ -104,8 +104,7 @@ def test_of_two_that_write_at_once_one_has_it(api: ApiServer, elector: Callable[
 def test_the_extender_of_the_kube_scheduler_that_holds_their_lease_leads(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    config = tmp_path / "kubeconfig"
-    config.write_text(api.kubeconfig())
+    config = kubeconfig(tmp_path, api.url)
     place = LeaseName("bursar-system", "bursar-scheduler")
     mine, similar = (SchedulersLease(connect(config), place, host) for host in ("host-1", "host"))
     assert mine.look() is False
@@ -185,8 +184,7 @@ def test_a_bind_makes_one_that_has_become_leader_look_at_once(api: ApiServer, st
 def test_a_follower_sends_its_callers_away_and_a_leader_that_ends_gives_its_lease_back(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    config = tmp_path / "kubeconfig"
-    config.write_text(api.kubeconfig())
+    config = kubeconfig(tmp_path, api.url)
     api.put("nodes", node("a"))
     own_pod(api, "x")
     own_pod(api, "y")

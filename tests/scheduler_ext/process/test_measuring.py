@@ -19,8 +19,9 @@ from scheduler_ext.clients.card_load_poller import (
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
+from tests.support.simulated_timekeeper import SimulatedTimekeeper
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls
 
 
 def usage(revision: str = "1", **nodes: dict[str, int | None]) -> Json:
@@ -62,29 +63,21 @@ class World:
 
 
 @pytest.fixture
-def tls(tmp_path: Path) -> Tls:
-    """Certificates for loopback."""
-    return Tls(tmp_path / "tls")
-
-
-@pytest.fixture
-def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
     """A timekeeper that knows of two nodes."""
-    running = Timekeeper(tls)
-    running.document = usage(a={"GPU-0": 70, "GPU-1": None}, b={"GPU-2": 0})
-    yield running
-    running.end()
+    with SimulatedTimekeeper(tls, usage(a={"GPU-0": 70, "GPU-1": None}, b={"GPU-2": 0})) as running:
+        yield running
 
 
 @pytest.fixture
-def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
+def world(tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper) -> Iterator[World]:
     """One that trusts that timekeeper."""
     made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
     yield made
     made.measuring.close()
 
 
-def test_the_figures_are_thousandths_by_card(world: World, timekeeper: Timekeeper) -> None:
+def test_the_figures_are_thousandths_by_card(world: World, timekeeper: SimulatedTimekeeper) -> None:
     assert world.told(0) is None
 
     assert world.polled(0) == {"GPU-0": 700, "GPU-2": 0}
@@ -92,7 +85,7 @@ def test_the_figures_are_thousandths_by_card(world: World, timekeeper: Timekeepe
     assert (world.polls, world.lines) == ([("heard", 0.0)], ["usage-updated none"])
 
 
-def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: Timekeeper) -> None:
+def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: SimulatedTimekeeper) -> None:
     first = world.polled(0)
     assert world.polled(10_000) is first
     assert timekeeper.answered == [200, 304]
@@ -130,7 +123,7 @@ def test_where_load_is_everybodys_it_is_asked_from_the_start_and_for_ever(tmp_pa
 
 
 def test_figures_outlive_failures_until_they_are_too_old_and_that_is_told_once(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     good, timekeeper_says = timekeeper.document, {"GPU-0": 700, "GPU-2": 0}
     world.polled(0)
@@ -147,7 +140,7 @@ def test_figures_outlive_failures_until_they_are_too_old_and_that_is_told_once(
 
 
 def test_a_timekeeper_that_knows_of_no_card_is_as_one_that_says_nothing(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = usage()
 
@@ -181,12 +174,10 @@ def test_what_is_no_use_of_cards_is_refused(body: bytes) -> None:
 
 
 def test_the_running_extender_places_by_what_is_measured(
-    start: Callable[..., Running], timekeeper: Timekeeper, tls: Tls, tmp_path: Path
+    start: Callable[..., Running], timekeeper: SimulatedTimekeeper
 ) -> None:
-    (tmp_path / "token").write_text("t")
     timekeeper.document = usage(a={"a-GPU-0": 5}, b={"b-GPU-0": 90})
-    flags = (f"--timekeeper-url={timekeeper.url}", f"--timekeeper-ca={tls.file('ca.crt')}")
-    world = start(*flags, f"--token-file={tmp_path / 'token'}")
+    world = start(*timekeeper.flags)
     for name in ("a", "b"):
         world.put_node(node(name))
     quiet = percent(10, annotations={"bursar.dev/policy": "load"})

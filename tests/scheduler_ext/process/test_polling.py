@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json
+from tests.support.http_server import JsonHandler, Served
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Served, Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 from timekeeper.core.standings import UndecodableStandingsError
 
 STALE_MS = 30_000
@@ -54,29 +54,14 @@ class World:
 
 
 @pytest.fixture
-def tls(tmp_path: Path) -> Tls:
-    """Certificates for loopback."""
-    return Tls(tmp_path / "tls")
-
-
-@pytest.fixture
-def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
-    """A timekeeper with one namespace in budget."""
-    running = Timekeeper(tls)
-    running.document = standings(team_a=entry("IN_BUDGET"))
-    yield running
-    running.end()
-
-
-@pytest.fixture
-def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
+def world(tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper) -> Iterator[World]:
     """A poller that trusts that timekeeper."""
     made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
     yield made
     made.poller.close()
 
 
-def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: Timekeeper) -> None:
+def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: SimulatedTimekeeper) -> None:
     assert (world.poll(0), world.poll(1_000)) == ("IN_BUDGET", "IN_BUDGET")
 
     assert timekeeper.answered == [200, 304]
@@ -85,7 +70,7 @@ def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: 
     assert world.lines == ["standings-updated none"]
 
 
-def test_what_has_not_changed_is_the_same_value(world: World, timekeeper: Timekeeper) -> None:
+def test_what_has_not_changed_is_the_same_value(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.poll(0)
     before = world.poller.standings()
     world.poll(1_000)
@@ -94,7 +79,7 @@ def test_what_has_not_changed_is_the_same_value(world: World, timekeeper: Timeke
 
 
 def test_what_a_budget_says_of_an_exhausted_one_and_its_policy_are_told(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = standings(
         team_a=entry("OVER_BUDGET", onExhausted="reclaim", policy="spread"),
@@ -109,14 +94,16 @@ def test_what_a_budget_says_of_an_exhausted_one_and_its_policy_are_told(
 
 
 def test_a_budget_that_is_only_watched_puts_nobody_behind_anybody(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = standings(team_a=entry("OVER_BUDGET", onExhausted="reclaim", mode="observe"))
 
     assert world.poll() == "UNLIMITED"
 
 
-def test_the_token_and_the_ca_are_reread(world: World, timekeeper: Timekeeper, tmp_path: Path) -> None:
+def test_the_token_and_the_ca_are_reread(
+    world: World, timekeeper: SimulatedTimekeeper, tmp_path: Path
+) -> None:
     world.poll()
     world.token.write_text("second")
     world.poll()
@@ -130,7 +117,9 @@ def test_the_token_and_the_ca_are_reread(world: World, timekeeper: Timekeeper, t
 
 
 @pytest.mark.parametrize("text", ["", " \n", "two\nlines", "nul\0"])
-def test_a_token_file_without_a_token_sends_nothing(world: World, timekeeper: Timekeeper, text: str) -> None:
+def test_a_token_file_without_a_token_sends_nothing(
+    world: World, timekeeper: SimulatedTimekeeper, text: str
+) -> None:
     world.token.write_text(text)
 
     assert world.poll() == "UNKNOWN"
@@ -145,7 +134,9 @@ def test_files_that_are_not_there_are_a_failure_that_is_told(world: World) -> No
     assert world.polls == [("failed", -1.0)]
 
 
-def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, timekeeper: Timekeeper) -> None:
+def test_a_failure_leaves_the_table_to_age_and_is_logged_once(
+    world: World, timekeeper: SimulatedTimekeeper
+) -> None:
     good = timekeeper.document
     world.poll(0)
     timekeeper.document = None
@@ -164,7 +155,7 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
 
 
 def test_an_undecodable_or_spoilt_answer_leaves_the_last_good_table(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     world.poll()
     timekeeper.document = {"revision": "2", "version": 2}
@@ -176,7 +167,7 @@ def test_an_undecodable_or_spoilt_answer_leaves_the_last_good_table(
     assert "standings-failed" in world.lines[-1]
 
 
-def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: Timekeeper) -> None:
+def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.document = standings(
         team_a=entry("IN_BUDGET"), team_b=entry("IN_BUDGET", validUntil=500), team_c=entry("OVER_BUDGET")
     ) | {"generated": 0}
@@ -193,9 +184,7 @@ def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: Timekeep
 
 
 def test_an_answer_that_comes_byte_by_byte_is_given_up(world: World, tls: Tls) -> None:
-    class Dripping(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Dripping(JsonHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", "60")
@@ -205,22 +194,18 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up(world: World, tls: Tls) -
                     return
                 self.wfile.write(b" ")
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
     ended = threading.Event()
-    slow = Served(Dripping, tls)
-    poller = Poller(
-        Asked(slow.url, world.ca, world.token, STALE_MS),
-        lambda: 0,
-        lambda event, **fields: world.lines.append(fields["error"]),
-        lambda outcome, age_s: None,
-    )
+    with Served(Dripping, tls.server()) as slow:
+        poller = Poller(
+            Asked(slow.url, world.ca, world.token, STALE_MS),
+            lambda: 0,
+            lambda event, **fields: world.lines.append(fields["error"]),
+            lambda outcome, age_s: None,
+        )
 
-    poller.poll()
+        poller.poll()
 
-    ended.set()
-    slow.end()
+        ended.set()
     assert [line.partition(":")[0] for line in world.lines] == ["TimeoutError"]
 
 
@@ -268,13 +253,9 @@ def test_what_is_no_table_is_refused(spoil: Callable[[Json], bytes]) -> None:
 
 
 def test_the_running_extender_asks_each_second_and_counts(
-    start: Callable[..., Running], timekeeper: Timekeeper, tls: Tls, tmp_path: Path
+    start: Callable[..., Running], timekeeper: SimulatedTimekeeper
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("t")
-    flags = (f"--timekeeper-url={timekeeper.url}", f"--timekeeper-ca={tls.file('ca.crt')}")
-
-    world = start(*flags, f"--token-file={token}")
+    world = start(*timekeeper.flags)
 
     eventually(lambda: world.extender.standings().of("team-a").word == "IN_BUDGET")
     timekeeper.document = standings(revision="2", team_a=entry("OVER_BUDGET"))

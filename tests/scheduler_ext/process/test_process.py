@@ -17,21 +17,15 @@ from scheduler_ext import settings
 from tests.scheduler_ext.apiserver import ApiServer
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(api.kubeconfig())
-    return path
-
-
-@pytest.fixture
-def process(api: ApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[Process]:
+def process(api: ApiServer, tmp_path: Path) -> Iterator[Process]:
     """An extender process in front of one node."""
     api.put("nodes", node("a"))
-    process = Process(tmp_path, f"--kubeconfig={kubeconfig}")
+    process = Process(tmp_path, f"--kubeconfig={kubeconfig(tmp_path, api.url)}")
     process.start()
     process.ready()
     yield process
@@ -74,8 +68,8 @@ def test_callers_that_fall_silent_hold_up_nobody(process: Process) -> None:
         connection.close()
 
 
-def test_a_port_that_is_taken_is_one_sentence(process: Process, kubeconfig: Path) -> None:
-    done = run(f"--kubeconfig={kubeconfig}", f"--listen=127.0.0.1:{process.port}")
+def test_a_port_that_is_taken_is_one_sentence(process: Process, api: ApiServer, tmp_path: Path) -> None:
+    done = run(f"--kubeconfig={kubeconfig(tmp_path, api.url)}", f"--listen=127.0.0.1:{process.port}")
 
     assert done.returncode == 2
     assert (
@@ -146,9 +140,7 @@ def test_variables_are_the_defaults_of_flags() -> None:
 
 
 @pytest.fixture
-def tls(
-    tmp_path: Path, api: ApiServer, kubeconfig: Path
-) -> Iterator[tuple[Process, ssl.SSLContext, ssl.SSLContext]]:
+def tls(tmp_path: Path, api: ApiServer) -> Iterator[tuple[Process, ssl.SSLContext, ssl.SSLContext]]:
     """An extender with mutual TLS; a caller with a certificate of its CA, and one without."""
     authority, stranger = new_authority("callers"), new_authority("strangers")
     files = {
@@ -162,7 +154,7 @@ def tls(
     (tmp_path / "ca.crt").write_bytes(authority.pem)
     process = Process(
         tmp_path,
-        f"--kubeconfig={kubeconfig}",
+        f"--kubeconfig={kubeconfig(tmp_path, api.url)}",
         f"--tls-cert={tmp_path / 'tls.crt'}",
         f"--tls-key={tmp_path / 'tls.key'}",
         f"--client-ca={tmp_path / 'ca.crt'}",

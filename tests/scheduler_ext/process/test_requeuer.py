@@ -1,7 +1,6 @@
 """Waking: when cards free, the pod that should go next is woken, and no other."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import Json, node, on, percent, read, rebuilt
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 
 Start = Callable[..., Running]
 
@@ -36,24 +35,16 @@ def full(running: Running) -> Running:
 
 
 @pytest.fixture
-def told(start: Start, tmp_path: Path) -> Iterator[Running]:
+def told(start: Start, tls: Tls) -> Iterator[Running]:
     """The same, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
     not."""
-    tls = Tls(tmp_path / "tls")
-    timekeeper = Timekeeper(tls)
-    timekeeper.document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
-    (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
-    (tmp_path / "token").write_text("token")
-    flags = {"url": timekeeper.url, "ca": tmp_path / "ca.crt"}
-    world = start(
-        *(f"--timekeeper-{name}={value}" for name, value in flags.items()),
-        f"--token-file={tmp_path / 'token'}",
-    )
-    eventually(lambda: world.extender.standings().of("debtor").over)
-    world.put_node(node("a"))
-    world.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
-    yield world
-    timekeeper.end()
+    document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
+    with SimulatedTimekeeper(tls, document) as timekeeper:
+        world = start(*timekeeper.flags)
+        eventually(lambda: world.extender.standings().of("debtor").over)
+        world.put_node(node("a"))
+        world.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
+        yield world
 
 
 def of(namespace: str, raw: Json) -> Json:

@@ -1,18 +1,16 @@
 """Watches that break in every way: closed, cut in the middle of an event, garbage, expired, refused. They go
 on where they were, and nothing is asked in a tight loop."""
 
-import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler_ext.cache.informers import PODS
-from tests.scheduler_ext.apiserver import ApiServer
+from tests.support.http_server import JsonHandler, Served
+from tests.support.kubeconfig import kubeconfig
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.informer import InformerEvent, NothingChanged, ValueChanged, ValuesListed, inform
@@ -43,12 +41,8 @@ class Scripted:
         self.lists = 0
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     script: Scripted
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
 
     def do_GET(self) -> None:
         query = self.path.partition("?")[2]
@@ -57,42 +51,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.script.lists += 1
             version = str(10 * self.script.lists)
             items = [thing("a", 1)]
-            return self._answer(200, {"items": items, "metadata": {"resourceVersion": version}})
+            return self.answer(200, {"items": items, "metadata": {"resourceVersion": version}})
         (version,) = (each for each in query.split("&") if each.startswith("resourceVersion="))
         self.script.asked.append(version.partition("=")[2])
         stream = self.script.streams.pop(0) if self.script.streams else b""
         if isinstance(stream, int):
-            return self._answer(stream, {"message": f"status {stream}"})
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.wfile.write(f"{len(stream):x}\r\n".encode() + stream + b"\r\n" if stream else b"")
+            return self.answer(stream, {"message": f"status {stream}"})
+        self.begin_stream()
+        if stream:
+            self.chunk(stream)
         if self.script.orderly:
-            self.wfile.write(b"0\r\n\r\n")
+            self.chunk(b"")
         else:
             self.close_connection = True
-
-    def _answer(self, status: int, body: Json) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
-@contextmanager
-def serving(script: Scripted) -> Iterator[str]:
-    handler = type("Own", (Handler,), {"script": script})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def names(found: list[InformerEvent[Json]]) -> list[str]:
@@ -110,16 +81,14 @@ def names(found: list[InformerEvent[Json]]) -> list[str]:
 
 @pytest.fixture
 def heard(
-    api: ApiServer, tmp_path: Path
+    tmp_path: Path,
 ) -> Callable[[Scripted, int], tuple[list[str], list[int], list[InformerEvent[Json]]]]:
     """The first events of a scripted server, and how long was waited in between."""
 
     def hear(script: Scripted, count: int) -> tuple[list[str], list[int], list[InformerEvent[Json]]]:
         waits: list[int] = []
-        with serving(script) as url:
-            config = tmp_path / "kubeconfig"
-            config.write_text(api.kubeconfig().replace(api.url, url))
-            stream = inform(connect(config), PODS, dict, waits.append)
+        with Served(type("Own", (Handler,), {"script": script})) as server:
+            stream = inform(connect(kubeconfig(tmp_path, server.url)), PODS, dict, waits.append)
             found = [next(stream) for _ in range(count)]
         return names(found), waits, found
 

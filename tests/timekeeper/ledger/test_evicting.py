@@ -13,7 +13,8 @@ from kubernetes.config import ConfigException
 from prometheus_client import REGISTRY
 
 from tests.support.events import UnqueuedRecorder
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import (
     HOUR,
     MINUTE,

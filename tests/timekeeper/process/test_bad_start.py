@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from deploy.local.identity import new_authority
-from tests.timekeeper.fake_api_server import kubeconfig
+from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.processes import Process, prepared
 
 NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.postgresql import EMPTY, PASSWORD, fresh_postgresql, server
-from tests.timekeeper.fake_api_server import kubeconfig
+from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.processes import Process, prepared
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import UnavailableError, open_store

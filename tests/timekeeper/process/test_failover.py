@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from tests.postgresql import fresh_postgresql, server
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, HOUR, Json, budgets, gpu_pod, lease, node, user_status
 from timekeeper.runtime.clock import now_ms

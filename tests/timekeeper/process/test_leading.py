@@ -8,8 +8,9 @@ from threading import Event
 import pytest
 from sqlalchemy import text
 
+from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.timekeeper.fake_api_server import LEASE, FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, observe
@@ -89,8 +90,7 @@ def test_one_of_two_holds_the_lease_until_it_is_silent_for_its_duration(
     clock.at_s = 25
     assert (second.look(), first.look()) == (True, False)
     assert api.holders == ["one", "two"]
-    assert api.lease is not None
-    assert api.lease["spec"]["leaseTransitions"] == 1
+    assert api.leases[LEASE]["spec"]["leaseTransitions"] == 1
 
 
 def test_a_lease_given_back_is_taken_at_the_next_look(election_of: object) -> None:
@@ -123,8 +123,7 @@ def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path
         assert mine.look()
         stop = Event()
         mine.keep(stop)
-        assert api.lease is not None
-        api.lease["spec"]["holderIdentity"] = "two"
+        api.leases[LEASE]["spec"]["holderIdentity"] = "two"
 
         assert stop.wait(10)
         eventually(lambda: mine.lost)
@@ -246,4 +245,4 @@ def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiSer
         assert len(elder) == 1
         assert second.end() == 0
         assert first.end() == 0
-    assert api.lease is None
+    assert api.leases == {}

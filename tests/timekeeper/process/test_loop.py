@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from sidecar import http1
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, prepared, send
 from tests.timekeeper.worlds import ADMIN, gpu_pod, lease, node, pod_status, token, user_status
 from timekeeper.runtime.clock import now_ms

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from deploy.local.identity import new_authority
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared, send
 from tests.timekeeper.worlds import (
     ADMIN,

@@ -8,9 +8,10 @@ from threading import Event
 import pytest
 
 from tests.support.events import sending
+from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.clocks import iso
-from tests.timekeeper.fake_api_server import FakeApiServer, kubeconfig, serving
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
@@ -69,7 +70,7 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> No
     api.put("nodes", node("n2", cards=1))
     changed = next(events)
     clock.turn(7)
-    api.remove("nodes", node("n1"))
+    api.remove_as("nodes", node("n1"))
     removed = next(events)
     clock.turn(7)
     api.bookmark()

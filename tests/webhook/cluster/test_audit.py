@@ -1,18 +1,16 @@
 """``python -m webhook audit`` of a real cluster: what runs already, by today's rules."""
 
-import base64
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from deploy.local.cluster import ControlPlane
 from tests.support.waiting import eventually
 from tests.webhook.cluster.test_templates import TRAINING
 from tests.webhook.clusters import Cluster as Clustered
-from tests.webhook.process.test_audit import audit, kubeconfig
+from tests.webhook.process.test_audit import audit
 from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
 from tests.webhook.worlds import half
 from tests.worlds import Json, container
@@ -60,7 +58,7 @@ def pods_of(world: Clustered) -> list[Json]:
     return list(world.get("/api/v1/namespaces/team-a/pods")["items"])
 
 
-def reader(world: Clustered, folder: Path) -> Path:
+def reader(world: Clustered) -> Path:
     """The kubeconfig of a service account that may list pods and workloads, and nothing else."""
     rules = [
         {"apiGroups": [""], "resources": ["pods", "replicationcontrollers"], "verbs": ["get", "list"]},
@@ -78,16 +76,11 @@ def reader(world: Clustered, folder: Path) -> Path:
         "create", "clusterrolebinding", "auditor", "--clusterrole=auditor", "--serviceaccount=default:auditor"
     )
     token = world.kubectl("create", "token", "-n", "default", "auditor").strip()
-    path = kubeconfig(folder, world.cp.url, token=token)
-    written = yaml.safe_load(path.read_text())
-    ca = base64.b64encode(world.cp.ca_file.read_bytes()).decode()
-    written["clusters"][0]["cluster"]["certificate-authority-data"] = ca
-    path.write_text(yaml.safe_dump(written))
-    return path
+    return world.cp.kubeconfig(token, "auditor")
 
 
 def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tmp_path: Path) -> None:
-    done = audit("--kubeconfig", str(reader(world, tmp_path)), "-o", "json")
+    done = audit("--kubeconfig", str(reader(world)), "-o", "json")
 
     assert done.returncode == 1
     assert done.stderr.startswith(
@@ -155,7 +148,7 @@ def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
 
 
 def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
-    path = reader(world, tmp_path)
+    path = reader(world)
     blind = {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
     world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))
 

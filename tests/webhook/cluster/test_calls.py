@@ -11,9 +11,9 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.injector import Injector, of_every_pod
-from tests.webhook.servers import Tls
 from tests.webhook.worlds import env
 from tests.worlds import Json
 from webhook.settings.certificates import CONFIGURATION

@@ -17,10 +17,12 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.injector import Injector, of_every_pod
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment
-from tests.webhook.worlds import entry, env, half, plain, sidecar_of, standings
+from tests.webhook.servers import ROOT, Webhook, environment
+from tests.webhook.worlds import env, half, plain, sidecar_of
 from tests.worlds import Json, container
 from timekeeper.runtime.connect import connect
 from webhook.controller.cluster import CertificateStore
@@ -115,16 +117,15 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def timekeeper(world: World) -> Iterator[Timekeeper]:
+def timekeeper(world: World) -> Iterator[SimulatedTimekeeper]:
     """A timekeeper whose leaf is of the same CA."""
-    running = Timekeeper(world.tls())
-    running.document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
-    yield running
-    running.end()
+    document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
+    with SimulatedTimekeeper(world.tls(), document) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def webhook(world: World, timekeeper: Timekeeper) -> Iterator[Webhook]:
+def webhook(world: World, timekeeper: SimulatedTimekeeper) -> Iterator[Webhook]:
     """The webhook, registered, with its table heard."""
     with Webhook(
         world.folder, world.tls(), timekeeper.url, "--sidecar-image", "example/sidecar:1"

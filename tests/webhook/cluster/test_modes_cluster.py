@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
-from tests.webhook.worlds import entry, half, plain, standings
+from tests.webhook.worlds import half, plain
 from tests.worlds import Json, container
 
 RUNNER = "system:serviceaccount:ci:runner"

@@ -14,10 +14,12 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.injector import CHANGES, Injector, configuration
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook
-from tests.webhook.worlds import entry, env, half, patch_of, patched, plain, standings
+from tests.webhook.servers import ROOT, Webhook
+from tests.webhook.worlds import env, half, patch_of, patched, plain
 from tests.worlds import Json
 from webhook.settings.certificates import CONFIGURATION
 
@@ -45,7 +47,7 @@ class World:
         self.tls = Tls(folder / "tls")
         for name in ("priority-classes", "admission-policies"):
             self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
-        self.timekeeper = Timekeeper(self.tls)
+        self.timekeeper = SimulatedTimekeeper(self.tls)
         stack.callback(self.timekeeper.end)
         self.timekeeper.document = standings(
             {"lookaheadMs": 1_000},

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
 from tests.webhook.unit.test_templates import (
@@ -21,7 +22,6 @@ from tests.webhook.unit.test_templates import (
     template,
     workload,
 )
-from tests.webhook.worlds import entry, standings
 
 TRAINING = {
     "apiVersion": "apiextensions.k8s.io/v1",

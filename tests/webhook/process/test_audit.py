@@ -1,16 +1,13 @@
 """``python -m webhook audit`` in front of played API servers."""
 
-import json
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from tests.support.http_server import JsonHandler, Served
+from tests.support.kubeconfig import kubeconfig
 from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
 from webhook.audit.cluster import (
@@ -22,7 +19,7 @@ from webhook.audit.cluster import (
 )
 
 
-class Answers:
+class Answers(Served):
     """A server that gives these answers, one after the other, and remembers what it was asked."""
 
     def __init__(self, *answers: tuple[int, object]) -> None:
@@ -30,61 +27,19 @@ class Answers:
         left = list(answers)
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(JsonHandler):
             def do_GET(self) -> None:
                 outer.asked.append(self.path)
-                status, body = left.pop(0)
-                raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Retry-After", "0")
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
+                self.answer(*left.pop(0), headers=[("Retry-After", "0")])
 
-            def log_message(self, format: str, *args: Any) -> None:
-                """Says nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stops answering."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def kubeconfig(folder: Path, url: str, **user: object) -> Path:
-    """A kubeconfig file."""
-    path = folder / "kubeconfig"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "x",
-                "clusters": [{"name": "x", "cluster": {"server": url}}],
-                "users": [{"name": "x", "user": user}],
-                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            }
-        )
-    )
-    return path
+        super().__init__(Handler)
 
 
 def asked(folder: Path, *answers: tuple[int, object]) -> tuple[list[Json], list[str]]:
     """The objects of a list that is answered so, and the queries that it took."""
-    server = Answers(*answers)
-    try:
+    with Answers(*answers) as server:
         found = list(ClusterReader(connect(kubeconfig(folder, server.url)), page=2).objects("/api/v1/pods"))
         return found, [path.partition("?")[2] for path in server.asked]
-    finally:
-        server.end()
 
 
 def page(*names: str, token: str = "") -> Json:

@@ -19,9 +19,11 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls, Webhook
-from tests.webhook.worlds import admitted, entry, governed, half, plain, review_of, standings
+from tests.webhook.servers import Webhook
+from tests.webhook.worlds import admitted, governed, half, plain, review_of
 from tests.worlds import Json, container
 
 CONNECTIONS = 4
@@ -358,15 +360,14 @@ def well_answered(body: bytes, label: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+def webhook(tmp_path_factory: pytest.TempPathFactory, tls: Tls) -> Iterator[Webhook]:
     """A webhook of two workers whose standings have been heard."""
-    tls = Tls(tmp_path_factory.mktemp("tls"))
-    timekeeper = Timekeeper(tls)
-    timekeeper.document = standings(team_a=entry())
-    with Webhook(tmp_path_factory.mktemp("webhook"), tls, timekeeper.url) as running:
+    with (
+        SimulatedTimekeeper(tls, standings(team_a=entry())) as timekeeper,
+        Webhook(tmp_path_factory.mktemp("webhook"), tls, timekeeper.url) as running,
+    ):
         eventually(lambda: len(running.workers()) == 2, "both workers")
         yield running
-    timekeeper.end()
 
 
 def tried(webhook: Webhook, cases: Callable[[int], Case], count: int, seed: int) -> Counter[int]:

@@ -19,9 +19,11 @@ import orjson
 import pytest
 
 from deploy.local.stack import free_port
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import ROOT, Timekeeper, Tls, Webhook, environment, runs
-from tests.webhook.worlds import admitted, entry, half, patch_of, review_of, standings
+from tests.webhook.servers import ROOT, Webhook, environment, runs
+from tests.webhook.worlds import admitted, half, patch_of, review_of
 from tests.worlds import Json, container
 from timekeeper.runtime.http.service import HttpLimits
 from timekeeper.runtime.http.worker import RECEIVES_A_TURN
@@ -35,21 +37,16 @@ GOOD = orjson.dumps(review_of(admitted(half())))
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """Certificates for loopback."""
-    return Tls(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
+def timekeeper(tls: Tls) -> Iterator[SimulatedTimekeeper]:
     """A timekeeper."""
-    running = Timekeeper(tls)
-    yield running
-    running.end()
+    with SimulatedTimekeeper(tls) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def webhook(tmp_path_factory: pytest.TempPathFactory, tls: Tls, timekeeper: Timekeeper) -> Iterator[Webhook]:
+def webhook(
+    tmp_path_factory: pytest.TempPathFactory, tls: Tls, timekeeper: SimulatedTimekeeper
+) -> Iterator[Webhook]:
     """A webhook of two workers that asks that timekeeper."""
     timekeeper.document = standings()
     with Webhook(tmp_path_factory.mktemp("webhook"), tls, timekeeper.url) as running:
@@ -81,7 +78,7 @@ def test_a_malformed_pod_is_refused(webhook: Webhook) -> None:
 
 
 def test_every_worker_hears_a_changed_standing_within_two_seconds(
-    webhook: Webhook, timekeeper: Timekeeper
+    webhook: Webhook, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = standings(revision="turned", team_a=entry("OVER_BUDGET"))
     began = time.monotonic()
@@ -96,7 +93,7 @@ def test_every_worker_hears_a_changed_standing_within_two_seconds(
 
 
 def test_the_timekeeper_is_asked_with_the_token_and_what_is_known_already(
-    webhook: Webhook, timekeeper: Timekeeper
+    webhook: Webhook, timekeeper: SimulatedTimekeeper
 ) -> None:
     heard = len(timekeeper.answered)
     eventually(lambda: 304 in timekeeper.answered[heard:], "a poll that finds nothing new")
@@ -221,7 +218,7 @@ def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
 
 
 def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_waiting(
-    tmp_path: Path, tls: Tls, timekeeper: Timekeeper
+    tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper
 ) -> None:
     length = 8 * 1024 * 1024
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
@@ -381,7 +378,9 @@ def test_a_decision_is_one_line_without_the_pods_contents(webhook: Webhook) -> N
 # what ends and begins
 
 
-def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, timekeeper: Timekeeper) -> None:
+def test_a_renewed_certificate_is_served_without_a_restart(
+    tmp_path: Path, timekeeper: SimulatedTimekeeper
+) -> None:
     own = Tls(tmp_path / "tls")
     with Webhook(tmp_path, own, timekeeper.url, workers=1) as webhook:
         before, kept = serial(webhook), webhook.connection()
@@ -397,7 +396,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path, timek
 
 
 def test_the_metrics_tell_when_the_certificate_that_is_served_runs_out(
-    tmp_path: Path, timekeeper: Timekeeper
+    tmp_path: Path, timekeeper: SimulatedTimekeeper
 ) -> None:
     own = Tls(tmp_path / "tls")
     with Webhook(tmp_path, own, timekeeper.url) as webhook:
@@ -434,7 +433,7 @@ def test_what_is_no_certificate_has_no_end(tmp_path: Path) -> None:
 
 
 def test_certificate_files_that_do_not_fit_together_leave_the_former_one(
-    tmp_path: Path, timekeeper: Timekeeper
+    tmp_path: Path, timekeeper: SimulatedTimekeeper
 ) -> None:
     own = Tls(tmp_path / "tls")
     with Webhook(tmp_path, own, timekeeper.url, workers=1) as webhook:
@@ -448,7 +447,7 @@ def test_certificate_files_that_do_not_fit_together_leave_the_former_one(
         assert serial(webhook) == before
 
 
-def test_without_certificate_files_it_waits_for_them(tmp_path: Path, timekeeper: Timekeeper) -> None:
+def test_without_certificate_files_it_waits_for_them(tmp_path: Path, timekeeper: SimulatedTimekeeper) -> None:
     own = Tls(tmp_path / "tls")
     aside = tmp_path / "aside"
     own.folder.rename(aside)
@@ -466,9 +465,11 @@ def test_without_certificate_files_it_waits_for_them(tmp_path: Path, timekeeper:
 
 
 def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Path, tls: Tls) -> None:
-    away = Timekeeper(tls)
-    away.document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
-    with Webhook(tmp_path, tls, away.url, "--stale-after", "2", workers=1) as webhook:
+    document = standings(team_a=entry("IN_BUDGET"), team_b=entry("OVER_BUDGET"))
+    with (
+        SimulatedTimekeeper(tls, document) as away,
+        Webhook(tmp_path, tls, away.url, "--stale-after", "2", workers=1) as webhook,
+    ):
 
         def standings_now() -> list[str]:
             return [
@@ -484,21 +485,22 @@ def test_while_the_timekeeper_is_away_standings_age_as_they_should(tmp_path: Pat
         response = webhook.review("/mutate", admitted(half()))
         assert "Budget service unreachable; budget status" in response["warnings"][0]
         assert webhook.log().count("event=standings-failed") == 1
-    away.end()
 
 
 def test_a_timekeeper_of_another_ca_is_not_believed(tmp_path: Path, tls: Tls) -> None:
-    forger = Timekeeper(Tls(tmp_path / "other"))
-    forger.document = standings(team_a=entry("UNLIMITED"))
-    with Webhook(tmp_path, tls, forger.url, workers=1) as webhook:
+    with (
+        SimulatedTimekeeper(Tls(tmp_path / "other"), standings(team_a=entry("UNLIMITED"))) as forger,
+        Webhook(tmp_path, tls, forger.url, workers=1) as webhook,
+    ):
         eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in webhook.log(), "the refusal to be told")
 
         assert standing_of(webhook.review("/mutate", admitted(half()))) == "UNKNOWN"
         assert forger.asked == []
-    forger.end()
 
 
-def test_sigterm_ends_it_in_order_within_seconds(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> None:
+def test_sigterm_ends_it_in_order_within_seconds(
+    tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper
+) -> None:
     with Webhook(tmp_path, tls, timekeeper.url) as webhook:
         workers, began = webhook.workers(), time.monotonic()
         idle = webhook.connection()
@@ -514,7 +516,7 @@ def test_sigterm_ends_it_in_order_within_seconds(tmp_path: Path, tls: Tls, timek
 
 
 def test_a_request_on_its_way_at_sigterm_is_answered(
-    tmp_path: Path, tls: Tls, timekeeper: Timekeeper
+    tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper
 ) -> None:
     with Webhook(tmp_path, tls, timekeeper.url, workers=1) as webhook:
         with tls_socket(webhook) as client:
@@ -532,7 +534,7 @@ def test_a_request_on_its_way_at_sigterm_is_answered(
         assert webhook.process.wait(timeout=10) == 0
 
 
-def test_a_worker_that_dies_is_replaced(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> None:
+def test_a_worker_that_dies_is_replaced(tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper) -> None:
     with Webhook(tmp_path, tls, timekeeper.url, workers=1) as webhook:
         (worker,) = webhook.workers()
         subprocess.run(["kill", "-9", str(worker)], check=True)

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from tests.runtime.lines import into
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 from timekeeper.runtime.tls import server_context
 from webhook.metrics import WebhookMetrics, of_this_process
 from webhook.server.standings_poller import StandingsPoller
@@ -44,22 +44,7 @@ class World:
 
 
 @pytest.fixture
-def tls(tmp_path: Path) -> Tls:
-    """Certificates for loopback."""
-    return Tls(tmp_path / "tls")
-
-
-@pytest.fixture
-def timekeeper(tls: Tls) -> Iterator[Timekeeper]:
-    """A timekeeper with one namespace in budget."""
-    running = Timekeeper(tls)
-    running.document = standings(team_a=entry("IN_BUDGET"))
-    yield running
-    running.end()
-
-
-@pytest.fixture
-def world(tmp_path: Path, tls: Tls, timekeeper: Timekeeper) -> Iterator[World]:
+def world(tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper) -> Iterator[World]:
     """A poller that trusts that timekeeper."""
     made = World(tmp_path, timekeeper.url, tls.ca.bundle.decode())
     yield made
@@ -74,7 +59,7 @@ def confirmed_ms(world: World) -> int:
 
 
 def test_that_nobody_answered_is_an_answer_to_whether_anybody_was_asked(
-    world: World, timekeeper: Timekeeper
+    world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.end()
     before = world.standings.asked()
@@ -83,7 +68,7 @@ def test_that_nobody_answered_is_an_answer_to_whether_anybody_was_asked(
     assert (before, world.standings.asked()) == (False, True)
 
 
-def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: Timekeeper) -> None:
+def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: SimulatedTimekeeper) -> None:
     assert world.poll(10) == "IN_BUDGET"
     assert world.poll(1_010) == "IN_BUDGET"
 
@@ -94,14 +79,14 @@ def test_a_table_is_read_once_and_then_only_confirmed(world: World, timekeeper: 
     assert table.read_ms == 10
 
 
-def test_a_changed_table_is_read_anew(world: World, timekeeper: Timekeeper) -> None:
+def test_a_changed_table_is_read_anew(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.poll()
     timekeeper.document = standings(revision="2", team_a=entry("OVER_BUDGET"))
 
     assert world.poll() == "OVER_BUDGET"
 
 
-def test_the_token_is_read_before_each_poll(world: World, timekeeper: Timekeeper) -> None:
+def test_the_token_is_read_before_each_poll(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.poll()
     world.token.write_text("second")
     world.poll()
@@ -109,7 +94,9 @@ def test_the_token_is_read_before_each_poll(world: World, timekeeper: Timekeeper
     assert [each["authorization"] for each in timekeeper.asked] == ["Bearer first", "Bearer second"]
 
 
-def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, timekeeper: Timekeeper) -> None:
+def test_a_failure_leaves_the_table_to_age_and_is_logged_once(
+    world: World, timekeeper: SimulatedTimekeeper
+) -> None:
     good = timekeeper.document
     world.poll(0)
     timekeeper.document = None
@@ -127,7 +114,7 @@ def test_a_failure_leaves_the_table_to_age_and_is_logged_once(world: World, time
     assert confirmed_ms(world) == 4_000
 
 
-def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper: Timekeeper) -> None:
+def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.poll()
     timekeeper.document = {"revision": "2", "version": 2}
 
@@ -135,7 +122,7 @@ def test_an_undecodable_table_leaves_the_last_good_one(world: World, timekeeper:
     assert "UndecodableStandingsError: standings: not version 1" in world.lines[-1]
 
 
-def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: Timekeeper) -> None:
+def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.poll()
     timekeeper.document, timekeeper.spoilt = standings(revision="2", team_a=entry("OVER_BUDGET")), True
 
@@ -144,7 +131,9 @@ def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: T
     assert {each["accept-encoding"] for each in timekeeper.asked} == {"gzip"}
 
 
-def test_the_age_is_minus_one_until_the_timekeeper_is_heard(world: World, timekeeper: Timekeeper) -> None:
+def test_the_age_is_minus_one_until_the_timekeeper_is_heard(
+    world: World, timekeeper: SimulatedTimekeeper
+) -> None:
     good, timekeeper.document = timekeeper.document, None
     world.poll(0)
     assert b"bursar_webhook_standings_age_seconds -1.0" in world.metrics.exposition()
@@ -159,14 +148,16 @@ def test_the_age_is_minus_one_until_the_timekeeper_is_heard(world: World, timeke
 
 
 @pytest.mark.parametrize("text", ["", " \n", "two\nlines", "nul\0"])
-def test_a_token_file_without_a_token_sends_nothing(world: World, timekeeper: Timekeeper, text: str) -> None:
+def test_a_token_file_without_a_token_sends_nothing(
+    world: World, timekeeper: SimulatedTimekeeper, text: str
+) -> None:
     world.token.write_text(text)
 
     assert world.poll() is None
     assert timekeeper.asked == []
 
 
-def test_without_a_ca_nobody_is_asked(world: World, timekeeper: Timekeeper) -> None:
+def test_without_a_ca_nobody_is_asked(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.ca = None
 
     assert world.poll() is None
@@ -174,7 +165,7 @@ def test_without_a_ca_nobody_is_asked(world: World, timekeeper: Timekeeper) -> N
 
 
 def test_a_ca_that_no_longer_signs_the_timekeeper_ends_the_connection_to_it(
-    world: World, timekeeper: Timekeeper, tmp_path: Path
+    world: World, timekeeper: SimulatedTimekeeper, tmp_path: Path
 ) -> None:
     world.poll(0)
     world.ca = Tls(tmp_path / "other").ca.bundle.decode()
@@ -215,7 +206,7 @@ def test_a_kept_alive_connection_that_the_server_closed_is_no_failure(tmp_path: 
     world.standings.close()
 
 
-def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: Timekeeper) -> None:
+def test_polling_goes_on_by_itself_until_it_is_ended(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.standings.start()
     eventually(lambda: len(timekeeper.asked) >= 2, "two polls")
     world.standings.end()

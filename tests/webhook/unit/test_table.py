@@ -10,17 +10,16 @@ import jsonpatch
 import orjson
 import pytest
 
+from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.worlds import (
     PLAIN_SIDECAR,
     POLICY,
     WITHOUT_SIDECAR,
     admitted,
-    entry,
     governed,
     half,
     plain,
     review_of,
-    standings,
 )
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
