@@ -2,16 +2,15 @@
 budget is back."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, on, percent
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
-from tests.webhook.servers import Timekeeper, Tls
-from tests.webhook.worlds import entry, standings
 
 Start = Callable[..., Running]
 
@@ -21,7 +20,7 @@ TEXT = "the namespace has spent its GPU budget (onExhausted: deny)"
 class World:
     """A running extender, and a timekeeper that says how ``team-a`` stands; ``team-b`` is in budget."""
 
-    def __init__(self, running: Running, timekeeper: Timekeeper) -> None:
+    def __init__(self, running: Running, timekeeper: SimulatedTimekeeper) -> None:
         self.running, self.timekeeper = running, timekeeper
 
     def say(self, standing: str, **fields: object) -> None:
@@ -40,21 +39,13 @@ class World:
 
 
 @pytest.fixture
-def world(start: Start, tmp_path: Path) -> Iterator[World]:
-    tls = Tls(tmp_path / "tls")
-    timekeeper = Timekeeper(tls)
-    (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
-    (tmp_path / "token").write_text("token")
-    running = start(
-        f"--timekeeper-url={timekeeper.url}",
-        f"--timekeeper-ca={tmp_path}/ca.crt",
-        f"--token-file={tmp_path}/token",
-    )
-    running.put_node(node("a"))
-    world = World(running, timekeeper)
-    world.say("OVER_BUDGET")
-    yield world
-    timekeeper.end()
+def world(start: Start, tls: Tls) -> Iterator[World]:
+    with SimulatedTimekeeper(tls) as timekeeper:
+        running = start(*timekeeper.flags)
+        running.put_node(node("a"))
+        world = World(running, timekeeper)
+        world.say("OVER_BUDGET")
+        yield world
 
 
 def waits(name: str, share: int = 60, namespace: str = "team-a") -> Json:
