@@ -4,10 +4,13 @@ The only reader of the environment: a flag ``--foo-bar`` has the variable ``BURS
 """
 
 import argparse
+import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import AUDIENCE, NAMESPACE
 from timekeeper.runtime.flags import (
     Parser,
@@ -76,7 +79,12 @@ class TimekeeperSettings:
     older_than_ms: int = 0
     retain_ms: int = 0
     holder: str = ""
+    pod_uid: str = ""
     log_format: str = "logfmt"
+
+    def new_holder(self) -> str:
+        """A name for the holder of the settler's Lease, with a random word."""
+        return holder_name(socket.gethostname(), self.pod_uid, "timekeeper", secrets.token_hex(4))
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
@@ -154,6 +162,13 @@ def _add_flags(parser: Parser) -> None:
         duration_ms("2s", "5m", "15s", unit="1s"),
         "15s",
         "on PostgreSQL: time after which another replica replaces a silent settler",
+    )
+    parser.add(
+        "--pod-uid",
+        str,
+        "",
+        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it"
+        " waits",
     )
     parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
     parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")

@@ -1,7 +1,6 @@
 """``bursar-timekeeper serve``: preflight, then settler and serving workers as children, until SIGTERM."""
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -38,7 +37,7 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings))
         folder = stack.enter_context(metrics_folder("bursar-timekeeper-"))
-        family = _Family(arguments, {**os.environ, VARIABLE: str(folder)})
+        family = _Family(arguments, {**os.environ, VARIABLE: str(folder)}, settings.new_holder())
         stack.callback(family.end)
         code = family.prepare(stop)
         if code or stop.is_set():
@@ -53,9 +52,10 @@ class _Family:
     """The child processes. They end when this process is gone, for whatever reason. This process does not
     import what they need."""
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        # one name for all settlers of this process: the next one does not wait for the last one's Lease
-        self._arguments = [*arguments, f"--holder={socket.gethostname()}_{secrets.token_hex(4)}"]
+    def __init__(self, arguments: Sequence[str], environment: dict[str, str], holder: str) -> None:
+        """``holder``: the name of all settlers of this process, so that the next one does not wait for the
+        last one's Lease."""
+        self._arguments = [*arguments, f"--holder={holder}"]
         self._environment = environment
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._settler_since = 0.0

@@ -44,6 +44,7 @@ class LeaseElection:
         self._duration_s, self._now_s = duration_s, now_s
         self.every_s = duration_s / LOOKS
         self._seen: ObservedVersion | None = None
+        self._has_held = False
         self._error = ""  # the last one logged; "" after a success
 
     def look(self) -> bool | None:
@@ -52,6 +53,7 @@ class LeaseElection:
         holds = self._take()
         if holds is not None:
             self._error = ""
+        self._has_held = self._has_held or holds is True
         return holds
 
     def give_back(self) -> None:
@@ -65,7 +67,7 @@ class LeaseElection:
         if isinstance(lease, str):
             return None
         self._seen = observe(lease, self._seen, self._now_s())
-        if not is_free(lease, self._holder, self._seen, self._now_s()):
+        if not is_free(lease, self._holder, self._seen, self._now_s(), self._has_held):
             return False
         return self._write(lease, self._holder)
 

@@ -18,7 +18,7 @@ VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads it when it is i
 @contextmanager
 def metrics_folder(prefix: str) -> Iterator[Path]:
     """A new folder whose name begins with ``prefix``. The process that made it removes it at the end, or one
-    that it forked where it is gone. First, folders of this prefix that nobody locks are removed."""
+    that it forked where it is gone. First, folders of this prefix that no process locks are removed."""
     _remove_abandoned(prefix)
     new, owner = Path(tempfile.mkdtemp(prefix=f"new-{prefix}")), os.getpid()
     number = os.open(new, os.O_RDONLY)

@@ -1,8 +1,6 @@
 """The settler as a process: its watches, its loop, and its shutdown."""
 
-import secrets
 import signal
-import socket
 import time
 from functools import partial
 from queue import Queue
@@ -44,7 +42,7 @@ def settle(settings: TimekeeperSettings) -> int:
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
     metrics.OVERUSE_HELD_BACK.set(0)
-    me = settings.holder or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    me = settings.holder or settings.new_holder()
     try:
         if not store.is_shared:
             return _settle(settings, store, api, me, stop)

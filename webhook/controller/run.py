@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from timekeeper.core.kube.lease import holder_name
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from timekeeper.runtime.log import log
@@ -46,7 +47,7 @@ def run(settings: CertificateSettings) -> int:
     cluster = CertificateStore(api, settings.namespace)
     if settings.once:  # safe beside a leader: each write is tied to the version that was read
         return 0 if look(cluster, settings, _now) else 1
-    me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    me = holder_name(socket.gethostname(), settings.pod_uid, "certificates", secrets.token_hex(4))
     duration_s = _LEASE_LOOKS * settings.every_s
     election = LeaseElection(api, LeaseName(settings.namespace, LEASE), me, duration_s, time.monotonic, log)
     led: bool | None = None  # None before the first look

@@ -28,6 +28,7 @@ class CertificateSettings:
     issuer: str  # bursar: creates certificates; cert-manager: publishes the CAs of its Secrets
     lifetimes: CertificateLifetimes
     log_format: str = "logfmt"
+    pod_uid: str = ""
 
 
 def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:
@@ -49,6 +50,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
         issuer=given.issuer,
         lifetimes=lifetimes,
         log_format=given.log_format,
+        pod_uid=given.pod_uid,
     )
 
 
@@ -83,6 +85,13 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     )
     _lifetimes(parser)
     parser.add_log_format()
+    parser.add(
+        "--pod-uid",
+        str,
+        "",
+        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it "
+        "waits",
+    )
     parser.add("--every", NATURAL, "10", "seconds between two checks")
     parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
     parser.add_argument(

@@ -1,6 +1,14 @@
 """A Lease by which processes elect: the pure part."""
 
-from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
+from timekeeper.core.kube.lease import (
+    Lease,
+    ObservedVersion,
+    holder_name,
+    is_free,
+    lease_spec,
+    observe,
+    read_lease,
+)
 
 THEIRS = Lease("you", 15, "7", 3)
 
@@ -14,6 +22,21 @@ def test_a_lease_is_free_where_it_is_mine_nobodys_or_unrenewed_for_as_long_as_it
     assert not is_free(THEIRS, "me", None, 1_000.0)
     assert not is_free(THEIRS, "me", seen, 114.9)
     assert is_free(THEIRS, "me", seen, 115.0)
+
+
+def test_a_lease_of_an_earlier_process_of_the_same_container_is_free_to_one_that_has_not_held_it() -> None:
+    first, next_, other_pod, other_role = (
+        holder_name("host", *place)
+        for place in (("u1", "c", "aa"), ("u1", "c", "bb"), ("u2", "c", "bb"), ("u1", "d", "bb"))
+    )
+    held = Lease(first, 15, "7")
+    here, again = holder_name("host", "", "c", "aa"), holder_name("host", "", "c", "bb")
+
+    assert is_free(held, next_, None, 0.0)
+    assert not is_free(held, next_, None, 0.0, has_held=True)
+    assert not is_free(held, other_pod, None, 0.0)
+    assert not is_free(held, other_role, None, 0.0)
+    assert not is_free(Lease(here, 15, "7"), again, None, 0.0)
 
 
 def test_a_version_counts_from_when_we_first_saw_it() -> None:

@@ -37,9 +37,11 @@ def test_but_for_the_ledgers_place_the_containers_are_alike() -> None:
 
 
 def test_the_databases_url_comes_from_a_secret_and_stands_in_no_argument() -> None:
-    (variable,) = only_container()["env"]
+    database, pod = only_container()["env"]
 
-    assert variable == {
+    assert pod == {"name": "BURSAR_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    assert pod in container("bursar-certificates/certificates")["env"]
+    assert database == {
         "name": "BURSAR_DATABASE",
         "valueFrom": {"secretKeyRef": {"name": "bursar-database", "key": "url"}},
     }

@@ -96,6 +96,19 @@ def test_one_of_two_leads_and_the_other_follows_when_the_lease_has_run_out(
     assert api.holder == "other"
 
 
+def test_a_restarted_container_takes_its_own_lease_at_once_and_an_older_process_of_it_stops(
+    api: Leases, elector: Elector
+) -> None:
+    older, newer = elector("uid/timekeeper_aaaa"), elector("uid/timekeeper_bbbb")
+    assert older.look() is True
+
+    assert newer.look() is True
+    assert older.look() is False
+
+    assert (newer.look(), older.look()) == (True, False)
+    assert api.holder == "uid/timekeeper_bbbb"
+
+
 def test_a_leader_that_ends_gives_the_lease_back(api: Leases, elector: Elector) -> None:
     one, other = elector("one"), elector("other")
     assert (one.look(), other.look()) == (True, False)

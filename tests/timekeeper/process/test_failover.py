@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -298,3 +299,50 @@ def stop_in_a_transaction(settler: int) -> None:
                     return
                 os.kill(settler, signal.SIGCONT)
     raise AssertionError("never seen inside a transaction")
+
+
+def test_a_lone_replica_that_was_killed_settles_again_at_once_and_the_answers_agree_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """Its Lease lasts five minutes; the budget runs out while it is away."""
+    api = FakeApiServer()
+    api.tokens[ADMIN] = user_status("admin")
+    api.allowed |= {("admin", "get", "standings", ""), ("admin", "get", "budgets", "team-a")}
+    began = now_ms()
+    api.put("nodes", node("n1", cards=64))
+    api.put("leases", lease(began))
+    api.put("pods", gpu_pod("p", bound_ms=began, started_ms=began))
+    api.put(
+        "configmaps",
+        budgets(team_a="gpuHours: 0.002\nperiod: year\nonExhausted: deny", _settings="lookahead: 0s"),
+    )
+    flags = ("--lease-duration=5m", "--pod-uid=uid-of-the-pod")
+    with (
+        fresh_postgresql() as url,
+        serving(api) as address,
+        prepared(tmp_path, kubeconfig(tmp_path, address), *flags) as process,
+    ):
+        process.url = url
+
+        def served() -> str:
+            listed = process.call("GET", "/v1/standings", ADMIN)[1]["namespaces"].get("team-a", {})
+            return str(listed.get("standing", ""))
+
+        def budget() -> str:
+            return str(process.call("GET", "/v1/budgets/team-a", ADMIN)[1]["standing"])
+
+        process.start()
+        process.wait_ready()
+        process.wait("the budget", lambda: served() == "IN_BUDGET")
+        process.kill()
+        process.start()
+        process.wait("an answer", lambda: process.call("GET", "/livez")[0] == 200)
+
+        def is_over() -> bool:
+            api.put("leases", lease(now_ms()))
+            before, between, after = served(), budget(), served()
+            assert between in (before, after)
+            return after == "OVER_BUDGET"
+
+        process.wait("the end of the budget", is_over)
+        assert process.log().count("event=settler-started") == 2

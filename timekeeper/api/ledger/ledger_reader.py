@@ -8,7 +8,7 @@ from threading import Lock
 import orjson
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of
+from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history_of, is_group
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
@@ -42,10 +42,15 @@ NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class AccountReading:
-    """A statement of a namespace or group with the error of its entry, and its group's."""
+    """A statement of a namespace or group with the error of its entry, and its group's.
+
+    ``standing``: a namespace's as the standings document has it, so that both answers always agree; a group's
+    by its statement.
+    """
 
     namespace: str
     statement: Statement
+    standing: str
     error: str
     group_error: str = ""
 
@@ -151,10 +156,12 @@ class LedgerReader:
         now_ms, history = self.moment(connection)
         errors = ledger.entry_errors(connection)
         found = stated_now(connection, history, names, now_ms)
+        served = self.served(connection)
         return [
             AccountReading(
                 name,
                 each,
+                served.word(name) if served.revision and not is_group(name) else each.standing,
                 errors.get(name) or errors.get(each.in_force.key, ""),
                 errors.get(GROUP + each.in_force.budget.group, ""),
             )

@@ -69,7 +69,7 @@ def figures(account: AccountReading) -> dict[str, Any]:
     span = account.statement.account.span
     return {
         "namespace": account.namespace,
-        "standing": account.statement.standing,
+        "standing": account.standing,
         "from": span.start_ms,
         "to": None if span.end_ms >= FOREVER_MS else span.end_ms,
         **amounts(account.statement),
@@ -101,7 +101,7 @@ def shown(account: AccountReading, with_group: bool) -> dict[str, Any]:
     return {
         "namespace": account.namespace,
         **_account(statement, account.error),
-        "standing": statement.standing,
+        "standing": account.standing,
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": _group(budget.group, group, account.group_error, with_group) if group else None,

@@ -53,12 +53,33 @@ def observe(lease: Lease | None, before: ObservedVersion | None, now_s: float) -
     return ObservedVersion(lease.version, now_s)
 
 
-def is_free(lease: Lease | None, me: str, seen: ObservedVersion | None, now_s: float) -> bool:
-    """Whether ``me`` may take or renew the Lease: it is ours, released, or was not renewed for its
-    duration."""
+def is_free(
+    lease: Lease | None, me: str, seen: ObservedVersion | None, now_s: float, has_held: bool = False
+) -> bool:
+    """Whether ``me`` may take or renew the Lease: it is ours, released, was held by an earlier process of our
+    container, or was not renewed for its duration.
+
+    ``has_held``: this process has held it before. Then another process of its container is a newer one, which
+    keeps it.
+    """
     if lease is None or lease.holder in ("", me):
         return True
+    if not has_held and _container(me) and _container(lease.holder) == _container(me):
+        return True
     return seen is not None and now_s - seen.since_s >= lease.duration_s
+
+
+def holder_name(host: str, pod_uid: str, container: str, word: str) -> str:
+    """The name of one process for the Lease. ``pod_uid`` "": outside Kubernetes, where ``host`` names the
+    machine. ``word``: random, of this process."""
+    return f"{pod_uid}/{container}_{word}" if pod_uid else f"{host}_{word}"
+
+
+def _container(holder: str) -> str:
+    """The pod's UID and container in a holder's name; "" for other names. The kubelet starts a container
+    again only after all its processes have ended."""
+    place = holder.rpartition("_")[0]
+    return place if "/" in place else ""
 
 
 def lease_spec(lease: Lease | None, holder: str, duration_s: int, renewed: str) -> dict[str, Any]:
