@@ -23,8 +23,8 @@ GPU_SECONDS = 1_000_000  # milli-GPU x milliseconds
 SMALL_BUDGET_HOURS = "0.00111111"  # 4 GPU-seconds, less four milli-GPU-milliseconds
 SMALL_BUDGET = 3_999_996
 
+SETTINGS = {"_settings": "lookahead: 0s\n"}
 BUDGETS = {
-    "_settings": "lookahead: 0s\n",
     "team-a": "gpuHours: 100\nperiod: month\nonExhausted: reclaim\n",
     "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: reclaim\nwarnAt: 0.5\n",
 }
@@ -58,8 +58,17 @@ def lay_out(stack: Stack) -> None:
         stack.cp.api.call("POST", "/api/v1/nodes", node)
     for namespace in ("team-a", "team-b"):
         stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    budgets = {"metadata": {"name": "bursar-budgets"}, "data": BUDGETS}
-    stack.cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", budgets)
+    for name, data in (("bursar-settings", SETTINGS), ("bursar-budgets", BUDGETS)):
+        apply_config_map(stack.cp, name, data)
+
+
+def apply_config_map(cp: ControlPlane, name: str, data: dict[str, str]) -> None:
+    """Writes a ConfigMap by `kubectl apply --server-side`, as people do; their own meets no conflict."""
+    metadata = {"name": name, "namespace": "bursar-system"}
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    done = cp.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(manifest))
+    if done.returncode:
+        raise StepError(done.stderr)
 
 
 def budgets_are_known(run: "DemoRun") -> bool:

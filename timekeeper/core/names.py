@@ -8,6 +8,11 @@ SIDECAR = "bursar-sidecar"
 SCHEDULER = "bursar-scheduler"
 EXTENDER = "bursar-extender"
 BUDGETS = "bursar-budgets"
+CLUSTER_SETTINGS = "bursar-settings"
+BUDGET_CONFIG_MAPS = (
+    CLUSTER_SETTINGS,
+    BUDGETS,
+)  # read without the label, and in this order before the others
 BUDGETS_LABEL = "bursar.dev/budgets"
 
 # native resources

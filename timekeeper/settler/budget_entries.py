@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.policy import ineffective_fields
-from timekeeper.core.budgets.reader import group_key
-from timekeeper.core.names import BUDGETS
+from timekeeper.core.budgets.reader import group_key, precedence
+from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap
+from timekeeper.settler.mode_changes import mode_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,19 @@ def read_entries(
         for missing in reading.warnings
         if missing.key in fresh or group_key(reading.budgets[missing.key].group) in fresh
     ]
+    notices += [
+        BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
+        for change in mode_changes((*changed, *ended), history)
+    ]
     return EntryChanges((*changed, *ended), errors, tuple(notices))
+
+
+def _config_map_of(key: str, texts: Mapping[str, tuple[str, BudgetConfigMap]]) -> BudgetConfigMap:
+    """The ConfigMap of a key. Of a key that has gone, any that is left, else the name under which people look
+    for the cluster's settings."""
+    if key in texts:
+        return texts[key][1]
+    return next((each for _, each in texts.values()), BudgetConfigMap(CLUSTER_SETTINGS, "", ()))
 
 
 def _in_force(history: History, key: str) -> str:
@@ -75,9 +88,9 @@ def _in_force(history: History, key: str) -> str:
 
 
 def _texts(config_maps: Mapping[str, BudgetConfigMap]) -> dict[str, tuple[str, BudgetConfigMap]]:
-    """Each key's effective text: from `bursar-budgets`, else from the first ConfigMap by name."""
+    """Each key's effective text, and its ConfigMap."""
     texts: dict[str, tuple[str, BudgetConfigMap]] = {}
-    for each in sorted(config_maps.values(), key=lambda each: (each.name != BUDGETS, each.name)):
+    for each in sorted(config_maps.values(), key=lambda each: precedence(each.name)):
         for key, text in each.data:
             texts.setdefault(key, (text, each))
     return texts

@@ -127,7 +127,7 @@ class Settler:
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
-        self._report(decision, read)
+        self._report(decision, read, history.settings(now_ms).mode)
         self._commit(decision, history)
         return decision.changes != Changes()
 
@@ -213,8 +213,8 @@ class Settler:
         took_s = self._seconds() - began_s
         self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
-    def _report(self, decision: TickDecision, read: EntryChanges) -> None:
-        report(self.cluster, self.ledger, decision, read, self._notify)
+    def _report(self, decision: TickDecision, read: EntryChanges, mode: str) -> None:
+        report(self.cluster, self.ledger, decision, read, self._notify, mode)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

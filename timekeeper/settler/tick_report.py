@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from timekeeper import metrics
 from timekeeper.accounts.changes import Changes
+from timekeeper.core.budgets.policy import MODES
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -20,8 +21,10 @@ def report(
     decision: TickDecision,
     read: EntryChanges,
     notify: Callable[[BudgetNotice], None],
+    current_mode: str,
 ) -> None:
-    """Log and count what was written. Called before the ledger state takes the changes in."""
+    """Log and count what was written. Called before the ledger state takes the changes in. ``current_mode``:
+    the cluster's mode of admission after them."""
     for notice in read.notices:
         notify(notice)
     _sessions(decision)
@@ -52,6 +55,8 @@ def report(
         _standings(ledger, decision)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
+    for mode in MODES:
+        metrics.MODE.labels(mode).set(mode == current_mode)
 
 
 def _sessions(decision: TickDecision) -> None:

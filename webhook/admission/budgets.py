@@ -69,11 +69,12 @@ class ReviewedEntries:
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
-    """True for the ConfigMap ``bursar-budgets`` and for those with the label; the caller checks the
-    namespace."""
+    """True for the ConfigMaps ``bursar-settings`` and ``bursar-budgets`` and for those with the label; the
+    caller checks the namespace."""
     metadata = mapping(config_map.get("metadata"))
     labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
-    return (group, kind) == ("", "ConfigMap") and (names.BUDGETS in (name, metadata.get("name")) or labelled)
+    named = name in names.BUDGET_CONFIG_MAPS or metadata.get("name") in names.BUDGET_CONFIG_MAPS
+    return (group, kind) == ("", "ConfigMap") and (named or labelled)
 
 
 def judge(review: ObjectReview) -> AdmissionAnswer:
@@ -101,7 +102,9 @@ def judge(review: ObjectReview) -> AdmissionAnswer:
             refusal=refusal_text(violations),
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
-    return AdmissionAnswer("valid", warnings=within_limits((*_unchanged(stale), *warnings(fresh))))
+    return AdmissionAnswer(
+        "valid", warnings=within_limits((*_enforces(before, now), *_unchanged(stale), *warnings(fresh)))
+    )
 
 
 def entries(
@@ -169,6 +172,24 @@ def warnings(fresh: ReviewedEntries) -> Iterator[str]:
         yield f"{fresh.unread} entries were not reviewed: the entries are too long together."
 
 
+def _enforces(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """A warning to the author of a write that ends `mode: observe`, also by leaving it out."""
+    for key in sorted(before):
+        if _observes(key, before) and not _observes(key, now):
+            yield (
+                f"{key}: this write ends mode: observe. From now on pods that break a rule are refused, and "
+                "new pods over budget are demoted. To go on observing, write mode: observe into the entry."
+            )
+
+
+def _observes(key: str, data: Mapping[str, str]) -> bool:
+    """Whether an entry is valid and has `mode: observe`."""
+    if key not in data or "observe" not in data[key]:
+        return False
+    value = read_entry(key, data[key])
+    return not isinstance(value, EntryError) and value.mode == "observe"
+
+
 def _unchanged(stale: ReviewedEntries) -> Iterator[str]:
     for error in stale.wrong.values():
         yield f"Wrong before and unchanged; the last valid entry stays in force: {error.sentence()}"
@@ -178,7 +199,7 @@ def budget_writes() -> str:
     """CEL: true for the ConfigMaps for which `holds_budgets` is true."""
     label = f"'{names.BUDGETS_LABEL}'"
     return f"""\
-request.name == '{names.BUDGETS}'
+request.name in {list(names.BUDGET_CONFIG_MAPS)}
 || (has(object.metadata.labels) && {label} in object.metadata.labels
   && object.metadata.labels[{label}] == 'true')
 """

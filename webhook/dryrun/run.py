@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
+from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.json_values import mapping
-from timekeeper.core.names import BUDGETS
 from timekeeper.core.violation import Violation
 from webhook.admission import budgets
 from webhook.dryrun import inputs
@@ -73,7 +73,7 @@ def _outcome(
 
 
 def _owners(values: Iterator[Any]) -> dict[str, str]:
-    """Which ConfigMap owns each key: ``bursar-budgets`` first, then the others by name."""
+    """Which ConfigMap owns each key."""
     found = [
         (objects.name_of(value), key)
         for value in values
@@ -81,7 +81,7 @@ def _owners(values: Iterator[Any]) -> dict[str, str]:
         for key in budgets.texts(value)
     ]
     owners: dict[str, str] = {}
-    for name, key in sorted(found, key=lambda each: (each[0] != BUDGETS, each[0])):
+    for name, key in sorted(found, key=lambda each: precedence(each[0])):
         owners.setdefault(key, name)
     return owners
 

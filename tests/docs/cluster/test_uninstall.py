@@ -1,9 +1,7 @@
 """docs/uninstall.md, command by command, on a real API server: the cluster creates pods all the while."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import MANIFESTS, ROOT
+from tests.docs.shell import console, run
 from timekeeper.core import names
 
 pytestmark = pytest.mark.cluster
@@ -30,29 +29,7 @@ STATUS = {"status": {"capacity": {"cpu": "8", **AMOUNTS}, "allocatable": {"cpu":
 def steps() -> dict[str, str]:
     """Each numbered step's title, and the commands that it has people type in the cluster."""
     parts = re.split(r"^## \d\. ", PAGE.partition("\n## What stays")[0], flags=re.MULTILINE)[1:]
-    blocks = {part: re.findall(r"```console\n(.*?)```", part, re.DOTALL) for part in parts}
-    return {part.partition("\n")[0]: "\n".join(found) for part, found in blocks.items()}
-
-
-def typed(cp: ControlPlane, commands: str, folder: Path) -> None:
-    """A step's commands in a shell, beside a link to deploy/; each must succeed."""
-    (folder / "kubectl").write_text(f'#!/bin/sh\nexec {cp.kubectl_path} "$@"\n')
-    (folder / "kubectl").chmod(0o755)
-    if not (folder / "deploy").exists():
-        (folder / "deploy").symlink_to(ROOT / "deploy")
-    environment = os.environ | {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "KUBECONFIG": str(cp.admin_kubeconfig),
-        "HOME": str(folder),
-    }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    return {part.partition("\n")[0]: "\n".join(console(part)) for part in parts}
 
 
 def refusal(cp: ControlPlane, name: str, limits: dict[str, str]) -> str:
@@ -92,11 +69,12 @@ def test_pods_are_created_after_each_step_and_nothing_of_ours_is_left(
     control_plane.api.call("POST", "/api/v1/nodes", NODE)
     patch = ("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "-p", json.dumps(STATUS))
     assert control_plane.kubectl(*patch).returncode == 0
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     half = {"bursar.dev/gpu-percent": "50"}
     assert 'failed calling webhook "govern.bursar.dev"' in refusal(control_plane, "before", half)
 
     for number, (title, commands) in enumerate(steps().items()):
-        typed(control_plane, commands, tmp_path)
+        run(control_plane, commands, tmp_path)
 
         assert refusal(control_plane, f"gpu-{number}", half) == "", title
         assert refusal(control_plane, f"plain-{number}", {}) == "", title

@@ -4,6 +4,7 @@ import pytest
 
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
+from tests.worlds import Json
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.store.queries import ledger as reading
 
@@ -134,6 +135,56 @@ def test_of_the_settings_everything_is_done(town: Town) -> None:
     town.begin(("configmaps", budgets(_settings="overuse: evict")))
 
     assert town.notices == []
+
+
+@pytest.mark.parametrize(
+    ("later", "key"),
+    [
+        (budgets("bursar-settings", _settings="lookahead: 5m"), "_settings"),
+        (budgets("bursar-settings", _settings="mode: enforce"), "_settings"),
+        (budgets("bursar-settings"), "_settings"),
+    ],
+    ids=["left out", "written", "removed"],
+)
+def test_the_end_of_observing_is_announced_on_the_config_map_and_in_the_metric(
+    town: Town, later: Json, key: str
+) -> None:
+    town.begin(("configmaps", budgets("bursar-settings", _settings="mode: observe")))
+    assert 'bursar_mode{mode="observe"} 1.0' in town.get("/metrics").text
+    town.notices.clear()
+
+    town.clock.turn(SECOND)
+    town.hear("configmaps", later)
+    town.tick()
+
+    (notice,) = town.notices
+    assert (notice.reason, notice.config_map.name) == ("ModeChanged", "bursar-settings")
+    assert notice.message.startswith(f"{key}: the mode changes from observe to enforce")
+    assert 'bursar_mode{mode="enforce"} 1.0' in town.get("/metrics").text
+
+
+def test_a_namespace_that_begins_to_enforce_alone_is_announced_and_one_that_follows_is_not(
+    town: Town,
+) -> None:
+    observing = {"_settings": "mode: observe", "team_b": MONTH}
+    town.begin(("configmaps", budgets(team_a=MONTH + "\nmode: observe", **observing)))
+    town.notices.clear()
+
+    hear(town, team_a=MONTH + "\nmode: enforce", **observing)
+
+    assert [notice.message.partition(":")[0] for notice in town.notices] == ["team-a"]
+
+
+def test_the_settings_of_their_own_config_map_survive_others_beside_it(town: Town) -> None:
+    town.begin(
+        ("configmaps", budgets("bursar-settings", _settings="mode: observe")),
+        ("configmaps", budgets(_settings="lookahead: 5m", team_a=MONTH)),
+    )
+
+    assert town.get("/v1/standings").get_json()["default"]["mode"] == "observe"
+    assert [(notice.reason, notice.config_map.name) for notice in town.notices][:1] == [
+        ("BrokenBudget", "bursar-budgets")
+    ]
 
 
 def test_a_changed_amount_is_a_corrective_grant_in_the_running_period(town: Town) -> None:

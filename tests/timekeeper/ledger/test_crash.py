@@ -178,11 +178,11 @@ class DiesAfterCommit(Settler):
     dies_at = -1
     commits = 0
 
-    def _report(self, decision: TickDecision, read: EntryChanges) -> None:
+    def _report(self, decision: TickDecision, read: EntryChanges, mode: str) -> None:
         self.commits += 1
         if self.commits == self.dies_at:
             raise KilledError
-        super()._report(decision, read)
+        super()._report(decision, read, mode)
 
 
 @pytest.mark.parametrize("dies_at", range(1, len(STEPS) + 1))

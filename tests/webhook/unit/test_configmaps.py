@@ -141,6 +141,16 @@ def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
     )
 
 
+@pytest.mark.parametrize("now", [{"_settings": "lookahead: 5m"}, {"_settings": "mode: enforce"}, {}])
+def test_a_write_that_ends_observing_warns_its_author(now: Json) -> None:
+    before = config_map({"_settings": "mode: observe"}, "bursar-settings")
+
+    (warning,) = judge(asked(config_map(now, "bursar-settings"), before)).warnings
+
+    assert warning.startswith("_settings: this write ends mode: observe.")
+    assert judge(asked(before | {"data": {"_settings": "mode: observe\nlookahead: 5m"}}, before)) == VALID
+
+
 def test_evicting_for_overuse_is_built_for_a_namespace_and_for_all() -> None:
     data = {"_settings": "overuse: evict\n", "team-a": "gpuHours: 1\noveruse: evict\noveruseGrace: 1m\n"}
 

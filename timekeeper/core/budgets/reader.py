@@ -13,7 +13,7 @@ import yaml
 from timekeeper.core.budgets import policy, scalars
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
-from timekeeper.core.names import BUDGETS
+from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.core.request.request import POLICIES
 
 LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
@@ -63,15 +63,15 @@ def read(
     """Reads every entry of every ConfigMap (name -> data). A bad entry does not affect others. ``read_one``:
     `read_entry` or an equivalent.
 
-    ``bursar-budgets`` comes first, the others by name. If a key is in two ConfigMaps, the earlier one is
-    effective and the later one has an error.
+    If a key is in two ConfigMaps, the one that `precedence` puts first is effective and the other has an
+    error.
     """
     budgets: dict[str, Budget] = {}
     settings: BudgetSettings | None = None
     errors: list[EntryError] = []
     seen: dict[str, str] = {}
     texts: dict[str, str] = {}
-    for name in sorted(config_maps, key=lambda name: (name != BUDGETS, name)):
+    for name in sorted(config_maps, key=precedence):
         for key, text in config_maps[name].items():
             if key in seen:
                 errors.append(_duplicate_key(key, seen[key], name))
@@ -86,6 +86,13 @@ def read(
             else:
                 budgets[key] = value
     return ParsedBudgets(budgets, settings, tuple(errors), tuple(_missing_groups(budgets, texts)))
+
+
+def precedence(config_map: str) -> tuple[int, str]:
+    """Sorts names of ConfigMaps: ``bursar-settings``, then ``bursar-budgets``, then the others by name."""
+    if config_map in BUDGET_CONFIG_MAPS:
+        return BUDGET_CONFIG_MAPS.index(config_map), config_map
+    return len(BUDGET_CONFIG_MAPS), config_map
 
 
 def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:

@@ -134,10 +134,10 @@ def read_lease(raw: Json) -> NodeLease:
 
 
 def read_config_map(raw: Json) -> BudgetConfigMap:
-    """A ConfigMap with its budgets. It has none unless it is `bursar-budgets` or has the budgets label."""
+    """A ConfigMap with its budgets. It has none unless its name or its label says that it holds budgets."""
     metadata = mapping(raw.get("metadata"))
     labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
-    data = mapping(raw.get("data")) if labelled or _name(raw) == names.BUDGETS else {}
+    data = mapping(raw.get("data")) if labelled or _name(raw) in names.BUDGET_CONFIG_MAPS else {}
     texts = tuple((str(key), text) for key, text in data.items() if isinstance(text, str))
     return BudgetConfigMap(_name(raw), str(metadata.get("uid", "")), texts)
 
