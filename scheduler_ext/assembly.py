@@ -117,7 +117,7 @@ class Extender:
             ),
             WaitingPods(self._snapshot, self._decisions, self.standings),
             self._metrics,
-            lambda: FOLLOWER.sentence if self.sends_away() else "",
+            lambda: self.leadership.obstacle or (FOLLOWER.sentence if self.sends_away() else ""),
         )
 
     @cached_property
@@ -132,6 +132,7 @@ class Extender:
                 events=self.events.results,
                 preempted=lambda: self.preemptor.counts,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
+                fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
             )
         )
 

@@ -26,6 +26,7 @@ from scheduler_ext.binding.outcome import (
     GONE,
     NOT_SHOWN,
     SPENT,
+    TOO_LARGE,
     Bound,
     NotBound,
     NotBoundReason,
@@ -35,7 +36,7 @@ from scheduler_ext.binding.outcome import (
 )
 from scheduler_ext.binding.values import BindingArgs, ReadPod, Sending, Turn
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.clients.pod_patches import pod_path, wake_patch
+from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patch
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -47,7 +48,6 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 MOST_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
@@ -102,6 +102,8 @@ class Binder:
         term = self._turn.opens(lambda: until - time.monotonic())
         if not term:
             return FOLLOWER
+        if self._turn.excludes(args.uid):
+            return TOO_LARGE
         # 2. An earlier bind may have assumed cards for the pod, or bound it.
         assumed = self._assumed(args, until)
         if isinstance(assumed, Bound | NotBound):
@@ -275,33 +277,38 @@ class Binder:
         )
 
     def _settle(self, uid: str, timeout_s: float) -> None:
-        allocation, node = self._allocation(uid)
+        allocation, _ = self._allocation(uid)
         if allocation is None or allocation.state != "assumed":
             return
         namespace, name = allocation.full_name.split("/", 1)
-        patch = wake_patch(uid, "BindingUnsettled", "checking whether the pod was bound", now_ms())
+        known = self._cache.snapshot.pods.get(uid)
+        tried = known is not None and known.tried
+        patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", tried=tried)
         path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
         reply = self._call("PATCH", path, patch, until, STRATEGIC_MERGE)
+        why, full = reply.message, is_too_large(known, reply)
         if isinstance(reply, Answered) and reply.status == 200:
-            read = self._parse(reply.body)
-            if read.pod is not None:
-                self._cache.pod_read(read.pod)
-            if not read.node:
-                node = self._allocation(uid)[1]
-                self._cache.forget(uid)
-                self._taken_back(allocation, node)
-            self._log("settled", pod=allocation.full_name, uid=uid, node=read.node or "none")
-            return
-        why = reply.message
+            return self._settled(allocation, self._parse(reply.body))
         # A denying webhook and a faster writer answer 409 too. Only a read proves that the pod is gone.
-        may_be_gone = isinstance(reply, Answered) and reply.status in (404, 409)
+        may_be_gone = isinstance(reply, Answered) and (reply.status in (404, 409) or full)
         found = self._read(BindingArgs(namespace, name, uid, ""), until) if may_be_gone else refused(why)
         if found == GONE or (isinstance(found, ReadPod) and found.uid != uid):
             self._cache.orphan(uid)
-            self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
-            return
+            return self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
+        if full and isinstance(found, ReadPod) and found.pod is not None and found.pod.tried == tried:
+            return self._settled(allocation, found)  # the store refused the Binding too
         self._cache.postpone(uid)
-        self._log("unsettled", level="warning", pod=allocation.full_name, uid=uid, error=why)
+        return self._log("unsettled", level="warning", pod=allocation.full_name, uid=uid, error=why)
+
+    def _settled(self, allocation: Allocation, read: ReadPod) -> None:
+        """Record what has become of an assumed pod whose earlier Bindings can no longer succeed."""
+        if read.pod is not None:
+            self._cache.pod_read(read.pod)
+        if not read.node:
+            node = self._allocation(read.uid)[1]
+            self._cache.forget(read.uid)
+            self._taken_back(allocation, node)
+        self._log("settled", pod=allocation.full_name, uid=read.uid, node=read.node or "none")
 
     def _call(
         self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"

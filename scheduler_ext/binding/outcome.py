@@ -17,6 +17,7 @@ class NotBoundReason(StrEnum):
     UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
     SPENT = "spent"  # the namespace's budget is spent and says `deny`
     MALFORMED = "malformed"  # the GPU request cannot be read
+    TOO_LARGE = "too-large"  # the store takes no change of the pod
     NO_FIT = "no-fit"  # the node has no room for the request now
     CARDS_CHANGED = "cards-changed"  # the node's cards differ from those assumed for the pod
     API_SERVER = "api-server"  # the API server refused the Binding, or did not answer
@@ -41,6 +42,10 @@ BOUND = Bound()
 GONE = NotBound(NotBoundReason.GONE, "the pod is gone")
 NOT_SHOWN = NotBound(NotBoundReason.NOT_SHOWN, "the watch has not shown the pod's present version yet")
 FOLLOWER = NotBound(NotBoundReason.FOLLOWER, "this extender is not the leader; another replica binds")
+TOO_LARGE = NotBound(
+    NotBoundReason.TOO_LARGE,
+    "the pod is too large for the API server's store: remove labels or annotations, or delete the pod",
+)
 CARDS_CHANGED = NotBound(
     NotBoundReason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
 )

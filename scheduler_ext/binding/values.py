@@ -51,3 +51,6 @@ class Turn(Protocol):
 
     def opens(self, until_s: Callable[[], float]) -> int:
         """The term; waits for one at most ``until_s()`` seconds."""
+
+    def excludes(self, uid: str) -> bool:
+        """True for a pod that this replica must not bind in this term."""

@@ -6,6 +6,10 @@
   has sent, names the version before the touch: it is answered 409 from now on.
 3. Now it leads, until the watch shows another replica's mark after its own, or the Lease names another.
 
+A pod so large that the store refuses the touch keeps nobody from leading: the store refuses every Binding of
+that version too (`pod_patches.touch_patch`). The leader does not bind it until its version has changed and a
+touch has succeeded.
+
 An earlier leader that continues (it was stopped, or cut off) does no harm. A version from before the mark is
 void by the touch, and to learn a later version its watch must first show the mark, which deposes it. So a
 Binding names only a version that the watch has shown, and it is sent only if `Leadership.term`, read after
@@ -33,13 +37,15 @@ SOON_S = 0.05  # until the cache is complete
 AGAIN_S = 0.5  # after a failure, at first
 LONGEST_S = 8.0
 PATIENT_S = 1.5  # kube-scheduler waits two seconds for an answer
+LOOKS_AGAIN_S = 2.0  # at pods that are too large for the store
+STUCK_S = 5.0  # touches that fail for so long are reported
 MOST_LOOKS = 40  # looks for the mark in the watch; then another is written
 
 
 class Leadership:
     """``mark`` writes a word on this replica's own pod and returns whether that succeeded; None for a single
     replica, which needs no mark. ``touch`` voids Bindings of these pods' present versions, with that word,
-    and returns the pods for which that is not certain. ``led`` is called each time this replica becomes
+    and returns those for which that is not certain. ``led`` is called each time this replica becomes
     leader.
 
     `heard`, `listing` and `opens` may be called from any thread; `run` does the work in one.
@@ -64,6 +70,9 @@ class Leadership:
         self._marks = LeaderMarks(self._me)
         self._state: State = "follows"
         self._left: list[Pod] = []
+        self._too_large: dict[str, str] = {}  # UID -> the version of which the store takes no change
+        self._failing_since: float | None = None
+        self._why = ""
         self._looks_begun = self._looks_done = self._in_vain = 0
         self._wanted: bool | None = None
         self._ended = False
@@ -83,6 +92,32 @@ class Leadership:
     def term(self) -> int:
         """The number of this replica's term; 0 while it follows."""
         return self.takeovers if self._state == "leads" else 0
+
+    def excludes(self, uid: str) -> bool:
+        """True for a pod that the store could not change when this replica took over, and that it therefore
+        must not bind."""
+        return uid in self._too_large
+
+    @property
+    def excluded(self) -> int:
+        """The number of pods that this replica must not bind because they are too large for the store."""
+        return len(self._too_large)
+
+    @property
+    def stuck(self) -> int:
+        """The number of pods whose touches have failed for `STUCK_S` and keep this replica from leading."""
+        failing_since = self._failing_since
+        if self._state != "fences" or failing_since is None or self._now_s() - failing_since < STUCK_S:
+            return 0
+        return len(self._left)
+
+    @property
+    def obstacle(self) -> str:
+        """What `stuck` means, for people; empty while it is 0."""
+        pods = self.stuck
+        if not pods:
+            return ""
+        return f"fencing is stuck: the status of {pods} pods cannot be changed, first {self._why}"
 
     def opens(self, until_s: Callable[[], float]) -> int:
         """The term, after waiting for it at most ``until_s()`` seconds; 0 if this replica does not lead."""
@@ -144,6 +179,8 @@ class Leadership:
             self._claim()
         if self._state == "fences":
             return self._fence()
+        if self._state == "leads" and self._too_large:
+            return self._touch_again()
         if self._state == "claims":
             self._in_vain += 1
             if self._in_vain > MOST_LOOKS:
@@ -199,6 +236,7 @@ class Leadership:
 
     def _begin_touching(self) -> None:
         self._left = [pod for pod in self._cache.snapshot.pods.values() if may_be_bound(pod)]
+        self._too_large, self._failing_since = {}, None
         self._enter("fences")
         self._log("fences", pods=len(self._left))
 
@@ -206,23 +244,59 @@ class Leadership:
         """Touch the remaining pods until it is time to look at the Lease; the watch may have shown some of
         them bound or deleted. None is touched twice under one mark unless its touch was uncertain."""
         until_s = self._now_s() + min(TOUCH_S, self._election.every_s)
-        now, claim = self._cache.snapshot.pods, self._marks.claim
-        left = [pod for pod in self._left if (known := now.get(pod.uid)) is not None and may_be_bound(known)]
+        left = self._still_waiting(pod.uid for pod in self._left)
         tried, undone = 0, list[Pod]()
         while tried < len(left) and self._state == "fences" and (not tried or self._now_s() < until_s):
             some = left[tried : tried + AT_ONCE]
-            undone += self._touch(some, claim)
+            done = self._touch(some, self._word)
+            undone += done.uncertain
+            self._too_large |= {pod.uid: pod.version for pod in done.too_large}
+            self._why = done.why or self._why
             tried += len(some)
         with self._changed:
             if self._state != "fences":
                 return 0.0
             self._left = left[tried:] + undone
+            if not undone:
+                self._failing_since = None
+            elif self._failing_since is None:
+                self._failing_since = self._now_s()
             if self._left:
                 return self._pause_s(fruitful=len(undone) < tried)
             self.takeovers += 1
             self._enter("leads")
         self._led()
-        return self._election.every_s
+        return self._rests_s
+
+    def _touch_again(self) -> float:
+        """Touch the excluded pods whose version has changed; those that are bound or gone are dropped."""
+        now = self._still_waiting(self._too_large)
+        self._too_large = {pod.uid: self._too_large[pod.uid] for pod in now}
+        changed = [pod for pod in now if pod.version != self._too_large[pod.uid]][:AT_ONCE]
+        if changed:
+            done = self._touch(changed, self._word)
+            kept = {pod.uid for pod in done.uncertain}
+            refused = {pod.uid: pod.version for pod in done.too_large}
+            touched = {pod.uid for pod in changed} - kept
+            left = {uid: at for uid, at in self._too_large.items() if uid not in touched}
+            self._too_large = left | refused
+        return self._rests_s
+
+    @property
+    def _rests_s(self) -> float:
+        """The leader's pause before its next step."""
+        every_s = self._election.every_s
+        return min(LOOKS_AGAIN_S, every_s) if self._too_large else every_s
+
+    def _still_waiting(self, uids: Iterable[str]) -> list[Pod]:
+        """Of these pods those that may still be bound, as the watch shows them."""
+        now = self._cache.snapshot.pods
+        return [pod for uid in uids if (pod := now.get(uid)) is not None and may_be_bound(pod)]
+
+    @property
+    def _word(self) -> str:
+        """A short word for this replica's present claim, never written before."""
+        return f"{self._me[:8]}.{self._claims}"
 
     def _pause_s(self, *, fruitful: bool) -> float:
         """The pause before the next touches: none after successful ones, longer and longer after failures,
@@ -236,7 +310,7 @@ class Leadership:
             if self._state == "follows":
                 return
             self._marks = given_up(self._marks)
-            self._left = []
+            self._left, self._too_large, self._failing_since = [], {}, None
             self._enter("follows")
         self._log("follows", why=why)
 

@@ -53,6 +53,7 @@ class Pod:
     owner: str = ""  # UID of its controller, or empty
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
+    tried: bool = False  # kube-scheduler has written its condition PodScheduled
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
@@ -122,6 +123,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         owner=_owner(metadata),
         labels=labels_of(raw),
         unschedulable=not node and _unschedulable(status),
+        tried=_tried(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
@@ -137,6 +139,10 @@ def _unschedulable(status: Json) -> bool:
     conditions = map(mapping, sequence(status.get("conditions")))
     wanted = "PodScheduled", "Unschedulable"
     return any((each.get("type"), each.get("reason")) == wanted for each in conditions)
+
+
+def _tried(status: Json) -> bool:
+    return any(mapping(each).get("type") == "PodScheduled" for each in sequence(status.get("conditions")))
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:

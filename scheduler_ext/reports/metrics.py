@@ -22,7 +22,8 @@ class Sources:
     """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
     the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.
     ``events``: Events by outcome. ``preempted``: the preemptor's counts. ``leading``: whether this replica
-    leads, and how often it has started to."""
+    leads, and how often it has started to. ``fencing``: pods whose failing touches keep it from leading, and
+    pods that it does not bind because they are too large for the store."""
 
     snapshot: Callable[[], Snapshot]
     totals: Totals
@@ -32,6 +33,7 @@ class Sources:
     events: Callable[[], Mapping[str, int]]
     preempted: Callable[[], PreemptionCounts]
     leading: Callable[[], tuple[bool, int]]
+    fencing: Callable[[], tuple[int, int]]
 
 
 class ExtenderMetrics:
@@ -158,6 +160,17 @@ class _Scrape(Collector):
         yield GaugeMetricFamily("bursar_extender_leads", "1 while this replica may bind, else 0.", leads)
         yield CounterMetricFamily(
             "bursar_extender_takeovers", "How often this process became the leader.", takeovers
+        )
+        stuck, excluded = self._sources.fencing()
+        yield GaugeMetricFamily(
+            "bursar_extender_fencing_stuck_pods",
+            "Pods that cannot be changed and keep this replica from leading.",
+            stuck,
+        )
+        yield GaugeMetricFamily(
+            "bursar_extender_pods_too_large",
+            "Waiting pods that the leader does not bind: the store takes no change of them.",
+            excluded,
         )
 
 

@@ -100,9 +100,16 @@ class Store(StoredObjects):
             raw = copy.deepcopy(raw)
             if "nominatedNodeName" in body["status"]:
                 raw["status"]["nominatedNodeName"] = body["status"]["nominatedNodeName"]
+            if "message" in body["status"]:
+                raw["status"]["message"] = body["status"]["message"]
             conditions = {each["type"]: each for each in raw["status"].get("conditions", [])}
-            conditions |= {each["type"]: each for each in body["status"]["conditions"]}
-            raw["status"]["conditions"] = list(conditions.values())
+            for each in body["status"].get("conditions", []):
+                merged = {**conditions.get(each["type"], {}), **each}
+                conditions[each["type"]] = {key: value for key, value in merged.items() if value is not None}
+            if conditions:
+                raw["status"]["conditions"] = list(conditions.values())
+            if raw == self.objects["pods"][f"{namespace}/{name}"]:
+                return 200, raw  # a patch without a change keeps the version
             return 200, self.put("pods", raw)
 
     def leave(self, namespace: str, name: str, options: Json, evicted: bool) -> tuple[int, Json]:

@@ -256,6 +256,19 @@ def test_a_binding_without_an_answer_in_time_keeps_the_cards_until_it_is_settled
     assert world.free("a") == ([0, 1000] if obeyed else [1000, 1000])
 
 
+def test_the_cards_of_a_pod_too_large_for_the_store_are_free_once_its_binding_cannot_have_succeeded(
+    world: Running,
+) -> None:
+    raw = world.put_pod(percent(100))
+    full = Fault("patch", status=500, said="etcdserver: request is too large")
+    world.api.faults += [Fault("bind", obeyed=False, how="silent"), full]
+
+    assert "does not answer" in world.bind(raw, "a")
+
+    eventually(lambda: any(line.startswith("settled") for line in world.lines))
+    assert world.free("a") == [1000, 1000]
+
+
 def test_the_watch_settles_it_too(world: Running) -> None:
     raw = world.put_pod(percent(100))
     world.api.faults += [Fault("bind", obeyed=True, how="silent"), Fault("patch", status=500)]

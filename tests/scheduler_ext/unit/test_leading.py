@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.leadership.fencing import marker, toucher
+from scheduler_ext.leadership.fencing import Touched, marker, toucher
 from scheduler_ext.model.leader_mark import LeaderMark, LeaderMarks, claimed, heard, listed
 from scheduler_ext.model.pod import NonGPUPod
 from scheduler_ext.model.standing import UNHEARD
@@ -264,12 +264,12 @@ def test_a_touch_changes_the_pod_whatever_the_clocks_say(pair: Pair) -> None:
     sent: list[str] = []
 
     def patched(_namespace: str, _name: str, body: Json) -> tuple[int, Json]:
-        sent.append(body["status"]["conditions"][0]["message"])
+        sent.append(body["status"]["message"])
         return 200, pair.cluster.pod("p")
 
     vars(pair.cluster)["patch"] = patched
 
-    assert touch([pod], "one") == touch([pod], "two") == []
+    assert touch([pod], "one") == touch([pod], "two") == Touched()
     assert ["one" in sent[0], "two" in sent[1]] == [True, True]
 
 

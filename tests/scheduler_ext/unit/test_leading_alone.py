@@ -4,8 +4,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.leadership.fencing import Touch, toucher
+from scheduler_ext.leadership.fencing import Touch, Touched, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
 from tests.scheduler_ext import machine
@@ -45,10 +47,10 @@ def alone(election: Looked, touch: Touch, pods: int, mark: Callable[[str], bool]
 def test_the_lease_is_looked_at_between_touches_however_slow_they_are() -> None:
     election, touched = Looked(), list[str]()
 
-    def touch(pods: Sequence[Pod], _word: str) -> list[Pod]:
+    def touch(pods: Sequence[Pod], _word: str) -> Touched:
         touched.extend(pod.uid for pod in pods)
         election.now_s += 5.0
-        return []
+        return Touched()
 
     leadership = alone(election, touch, 256)
     while not leadership.leads():
@@ -61,7 +63,7 @@ def test_the_lease_is_looked_at_between_touches_however_slow_they_are() -> None:
 
 def test_touches_that_come_to_nothing_do_not_keep_it_from_the_lease() -> None:
     election = Looked()
-    leadership = alone(election, lambda pods, _word: list(pods), 3)
+    leadership = alone(election, lambda pods, _word: Touched(tuple(pods), why="an error"), 3)
 
     assert max(leadership.step() for _ in range(20)) <= election.every_s
 
@@ -73,7 +75,7 @@ def test_one_that_has_ended_leads_no_more_whatever_a_look_under_way_says() -> No
         marks.append(word)
         return True
 
-    leadership = alone(election, lambda _pods, _word: [], 1, mark)
+    leadership = alone(election, lambda _pods, _word: Touched(), 1, mark)
     election.on_look = leadership.end  # the Lease is given back, and then taken by the look
     leadership.step()
     leadership.step()
@@ -83,21 +85,93 @@ def test_one_that_has_ended_leads_no_more_whatever_a_look_under_way_says() -> No
     assert len(election.looked_s) == 1
 
 
-class Full:
-    """An API server whose store takes nothing more of these pods."""
+def test_touches_that_keep_failing_are_reported_until_they_succeed() -> None:
+    election, works = Looked(), False
+
+    def touch(pods: Sequence[Pod], _word: str) -> Touched:
+        return Touched() if works else Touched(tuple(pods), why="team-a/p0: a webhook denies it")
+
+    leadership = alone(election, touch, 3)
+    leadership.step()
+    assert (leadership.stuck, leadership.obstacle) == (0, "")
+    election.now_s += 5.0
+    assert leadership.stuck == 3
+    assert leadership.obstacle == (
+        "fencing is stuck: the status of 3 pods cannot be changed, first team-a/p0: a webhook denies it"
+    )
+
+    works = True
+    leadership.step()
+
+    assert (leadership.leads(), leadership.stuck, leadership.obstacle) == (True, 0, "")
+
+
+def test_a_pod_too_large_for_the_store_is_excluded_until_its_version_changes_and_a_touch_succeeds() -> None:
+    touched, full = list[tuple[str, str]](), True
+    cache = ClusterCache(lambda: 0, lambda _names: None)
+    cache.nodes_listed([])
+    cache.pods_listed([read(percent(50, name)) for name in ("p", "q")])
+
+    def touch(pods: Sequence[Pod], _word: str) -> Touched:
+        touched.extend((pod.uid, pod.version) for pod in pods)
+        return Touched(too_large=tuple(pod for pod in pods if pod.uid == "uid-p" and full))
+
+    leadership = Leadership(Looked(), cache, None, touch, machine.mute, now_s=lambda: 0.0)
+    leadership.step()
+    leadership.step()
+    assert leadership.leads()
+    assert (leadership.excludes("uid-p"), leadership.excludes("uid-q")) == (True, False)
+    assert touched == [("uid-p", "1"), ("uid-q", "1")]
+
+    def version(number: str) -> None:
+        raw = percent(50, "p")
+        raw["metadata"]["resourceVersion"] = number
+        cache.pod_updated(read(raw))
+        leadership.step()
+
+    version("2")
+    assert leadership.excludes("uid-p")
+    full = False
+    version("3")
+
+    assert touched[2:] == [("uid-p", "2"), ("uid-p", "3")]
+    assert (leadership.excludes("uid-p"), leadership.excluded) == (False, 0)
+
+
+FULL = "etcdserver: request is too large"
+PLACED = {"bursar.dev/devices": "a user's forgery"}
+
+
+class Refusing:
+    """An API server that answers every patch so."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def call(self, *_asked: object, **_how: object) -> Answered:
-        """As etcd says it."""
-        return Answered(500, {"message": "etcdserver: request is too large"})
+        """As the API server says it."""
+        return Answered(500, {"message": self._message})
 
 
-def test_the_pods_that_are_too_large_to_be_touched_are_named() -> None:
-    lines, api = list[tuple[str, object]](), Full()
+@pytest.mark.parametrize(
+    ("message", "annotations", "is_too_large"),
+    [
+        (FULL, {}, True),
+        ("rpc error: trying to send message larger than max (2097760 vs. 2097152)", {}, True),
+        ("etcdserver: mvcc: database space exceeded", {}, False),
+        (FULL, PLACED, False),  # a Binding would replace the annotation, and might be the smaller write
+    ],
+)
+def test_only_a_pod_that_cannot_be_bound_either_counts_as_too_large(
+    message: str, annotations: dict[str, str], *, is_too_large: bool
+) -> None:
+    lines, api = list[str](), Refusing(message)
     wire: Any = api
     cache = ClusterCache(lambda: 0, lambda _names: None)
-    pods = [read(percent(50, name)) for name in ("p", "q")]
-    touch = toucher(wire, cache, 1_000, lambda event, **fields: lines.append((event, fields.get("pod"))), map)
+    pod = read(percent(50, "p", annotations=annotations))
+    touch = toucher(wire, cache, 1_000, lambda event, **_fields: lines.append(event), map)
 
-    assert touch(pods, "word") == pods
+    done = touch([pod], "word")
 
-    assert lines == [("untouched", None), ("too-large", "team-a/p"), ("too-large", "team-a/q")]
+    assert (done.too_large, done.uncertain) == (((pod,), ()) if is_too_large else ((), (pod,)))
+    assert lines == ["too-large" if is_too_large else "untouched"]
