@@ -98,7 +98,10 @@ PEOPLE = {
         Right("get", resource, "bursar.dev")
         for resource in ("balances", "budgets", "grants", "sessions", "usage")
     },
-    "bursar-grants": {Right("create", "grants", "bursar.dev")},
+    "bursar-grants": {
+        Right("create", "grants", "bursar.dev"),
+        *(Right("get", each, "bursar.dev") for each in ("balances", "budgets", "grants")),
+    },
 }
 
 
