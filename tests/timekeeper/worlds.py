@@ -3,6 +3,7 @@
 import base64
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests import worlds
 from tests.timekeeper.clocks import iso
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
-from timekeeper.api.create_app import create_app
+from timekeeper.api.create_app import app_of, create_services
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
@@ -211,11 +212,11 @@ class Town:
         self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
         self.client: FlaskClient = self.serve()
 
-    def serve(self) -> FlaskClient:
+    def serve(self, damage: Callable[[], str] = lambda: "") -> FlaskClient:
         """A new process of the REST API, with empty caches."""
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
-        app = create_app(self.store, gate, self.clock, lambda: CA, 5_000)
-        self.client = app.test_client()
+        services = create_services(self.store, gate, self.clock, lambda: CA, 5_000, damage)
+        self.client = app_of(services).test_client()
         return self.client
 
     def close(self) -> None:

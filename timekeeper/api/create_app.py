@@ -11,6 +11,7 @@ from timekeeper.api.auth.gate import Gate
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.ledger.outage_log import OutageLog
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.api.resources import (
     ancestor,
@@ -25,7 +26,7 @@ from timekeeper.api.resources import (
     usage,
 )
 from timekeeper.runtime.http.problem_details import answer_with_problems
-from timekeeper.runtime.log import log, log_exception
+from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
 Clock = Callable[[], int]
@@ -40,11 +41,17 @@ def create_app(
 
 
 def create_services(
-    store: Store, gate: Gate, clock: Clock, ca: Callable[[], str], heartbeat_interval_ms: int
+    store: Store,
+    gate: Gate,
+    clock: Clock,
+    ca: Callable[[], str],
+    heartbeat_interval_ms: int,
+    damage: Callable[[], str] = lambda: "",
 ) -> Services:
-    """See `create_app`."""
+    """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is."""
     ledger = LedgerReader(store, clock)
-    return Services(ledger, gate, HeartbeatWriter(store, ledger.served, heartbeat_interval_ms), clock, ca)
+    writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
+    return Services(ledger, gate, writer, clock, ca, damage)
 
 
 def app_of(services: Services) -> Flask:
@@ -65,12 +72,12 @@ def app_of(services: Services) -> Flask:
         route_table,
     ):
         routes.register(app, services)
-    _handle_errors(app)
+    _handle_errors(app, services.outages)
     _count(app)
     return app
 
 
-def _handle_errors(app: Flask) -> None:
+def _handle_errors(app: Flask, outages: OutageLog) -> None:
     answer_with_problems(app)
 
     @app.errorhandler(Problem)
@@ -80,7 +87,7 @@ def _handle_errors(app: Flask) -> None:
     @app.errorhandler(UnavailableError)
     @app.errorhandler(ConflictError)
     def wait_for_database(error: Exception) -> Response:
-        log("database-unavailable", level="error", route=request.path, error=error)
+        outages.failed("read" if request.method == "GET" else "write", request.path, error)
         return unavailable("the database cannot be reached or written").response()
 
     @app.errorhandler(Exception)

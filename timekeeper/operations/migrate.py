@@ -4,6 +4,7 @@ import os
 
 from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings, UnusableError
+from timekeeper.store.engine.damage import damage_at_start
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -12,6 +13,8 @@ def migrate(settings: TimekeeperSettings) -> None:
     """Run the missing migrations. Raises UnusableError with a sentence for the operator."""
     store = open_store(settings.database, connections=settings.database_connections)
     try:
+        if damage := damage_at_start(store):
+            raise UnusableError(f"--database: {store.shown}: {damage}")
         later = upgrade(store)
     except UnavailableError as error:
         raise UnusableError(f"--database: {store.shown}: {error}; {_allowed(store)}") from error

@@ -11,6 +11,7 @@ from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected, issuer_of
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
+from timekeeper.api.ledger.damage_watch import DamageWatch
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.json_values import Json
@@ -24,6 +25,7 @@ from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.serving.heartbeat_route import heartbeat_route, problem_answer
 from timekeeper.serving.tls import check_files, newest_context, newest_text
 from timekeeper.settings import TimekeeperSettings
+from timekeeper.store.engine.damage import damage_of
 from timekeeper.store.engine.engine import open_store
 
 _KEEP_ALIVE_S = 75  # longer than sidecars wait between beats, shorter than idle connections may cost
@@ -62,14 +64,18 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
 
     expected = Expected(settings.audience, settings.issuer or issuer_of(api.token))
+    store = open_store(settings.database, connections=settings.database_connections)
+    watch = DamageWatch(lambda: damage_of(store))
+    watch.start()
     services = create_services(
-        open_store(settings.database, connections=settings.database_connections),
+        store,
         Gate(review, expected, now_ms),
         now_ms,
         newest_text(Path(settings.ca)),
         settings.heartbeat_interval_ms,
+        lambda: watch.damage,
     )
-    heartbeats = HeartbeatHandler(services.gate, services.beating, services.clock, services.ca)
+    heartbeats = HeartbeatHandler(services)
     return HttpService(
         app_of(services),
         settings.threads,

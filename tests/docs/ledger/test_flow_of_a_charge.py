@@ -11,8 +11,7 @@ from tests.docs.flows import missing, steps, traced
 from tests.timekeeper.worlds import CA, HOUR, MINUTE, T0, Town, gpu_pod, node, pod_status, token
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
-from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
-from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.api.create_app import create_services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 
 
@@ -30,8 +29,7 @@ def test_the_functions_of_the_page_are_called_in_order(town: Town) -> None:
     mine = token(pod["metadata"]["uid"])
     town.reviews.tokens[mine] = pod_status(pod)
     gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
-    writer = HeartbeatWriter(town.store, LedgerReader(town.store, town.clock).served, 5_000)
-    handler = HeartbeatHandler(gate, writer, town.clock, lambda: CA)
+    handler = HeartbeatHandler(create_services(town.store, gate, town.clock, lambda: CA, 5_000))
     beats = {"version": 1, "boot": "run-1", "sequence": 1, "beats": [{"age_ms": 0, "devices": []}]}
     answered = Event()
 

@@ -143,6 +143,22 @@ def test_heartbeats_are_refused_so_that_sidecars_keep_them(town: Town, disk: Dis
     assert town.budget()["pending"] == GPU * MINUTE
 
 
+def test_an_outage_is_logged_once_and_its_end_too(
+    town: Town, disk: Disk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    town.hear("pods", POD)
+    town.tick()
+    for _ in range(2):
+        disk.torn = True
+        assert [town.beat(POD, number).status_code for number in (1, 2, 3)] == [503] * 3
+        disk.torn = False
+        assert town.beat(POD, 1).status_code == 200
+
+    said = capfd.readouterr().err
+    assert said.count("event=database-unavailable kind=write route=/v1/heartbeats") == 2
+    assert said.count("event=database-recovered kind=write") == 2
+
+
 def test_a_nodes_report_is_refused_so_that_its_agent_keeps_it(town: Town, disk: Disk) -> None:
     town.begin(("nodes", node()), ("pods", POD))
     agent = token("agent")

@@ -55,12 +55,21 @@ def of_another_alembic(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda path: path.write_bytes(os.urandom(5000)), "file is not a database"),
-        (lambda path: path.write_text("hello"), "file is not a database"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "file is not a database"),
-        (another_programs, "table entries already exists"),
-        (of_another_alembic, "it belongs to another program: it lacks the table days"),
-        (lambda path: path.mkdir(), "unable to open database file"),
+        (
+            lambda path: path.write_bytes(os.urandom(5000)),
+            "it is damaged: file is not a database; stop the timekeeper and restore a backup",
+        ),
+        (
+            lambda path: path.write_text("hello"),
+            "it is damaged: file is not a database; stop the timekeeper and restore a backup",
+        ),
+        (
+            lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)),
+            "it is damaged: file is not a database; stop the timekeeper and restore a backup",
+        ),
+        (another_programs, f"table entries already exists; {A_LEDGER}"),
+        (of_another_alembic, f"it belongs to another program: it lacks the table days; {A_LEDGER}"),
+        (lambda path: path.mkdir(), f"unable to open database file; {A_LEDGER}"),
     ],
     ids=["noise", "text", "header", "tables", "alembic", "folder"],
 )
@@ -69,7 +78,7 @@ def test_a_file_that_is_no_ledger(process: Process, make: Callable[[Path], None]
 
     said = refusal(process)
 
-    assert said.startswith(f"--database: sqlite:///{process.database}: {sentence}; {A_LEDGER}")
+    assert said.startswith(f"--database: sqlite:///{process.database}: {sentence}")
 
 
 @pytest.mark.parametrize("folder", ["/no/such/folder", "/proc"])

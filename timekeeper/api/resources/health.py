@@ -35,7 +35,10 @@ def _problems(services: Services) -> list[str]:
     try:
         pulse = services.ledger.pulse()
     except UnavailableError as error:
-        return [f"database: {error}"]
+        return [f"database: {services.damage() or error}"]
+    services.outages.worked("read")
+    if damage := services.damage():
+        return [f"database: {damage}"]
     now_ms, silent_ms = (
         services.clock(),
         _TAKEOVER_MS if services.ledger.store.is_shared else _SETTLER_SILENT_MS,

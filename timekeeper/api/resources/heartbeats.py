@@ -6,14 +6,14 @@ import orjson
 from flask import Flask, Response, request
 
 from timekeeper import metrics
-from timekeeper.api.auth.gate import BoundPod, Gate
+from timekeeper.api.auth.gate import BoundPod
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
+from timekeeper.api.ledger.heartbeat_writer import WrittenPost
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.wire import HeartbeatAnswer
-from timekeeper.runtime.log import log, log_exception
+from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostResult
 
@@ -29,13 +29,12 @@ class HeartbeatHandler:
     """Handles posts of heartbeats for both callers: Flask's route, and the server's own loop, which must not
     wait."""
 
-    def __init__(
-        self, gate: Gate, beating: HeartbeatWriter, clock: Callable[[], int], ca: Callable[[], str]
-    ) -> None:
-        self._gate = gate
-        self._beating = beating
-        self._clock = clock
-        self._ca = ca
+    def __init__(self, services: Services) -> None:
+        self._gate = services.gate
+        self._beating = services.beating
+        self._clock = services.clock
+        self._ca = services.ca
+        self._outages = services.outages
 
     def clock(self) -> int:
         """The moment of a receipt, in milliseconds."""
@@ -70,7 +69,7 @@ class HeartbeatHandler:
         except Problem as problem:
             return problem
         except UnavailableError as error:
-            log("database-unavailable", level="error", route=PATH, error=error)
+            self._outages.failed("write", PATH, error)
             return unavailable("the database cannot be reached or written")
         except Exception as error:  # the writing thread continues
             log_exception("internal-error", error, route=PATH)
@@ -78,6 +77,7 @@ class HeartbeatHandler:
 
     def _answer(self, post: HeartbeatPost, written: WrittenPost) -> bytes:
         answered = written.answered
+        self._outages.worked("write")
         _count(answered)
         answer: HeartbeatAnswer = {
             "version": 1,
@@ -100,7 +100,7 @@ def carries_the_ca(sequence: int, interval_ms: int) -> bool:
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
-    door = HeartbeatHandler(services.gate, services.beating, services.clock, services.ca)
+    door = HeartbeatHandler(services)
 
     @app.post(PATH)
     def heartbeats() -> Response:

@@ -22,6 +22,7 @@ _ALLOWED = (
     "it must be a file, such as sqlite:////var/lib/bursar/bursar.db, or PostgreSQL with its package psycopg"
     " installed, such as postgresql+psycopg://user:password@host/bursar"
 )
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_SHORT_READ")
 _POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 
 
@@ -178,4 +179,10 @@ def _is_away(error: exc.DBAPIError) -> bool:
 
 def _sentence(error: exc.DBAPIError) -> str:
     """The database's message on one line."""
-    return " ".join(str(error.orig).split())
+    said = " ".join(str(error.orig).split())
+    return f"it is damaged: {said}" if _is_damage(error) else said
+
+
+def _is_damage(error: exc.DBAPIError) -> bool:
+    name, state = getattr(error.orig, "sqlite_errorname", ""), getattr(error.orig, "sqlstate", None)
+    return str(name).startswith(_DAMAGED) or state in postgresql.DAMAGED

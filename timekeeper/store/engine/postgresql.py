@@ -38,6 +38,7 @@ _CONNECTION = {
 # connection, a transaction ended or rolled back by the server, no resources, a lock not given, a shutdown, a
 # failing disk, a damaged file.
 _AWAY = ("08", "25", "28", "3D", "40", "53", "55", "57", "58", "F0", "XX")
+DAMAGED = ("XX001", "XX002")  # data and index corrupted
 # The ledger's tables are missing, forbidden, or another program's. The operator must mend that, like a
 # missing file.
 _NOT_OURS = ("42501", "42P01", "42P07", "42701", "42710", "3F000")
