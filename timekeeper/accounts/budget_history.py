@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
-from timekeeper.core.budgets.reader import EntryError, read_entry
+from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 
 DAY_MS = 86_400_000

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.budgets.reader import EntryError
 
 _EFFECT = {
     "enforce": "pods that break a rule are refused, and new pods over budget are demoted",

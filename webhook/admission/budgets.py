@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.core import names
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
-from timekeeper.core.budgets.reader import EntryError, group_key, read_entry
+from timekeeper.core.budgets.reader import group_key, read_entry
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
 from webhook.admission.answers import refusal_text
@@ -93,7 +94,7 @@ def judge(review: ObjectReview) -> AdmissionAnswer:
     stale = entries(unchanged, MOST_CHARACTERS - sum(map(len, changed.values())))
     old_mistakes = misplaced(review.old) if was_read else ()
     violations = [
-        *map(violation, fresh.wrong.values()),
+        *(violation(error) for wrong in fresh.wrong.values() for error in wrong.each()),
         *(each for each in misplaced(review.object) if each not in old_mistakes),
     ]
     if violations:
@@ -192,7 +193,10 @@ def _observes(key: str, data: Mapping[str, str]) -> bool:
 
 def _unchanged(stale: ReviewedEntries) -> Iterator[str]:
     for error in stale.wrong.values():
-        yield f"Wrong before and unchanged; the last valid entry stays in force: {error.sentence()}"
+        yield (
+            "Wrong before and unchanged; the last valid entry stays in force: "
+            + "; ".join(each.sentence() for each in error.each())
+        )
 
 
 def budget_writes() -> str:

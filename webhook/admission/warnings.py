@@ -9,7 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.budgets.policy import IMPLEMENTED_ON_EXHAUSTED
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import IMPLEMENTED_POLICIES, containers
+from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern
@@ -122,8 +122,6 @@ def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: Admi
     spec, ours = pod["spec"], policy.class_of(standing.word)
     if ours.absent:
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
-    if request.policy and request.policy not in IMPLEMENTED_POLICIES:
-        yield f"{names.POLICY}: {request.policy} is not implemented; treated as binpack."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
     yield from _without_effect(pod, request)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GPU_HOUR, Budget, BudgetSettings, ineffective_fields
-from timekeeper.core.budgets.reader import EntryError, read, read_entry
+from timekeeper.core.budgets.reader import read, read_entry
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 
 WHOLE = """\
@@ -176,6 +177,22 @@ def test_a_mistaken_setting_is_reported_with_its_field(text: str, field: str) ->
 @pytest.mark.parametrize("key", ["Team-A", "_team", "_group.", "a_b", "-a", "x" * 64])
 def test_a_key_must_be_a_namespace_or_one_of_ours(key: str) -> None:
     assert isinstance(read_entry(key, "gpuHours: 1"), EntryError)
+
+
+def test_every_mistake_of_an_entry_is_reported_at_once_and_a_misspelt_field_with_the_one_it_resembles() -> (
+    None
+):
+    text = "gpuhours: 10\nperiod: fortnight\nwarnAt: 2\nrules: {host-pid: never}\nnothing: 1"
+
+    reading = read({"bursar-budgets": {"team-a": text}})
+
+    assert [(error.line, error.field, error.problem) for error in reading.errors] == [
+        (1, "gpuhours", "no such field; did you mean gpuHours?"),
+        (2, "period", '"fortnight" is not a valid value'),
+        (3, "warnAt", '"2" is not a valid value'),
+        (4, "rules.host-pid", '"never" is not a valid value'),
+        (5, "nothing", "no such field"),
+    ]
 
 
 def test_an_entry_with_hours_alone_demotes_new_pods_and_evicts_none() -> None:

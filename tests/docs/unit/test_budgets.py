@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import ineffective_fields
-from timekeeper.core.budgets.reader import EntryError, read, read_entry
+from timekeeper.core.budgets.reader import read, read_entry
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE, SETTINGS = (DOCS / "budgets.md").read_text(), (DOCS / "budget-settings.md").read_text()

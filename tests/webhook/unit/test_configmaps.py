@@ -13,7 +13,8 @@ from tests.webhook.clusters import MANIFESTS
 from tests.webhook.servers import ROOT
 from tests.worlds import Json
 from timekeeper.core.budgets import reader
-from timekeeper.core.budgets.reader import EntryError, read_entry
+from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.reader import read_entry
 from webhook.admission import budgets
 from webhook.admission.budgets import EXAMPLES, MOST_CHARACTERS, judge
 from webhook.wire.object_review import ObjectReview, read
@@ -139,6 +140,19 @@ def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
     assert answer.warnings == (
         "team-0, team-1, team-2 and 2 more: onExhausted: evict is not implemented; treated as deprioritize",
     )
+
+
+def test_every_mistake_of_a_write_is_in_its_refusal() -> None:
+    answer = judge(asked(config_map({"team-a": "gpuhours: 1\nperiod: fortnight", "team-b": BAD})))
+
+    assert answer.refusal is not None
+    places = (
+        "data[team-a], line 1, gpuhours",
+        "data[team-a], line 2, period",
+        "data[team-b], line 2, period",
+    )
+    assert [place in answer.refusal for place in places] == [True] * 3
+    assert "did you mean gpuHours?" in answer.refusal
 
 
 @pytest.mark.parametrize("now", [{"_settings": "lookahead: 5m"}, {"_settings": "mode: enforce"}, {}])

@@ -350,11 +350,14 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
         Standing("IN_BUDGET", 799, 800, on_exhausted="evict"),
         (),
     ),
-    "a policy that is not built": (
-        with_annotations(admitted(half()), {"bursar.dev/policy": "load"}),
-        Standing("IN_BUDGET"),
-        ("bursar.dev/policy: load is not implemented; treated as binpack.",),
-    ),
+    **{
+        f"the policy {policy}": (
+            with_annotations(admitted(half()), {"bursar.dev/policy": policy}),
+            Standing("IN_BUDGET"),
+            (),
+        )
+        for policy in ("fragmentation", "binpack", "spread", "random", "load")
+    },
     "memory beside whole cards": (
         admitted(
             limits_of("a", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8"),

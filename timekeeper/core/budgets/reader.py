@@ -5,35 +5,21 @@ True. Anchors and aliases are refused: budgets do not need them, and they can be
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from timekeeper.core.budgets import policy, scalars
+from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.core.request.request import POLICIES
 
 LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
+MOST_ERRORS = 20  # reported of one entry
 DEEPEST = 4  # levels of nesting; the deepest value of an entry is a rule's mode
-
-
-@dataclass(frozen=True, slots=True)
-class EntryError:
-    key: str
-    line: int  # within the entry, from 1
-    field: str  # "": the entry as a whole
-    problem: str
-    allowed: str
-    config_map: str = ""  # the ConfigMap to correct, if it is not the one whose entry is effective
-
-    def sentence(self) -> str:
-        where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
-        text = f"{where}: {self.problem}; allowed: {self.allowed}"
-        # YAML can express any character, but databases and JSON do not accept all of them
-        return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +34,6 @@ class ParsedBudgets:
         """Keys without a valid entry here: their last good entry stays in force."""
         good = {*self.budgets, *(("_settings",) if self.settings else ())}
         return frozenset(error.key for error in self.errors) - good
-
-
-class _BadEntryError(ValueError):
-    def __init__(self, line: int, field: str, problem: str, allowed: str) -> None:
-        super().__init__(problem)
-        self.line, self.field, self.problem, self.allowed = line, field, problem, allowed
 
 
 def read(
@@ -80,7 +60,7 @@ def read(
             texts[key] = text
             value = (read_one or read_entry)(key, text)
             if isinstance(value, EntryError):
-                errors.append(value)
+                errors.extend(value.each())
             elif isinstance(value, BudgetSettings):
                 settings = value
             else:
@@ -96,23 +76,29 @@ def precedence(config_map: str) -> tuple[int, str]:
 
 
 def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:
-    """One entry's value, or its first error. Never raises, whatever the text.
+    """One entry's value, or its errors, `MOST_ERRORS` at most. Never raises, whatever the text.
 
     ``settled``: the entry took effect in the past, so rules that this release does not know or does not allow
     to set are ignored without an error. An upgrade changes no account.
     """
-    try:
-        fields = _fields(text)
-        if key == "_settings":
-            return _settings(fields, settled)
-        _check_key(key)
-        if key.startswith("_group.") and "group" in fields and not settled:
-            raise _BadEntryError(
-                _line(fields["group"]), "group", "a group cannot be in a group", "omit the field"
-            )
-        return _budget(fields, settled)
-    except _BadEntryError as bad:
-        return EntryError(key, bad.line, bad.field, bad.problem, bad.allowed)
+    mistakes = Mistakes()
+    value = mistakes.tried(_entry, key, text, settled, mistakes)
+    if value is not None and not mistakes.found:
+        return value
+    first, *others = sorted(mistakes.found, key=lambda bad: bad.line)[:MOST_ERRORS]
+    return replace(first.of(key), others=tuple(bad.of(key) for bad in others))
+
+
+def _entry(key: str, text: str, settled: bool, mistakes: Mistakes) -> Budget | BudgetSettings | None:
+    """The entry's value; None where there are mistakes."""
+    fields = _fields(text)
+    if key == "_settings":
+        return _settings(fields, settled, mistakes)
+    _check_key(key)
+    if key.startswith("_group.") and "group" in fields and not settled:
+        problem = "a group cannot be in a group"
+        mistakes.found.append(BadEntryError(_line(fields["group"]), "group", problem, "omit the field"))
+    return _budget(fields, settled, mistakes)
 
 
 def group_key(group: str) -> str:
@@ -140,13 +126,13 @@ def _duplicate_key(key: str, first: str, later: str) -> EntryError:
 def _check_key(key: str) -> None:
     name = key.removeprefix("_group.")
     if key != "_defaults" and not scalars.NAME.fullmatch(name):
-        raise _BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
+        raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
 
 def _fields(text: str) -> dict[str, yaml.Node]:
     """The entry's mapping as field -> node. Refuses duplicate fields, aliases and several documents."""
     if len(text) > LONGEST_ENTRY:
-        raise _BadEntryError(1, "", "too long", f"at most {LONGEST_ENTRY} characters")
+        raise BadEntryError(1, "", "too long", f"at most {LONGEST_ENTRY} characters")
     root = _compose(text)
     if root is None:
         return {}
@@ -159,10 +145,10 @@ def _compose(text: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _BadEntryError(line, "", f"not YAML: {error.problem}", "one mapping of fields") from error
+        raise BadEntryError(line, "", f"not YAML: {error.problem}", "one mapping of fields") from error
     except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
-        raise _BadEntryError(1, "", f"not YAML: {problem}", "one mapping of fields") from error
+        raise BadEntryError(1, "", f"not YAML: {problem}", "one mapping of fields") from error
 
 
 def _check_shape(text: str) -> None:
@@ -173,20 +159,20 @@ def _check_shape(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         line = event.start_mark.line + 1 if event.start_mark else 1
         if getattr(event, "anchor", None):
-            raise _BadEntryError(line, "", "anchors and aliases are not allowed", "plain fields")
+            raise BadEntryError(line, "", "anchors and aliases are not allowed", "plain fields")
         if depth > DEEPEST:
-            raise _BadEntryError(line, "", "nested too deeply", f"at most {DEEPEST} levels")
+            raise BadEntryError(line, "", "nested too deeply", f"at most {DEEPEST} levels")
 
 
 def _pairs(node: yaml.Node, field: str) -> dict[str, yaml.Node]:
     if not isinstance(node, yaml.MappingNode):
-        raise _BadEntryError(_line(node), field, "not a mapping", "fields as name: value")
+        raise BadEntryError(_line(node), field, "not a mapping", "fields as name: value")
     pairs: dict[str, yaml.Node] = {}
     for key, value in node.value:
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
         if not name or name in pairs:
             problem = f"the field {name} appears twice" if name else "a field without a name"
-            raise _BadEntryError(_line(key), field or name, problem, "each field once")
+            raise BadEntryError(_line(key), field or name, problem, "each field once")
         pairs[name] = value
     return pairs
 
@@ -197,14 +183,16 @@ def _line(node: yaml.Node) -> int:
 
 def _scalar(node: yaml.Node, field: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise _BadEntryError(_line(node), field, "not a single value", "one value")
+        raise BadEntryError(_line(node), field, "not a single value", "one value")
     return str(node.value)
 
 
-def _scalars(node: yaml.Node, field: str, reader: scalars.Reader) -> tuple[Any, ...]:
+def _scalars(node: yaml.Node, field: str, reader: scalars.Reader, mistakes: Mistakes) -> tuple[Any, ...]:
     if not isinstance(node, yaml.SequenceNode):
-        raise _BadEntryError(_line(node), field, "not a list", "a list of values")
-    return tuple(_value(each, f"{field}[{place}]", reader) for place, each in enumerate(node.value))
+        raise BadEntryError(_line(node), field, "not a list", "a list of values")
+    return tuple(
+        mistakes.tried(_value, each, f"{field}[{place}]", reader) for place, each in enumerate(node.value)
+    )
 
 
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -242,36 +230,43 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 }
 
 
-def _budget(fields: dict[str, yaml.Node], settled: bool) -> Budget:
-    if "gpuHours" not in fields:
-        raise _BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited")
-    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"))
-    return Budget(**values, **_admission(fields, settled))
+def _budget(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> Budget | None:
+    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"), mistakes)
+    if "gpuHours" not in fields and not any(
+        meant_field(field, ("gpuHours",)) for field in list(fields)[:MOST_ERRORS]
+    ):
+        mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
+    values |= _admission(fields, settled, mistakes)
+    return None if mistakes.found else Budget(**values)
 
 
-def _settings(fields: dict[str, yaml.Node], settled: bool) -> BudgetSettings:
-    values = _read_fields(fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"))
-    values |= _admission(fields, settled)
+def _settings(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> BudgetSettings | None:
+    values = _read_fields(
+        fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"), mistakes
+    )
+    values |= _admission(fields, settled, mistakes)
     if "weights" in fields:
-        pairs = _pairs(fields["weights"], "weights").items()
+        pairs = mistakes.tried(_pairs, fields["weights"], "weights") or {}
         values["weights"] = tuple(
-            (model, _value(node, f"weights.{model}", scalars.weight)) for model, node in pairs
+            (model, mistakes.tried(_value, node, f"weights.{model}", scalars.weight))
+            for model, node in pairs.items()
         )
     if "priorityClasses" in fields:
-        values |= _classes(fields["priorityClasses"])
-    return BudgetSettings(**values)
+        values |= _classes(fields["priorityClasses"], mistakes)
+    return None if mistakes.found else BudgetSettings(**values)
 
 
-def _admission(fields: dict[str, yaml.Node], settled: bool) -> dict[str, Any]:
+def _admission(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> dict[str, Any]:
     """The fields ``rules`` and ``exempt``, which namespaces and the cluster have in common."""
     values: dict[str, Any] = {}
     if "rules" in fields:
-        modes = {
-            rule: _rule_mode(rule, node, settled) for rule, node in _pairs(fields["rules"], "rules").items()
-        }
+        pairs = mistakes.tried(_pairs, fields["rules"], "rules") or {}
+        modes = {rule: mistakes.tried(_rule_mode, rule, node, settled) for rule, node in pairs.items()}
         values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
     if "exempt" in fields:
-        values["exempt"] = _scalars(fields["exempt"], "exempt", scalars.user_or_group)
+        values["exempt"] = mistakes.tried(
+            _scalars, fields["exempt"], "exempt", scalars.user_or_group, mistakes
+        )
     return values
 
 
@@ -283,32 +278,39 @@ def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
     if settled:
         return ""
     if rule not in FIXED:
-        raise _BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
+        raise BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
     if _value(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
-        raise _BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or omit the rule")
+        raise BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or omit the rule")
     return ""
 
 
-def _classes(node: yaml.Node) -> dict[str, str]:
+def _classes(node: yaml.Node, mistakes: Mistakes) -> dict[str, Any]:
     known = {"inBudget": "in_budget_class", "overBudget": "over_budget_class"}
     classes = {}
-    for name, value in _pairs(node, "priorityClasses").items():
-        if name not in known:
-            raise _BadEntryError(_line(value), f"priorityClasses.{name}", "no such field", ", ".join(known))
-        classes[known[name]] = _value(value, f"priorityClasses.{name}", scalars.name)
+    for name, value in (mistakes.tried(_pairs, node, "priorityClasses") or {}).items():
+        field = f"priorityClasses.{name}"
+        if name in known:
+            classes[known[name]] = mistakes.tried(_value, value, field, scalars.name)
+        else:
+            mistakes.found.append(unknown_field(_line(value), field, name, tuple(known)))
     return classes
 
 
 def _read_fields(
-    fields: dict[str, yaml.Node], known: dict[str, tuple[str, scalars.Reader]], nested: tuple[str, ...]
+    fields: dict[str, yaml.Node],
+    known: dict[str, tuple[str, scalars.Reader]],
+    nested: tuple[str, ...],
+    mistakes: Mistakes,
 ) -> dict[str, Any]:
     values = {}
     for field, node in fields.items():
+        if len(mistakes.found) >= MOST_ERRORS:
+            break
         if field in known:
             attribute, reader = known[field]
-            values[attribute] = _value(node, field, reader)
+            values[attribute] = mistakes.tried(_value, node, field, reader)
         elif field not in nested:
-            raise _BadEntryError(_line(node), field, "no such field", ", ".join((*known, *nested)))
+            mistakes.found.append(unknown_field(_line(node), field, field, (*known, *nested)))
     return values
 
 
@@ -317,4 +319,4 @@ def _value(node: yaml.Node, field: str, reader: scalars.Reader) -> Any:
     try:
         return reader(text)
     except scalars.BadValueError as bad:
-        raise _BadEntryError(_line(node), field, f'"{text[:60]}" is not a valid value', str(bad)) from bad
+        raise BadEntryError(_line(node), field, f'"{text[:60]}" is not a valid value', str(bad)) from bad

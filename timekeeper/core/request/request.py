@@ -15,7 +15,6 @@ from timekeeper.core.violation import Violation, first_of, shown
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
 _MOST_LISTED = 20  # containers in one message
-IMPLEMENTED_POLICIES = ("binpack", "spread")  # the others are treated as binpack, with a warning
 
 
 @dataclass(frozen=True, slots=True)
