@@ -352,8 +352,14 @@ WAYS: dict[str, Way] = {
         "device-mount",
         "spec.containers[main].volumeMounts",
     ),
+    "a device class behind an extended resource": Way(
+        _limited("acme.com/card"),
+        _limited("acme.com/nic"),
+        "device-claim",
+        "spec.containers[main].resources.limits",
+    ),
     "a device class as a limit": Way(
-        _limited("deviceclass.resource.kubernetes.io/gpu.nvidia.com"),
+        _limited("deviceclass.resource.kubernetes.io/h100"),
         _limited("deviceclass.resource.kubernetes.io/rdma.example.com"),
         "device-claim",
         "spec.containers[main].resources.limits",

@@ -55,14 +55,16 @@ class ClusterReader:
     def __init__(self, api: Api, page: int = PAGE) -> None:
         self._api, self._page = api, page
 
-    def objects(self, path: str, label: str = "") -> Iterator[dict[str, Any]]:
-        """Every object of a list, or those with a label, read in pages. Raises ClusterUnreachableError,
-        ListRefusedError, or NoSuchKindError where the cluster has no such resource."""
+    def objects(self, path: str, label: str = "", field: str = "") -> Iterator[dict[str, Any]]:
+        """Every object of a list, or those of a label's or a field's selector, read in pages. Raises
+        ClusterUnreachableError, ListRefusedError, or NoSuchKindError where the cluster has no such
+        resource."""
         token = ""
         while True:
             query = (
                 {"limit": str(self._page)}
                 | ({"labelSelector": label} if label else {})
+                | ({"fieldSelector": field} if field else {})
                 | ({"continue": token} if token else {})
             )
             status, answer = self._get(f"{path}?{urlencode(query)}")

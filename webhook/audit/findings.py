@@ -15,6 +15,7 @@ from webhook.mutation import sidecar, visible_devices
 from webhook.policy import AdmissionPolicy
 from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.catalogue import effective_mode
+from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
 from webhook.rules.forged import OURS, is_owned
 from webhook.rules.isolation import ephemeral_violations
 from webhook.rules.pod_rules import pod_violations
@@ -39,15 +40,18 @@ class AdmissionFinding:
     node: str = ""
 
 
-def of_pod(pod: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
+def of_pod(
+    pod: Json, policy: AdmissionPolicy, judged: JudgedClasses = NONE_LISTED
+) -> tuple[AdmissionFinding, ...]:
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
-    or policies, or cause a warning, and whether it uses GPUs without being governed."""
+    or policies, or cause a warning, and whether it uses GPUs without being governed. ``judged``: the
+    cluster's device classes."""
     if mapping(pod.get("status")).get("phase") in _ENDED:
         return ()
     written = as_written(pod)
     parsed = parse(written)
     violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
-    past = bypass_violations(written, parsed)
+    past = bypass_violations(written, parsed, judged)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))

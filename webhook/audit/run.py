@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from timekeeper.core import names
+from timekeeper.core.json_values import mapping
 from timekeeper.runtime.flags import UnusableError
 from webhook.admission import cel, workloads
 from webhook.admission.workloads import TemplatePath
@@ -22,6 +24,8 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
+from webhook.rules import device_classes
+from webhook.rules.device_classes import JudgedClasses
 
 # the resource of each built-in kind
 _RESOURCES = {
@@ -53,10 +57,12 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Which namespaces to read: one, or with ``""`` all, without those that admission excludes."""
+    """Which namespaces to read: one, or with ``""`` all, without those that admission excludes; and what
+    holds in all of them."""
 
     namespace: str
     left_out: frozenset[str]
+    judged: JudgedClasses  # the cluster's device classes
 
 
 def _all(
@@ -66,7 +72,7 @@ def _all(
     ClusterUnreachableError."""
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
-    scope = _Scope(namespace, _left_out(cluster))
+    scope = _Scope(namespace, _left_out(cluster), _judged(cluster))
     for kind, paths in _kinds(world):
         try:
             found += _of_kind(cluster, scope, kind, paths, world)
@@ -87,6 +93,22 @@ def _left_out(cluster: ClusterReader) -> frozenset[str]:
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
     return frozenset((*cel.SYSTEM_NAMESPACES, *labelled))
+
+
+def _judged(cluster: ClusterReader) -> JudgedClasses:
+    """The device classes, by the settings that are in the cluster; prints an error where they must not be
+    read, and none counts as listed then. Raises ClusterUnreachableError."""
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
+    try:
+        classes = list(cluster.objects("/apis/resource.k8s.io/v1/deviceclasses"))
+        found = cluster.objects(path, field=f"metadata.name={device_classes.CONFIG_MAP}")
+        settings = [mapping(each.get("data")) for each in found]
+    except NoSuchKindError:  # the cluster has no DeviceClasses
+        return device_classes.NONE_LISTED
+    except ListRefusedError as error:
+        _say(f"every device class counts as one of GPUs: {error}")
+        return device_classes.NONE_LISTED
+    return device_classes.judge(classes, settings[0] if settings else {})
 
 
 def _say(sentence: str) -> None:
@@ -117,7 +139,11 @@ def _of_kind(
         if where in scope.left_out:
             continue
         policy = world.policy_for(where)
-        found += findings.of_workload(each, kind, paths, policy) if paths else findings.of_pod(each, policy)
+        found += (
+            findings.of_workload(each, kind, paths, policy)
+            if paths
+            else findings.of_pod(each, policy, scope.judged)
+        )
     return found
 
 

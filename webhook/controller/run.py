@@ -23,6 +23,7 @@ from webhook.controller.cluster import (
     CertificateStoreError,
     NoSuchObjectError,
 )
+from webhook.controller.device_classes import DeviceClasses
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
@@ -45,8 +46,9 @@ def run(settings: CertificateSettings) -> int:
         signal.signal(number, lambda *_: ended.set())
     api = connect(settings.kubeconfig)
     cluster = CertificateStore(api, settings.namespace)
+    classes = DeviceClasses(api, settings.namespace, log)
     if settings.once:  # safe beside a leader: each write is tied to the version that was read
-        return 0 if look(cluster, settings, _now) else 1
+        return 0 if all((look(cluster, settings, _now), classes.look())) else 1
     me = holder_name(socket.gethostname(), settings.pod_uid, "certificates", secrets.token_hex(4))
     duration_s = _LEASE_LOOKS * settings.every_s
     election = LeaseElection(api, LeaseName(settings.namespace, LEASE), me, duration_s, time.monotonic, log)
@@ -58,6 +60,7 @@ def run(settings: CertificateSettings) -> int:
         led = leads
         if leads:
             look(cluster, settings, _now)
+            classes.look()
         elif settings.folder is not None:
             follow(cluster, settings)
         if ended.wait(settings.every_s):

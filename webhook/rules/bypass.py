@@ -3,7 +3,6 @@
 `docs/bypass.md` gives the reasons; a table of test cases compares the policies with this module.
 """
 
-import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
@@ -13,19 +12,21 @@ from timekeeper.core.violation import Violation, shown
 from webhook.mutation import ephemeral
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
+from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
 from webhook.rules.isolation import isolation_violations, node_paths
 from webhook.wire.pod_review import sequence_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
-_GPU_CLASS = re.compile(r"(.*[.-])?(gpu|mig|vgpu)([.-]|$)")
 _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
-def bypass_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
+def bypass_violations(
+    pod: Json, parsed: ParsedRequest, judged: JudgedClasses = NONE_LISTED
+) -> tuple[Violation, ...]:
     """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, device
-    classes only: the rules cover the rest."""
-    classes = tuple(_device_classes(pod))
+    classes only: the rules cover the rest. Without ``judged`` every device class counts as one of GPUs."""
+    classes = tuple(_device_classes(pod, judged))
     if parsed.request is not None or parsed.violations:
         return classes
     return (*_reaching(pod), *_runtime_class(pod["spec"]), *classes)
@@ -84,15 +85,16 @@ def _runtime_class(spec: Json) -> Iterator[Violation]:
         )
 
 
-def _device_classes(pod: Json) -> Iterator[Violation]:
+def _device_classes(pod: Json, judged: JudgedClasses) -> Iterator[Violation]:
     for container in containers(pod):
         for name in mapping(mapping(container.raw.get("resources")).get("limits")):
-            if name.startswith(_DEVICE_CLASS) and _GPU_CLASS.match(name.removeprefix(_DEVICE_CLASS)):
+            is_class = name.startswith(_DEVICE_CLASS)
+            if name in judged.refused or (is_class and name.removeprefix(_DEVICE_CLASS) not in judged.no_gpu):
                 yield Violation(
                     "device-claim",
                     f"{container.path}.resources.limits[{name}]",
                     "",
-                    "Bursar does not charge resource claims on GPUs",
-                    "a GPU request in resources.limits",
+                    "Bursar does not charge resource claims, and the device class is not listed as no GPU",
+                    "device classes that are listed as no GPU, or a GPU request in resources.limits",
                     _A_REQUEST,
                 )

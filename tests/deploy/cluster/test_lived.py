@@ -23,8 +23,12 @@ from tests.deploy.rights import Call, Right, granted, logged
 from timekeeper.core.budgets import reader as budgets
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
-# by account: used in tests/scheduler_ext/test_preempting, by one that has the same role
-PREEMPTORS = {"bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods"))}
+# by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
+ELSEWHERE = {
+    "bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods")),
+    # an apply that creates is logged as a patch; used in tests/webhook/cluster/test_device_classes
+    "bursar-certificates": (Right("create", "configmaps", "", NAMESPACE, "bursar-device-classes"),),
+}
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -237,7 +241,7 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
     calls = [call.right for call in lived.calls if call.account == account]
     calls += asked(lived, f"system:serviceaccount:{NAMESPACE}:{account}")
     # kube-scheduler's own, and used by it in test_scheduler
-    elsewhere = PREEMPTORS.get(account, ())
+    elsewhere = ELSEWHERE.get(account, ())
     rights = [
         right for right in granted(account) if right.name != "bursar-scheduler" and right not in elsewhere
     ]

@@ -44,6 +44,13 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "configmaps", "", AGENTS),
             *(Right(verb, "configmaps", "", AGENTS, "bursar-ca") for verb in ("get", "patch")),
         },
+        "to judge which device classes allocate GPUs": {
+            Right("list", "deviceclasses", "resource.k8s.io"),
+            *(
+                Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes")
+                for verb in ("get", "create", "patch")
+            ),
+        },
         "to write caBundle": {
             Right(verb, kind, "admissionregistration.k8s.io", name=CONFIGURATION)
             for verb in ("get", "patch")

@@ -86,7 +86,8 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     assert done.stderr.startswith(
         "bursar-webhook audit: namespaces that are exempt by label are included: cannot "
     )
-    assert len(done.stderr.splitlines()) == 1
+    (_, classes) = done.stderr.splitlines()
+    assert classes.startswith("bursar-webhook audit: every device class counts as one of GPUs: cannot list ")
     found = json.loads(done.stdout)
     assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
         *[("Pod", "ungoverned")] * 3,
@@ -159,7 +160,7 @@ def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tm
     done = told()
 
     assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
-    assert len(done.stderr.splitlines()) == 1 + 7
+    assert len(done.stderr.splitlines()) == 2 + 7
     assert (
         'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
     )
@@ -195,3 +196,27 @@ def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
 
     assert [each["metadata"]["uid"] for each in few] == [each["metadata"]["uid"] for each in all_at_once]
     assert len(few) == 7
+
+
+def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: Clustered) -> None:
+    world.kubectl("create", "namespace", "team-c")
+    for name, driver in (("card", "gpu.nvidia.com"), ("nic", "nic.example.com")):
+        selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+        spec = {"selectors": [selector], "extendedResourceName": f"acme.com/{name}"}
+        world.cp.api.call(
+            "POST", "/apis/resource.k8s.io/v1/deviceclasses", {"metadata": {"name": name}, "spec": spec}
+        )
+        limits = {"limits": {f"acme.com/{name}": "1"}}
+        spec = template({"name": "main", "image": "x", "resources": limits})["spec"]
+        world.cp.api.call(
+            "POST", "/api/v1/namespaces/team-c/pods", {"metadata": {"name": name}, "spec": spec}
+        )
+    settings = ("create", "configmap", "-n", "bursar-system", "bursar-device-classes")
+    world.kubectl(*settings, "--from-literal=noGPUDrivers=nic.example.com")
+
+    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-c", "-o", "json")
+
+    assert [(each["name"], each["finding"]) for each in json.loads(done.stdout)] == [
+        ("card", "would-be-refused")
+    ]
+    assert done.stderr == ""

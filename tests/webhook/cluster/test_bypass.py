@@ -33,7 +33,6 @@ EXTENDER = "system:serviceaccount:bursar-system:bursar-scheduler"
 RIGHTS = (
     ("", "pods,bindings,pods/binding,namespaces", "get,create,update,patch"),
     ("", "pods/status,pods/ephemeralcontainers,pods/resize", "get,update,patch"),
-    ("resource.k8s.io", "resourceclaims,resourceclaimtemplates", "create"),
 )
 
 
@@ -52,11 +51,19 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         allow(made, "tess", *RIGHTS)
         for file in sorted(MANIFESTS.glob("admission-*.yaml")):
             made.kubectl("apply", "--server-side", "-f", str(file))
+        judged_classes(made)
         probes = [WAYS["the whole node"].bad, WAYS["a device class as a limit"].bad]
         eventually(
             lambda: all("denied" in refusal(made, pod) for pod in probes), "the policies to be in force"
         )
         yield made
+
+
+def judged_classes(world: Registered) -> None:
+    """The parameters of the policies on device classes, as the certificate process would write them."""
+    data = {"noGPUClasses": "rdma.example.com", "refusedResources": "acme.com/card"}
+    patch = ("patch", "configmap", "bursar-device-classes", "-n", "bursar-system", "--type=merge", "-p")
+    world.kubectl(*patch, json.dumps({"data": data}))
 
 
 def allow(world: Registered, user: str, *rights: tuple[str, str, str]) -> None:
@@ -423,51 +430,6 @@ def test_with_the_sample_for_it_no_image_shows_itself_cards_either(
     assert env(main)[VISIBLE] == "metadata.annotations['visible-devices.bursar.dev/main']"
     assert env(web) == {VISIBLE: "void"}
     assert "env" not in stored(world, "exempt", "ops")["spec"]["containers"][0]
-
-
-# device claims
-
-
-def claim(kind: str, *classes: str, first_of: tuple[str, ...] = ()) -> Json:
-    """A ResourceClaim, or a template of one, that names these device classes."""
-    requests: list[Json] = [
-        {"name": f"r{number}", "exactly": {"deviceClassName": each}} for number, each in enumerate(classes)
-    ]
-    if first_of:
-        several = [{"name": f"s{n}", "deviceClassName": each} for n, each in enumerate(first_of)]
-        requests.append({"name": "either", "firstAvailable": several})
-    spec: Json = {"devices": {"requests": requests}}
-    whole: Json = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": "c-"}}
-    return whole | {"spec": {"spec": spec} if kind == "ResourceClaimTemplate" else spec}
-
-
-def claimed(world: Registered, whole: Json, *flags: str) -> str:
-    """What kubectl says about the creation of a claim, where nothing is stored."""
-    create = ("create", "-n", "team-a", "--dry-run=server", "-f", "-", *flags)
-    return world.said(*create, input=json.dumps(whole))[1]
-
-
-@pytest.mark.parametrize(
-    ("kind", "at"),
-    [("ResourceClaim", "spec.devices.requests"), ("ResourceClaimTemplate", "spec.spec.devices.requests")],
-)
-def test_claims_on_gpus_are_refused_until_they_are_charged(world: Registered, kind: str, at: str) -> None:
-    for name in ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "gpu.intel.com", "shared-gpu"):
-        assert told(claimed(world, claim(kind, "rdma.example.com", name))) == {("device-claim", f"{at}[r1]")}
-    either = claim(kind, first_of=("rdma.example.com", "gpu.amd.com"))
-    assert told(claimed(world, either)) == {("device-claim", f"{at}[either]")}
-    harmless = ("rdma.example.com", "nic-migration", "gpus", "fpga.example.com")
-    assert claimed(world, claim(kind, *harmless, first_of=harmless)) == ""
-
-
-def test_the_claim_that_the_scheduler_makes_for_a_limit_passes_and_no_one_elses(world: Registered) -> None:
-    made = claim("ResourceClaim", "gpu.nvidia.com")
-    marked = copy.deepcopy(made)
-    marked["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
-
-    assert claimed(world, marked, "--as=system:kube-scheduler") == ""
-    assert told(claimed(world, made, "--as=system:kube-scheduler")) != set()
-    assert told(claimed(world, marked, "--as=tess")) != set()
 
 
 # ephemeral containers

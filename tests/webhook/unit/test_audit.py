@@ -15,6 +15,7 @@ from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
 from webhook.policy import AdmissionPolicy
 from webhook.rules.catalogue import CATALOGUE
+from webhook.rules.device_classes import JudgedClasses
 
 
 def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:
@@ -39,9 +40,12 @@ def bound(raw: Json) -> Json:
     return stored
 
 
+CLASSES = JudgedClasses(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
+
+
 def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:
     """The findings on a pod, each with its rules."""
-    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, policy)]
+    return [(each.finding, [one.rule for one in each.violations]) for each in of_pod(pod, policy, CLASSES)]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
 from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
 from webhook.admission import cel
 from webhook.rules import denylist
+from webhook.rules.device_classes import CONFIG_MAP, JudgedClasses
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 
@@ -176,6 +177,12 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
 
+    for name, missing in (("bursar-device-claims", "Deny"), ("bursar-device-class-limits", "Allow")):
+        assert bindings[name].pop("paramRef") == {
+            "name": CONFIG_MAP,
+            "namespace": NAMESPACE,
+            "parameterNotFoundAction": missing,  # Deny would refuse every pod
+        }
     assert bindings == {
         name: {
             "policyName": name,
@@ -216,6 +223,14 @@ def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
     assert words("bursar-ways-around", "gpuRuntimeClasses") == denylist.RUNTIME_CLASSES
     assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-ways-around", "deviceAnnotations")
     assert f"'{denylist.DEVICE_ANNOTATIONS}'" in variable("bursar-bindings", "found")
+
+
+def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> None:
+    text = json.dumps([POLICIES["bursar-device-claims"], POLICIES["bursar-device-class-limits"]])
+
+    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == JudgedClasses().data().keys() - {
+        "notJudged"
+    }
 
 
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
