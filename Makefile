@@ -24,7 +24,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, and check each step
 	@$(RUN) -m deploy.local demo
 
-up: $(VENV)/.ready ## leave the same running, and follow the decisions until Ctrl-C
+up: $(VENV)/.ready ## start a new cluster with the demo's nodes and budgets, and follow the decisions until Ctrl-C
 	@$(RUN) -m deploy.local up
 
 quick: $(VENV)/.ready ## lint, types, contracts and the pure tests, in about two minutes

@@ -67,7 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     builder = verbs.add_parser("build", help="find every binary, build missing ones, print their paths")
     builder.add_argument("--node", action="store_true", help="also the binaries of a real node")
     verbs.add_parser("demo", help="show what Bursar does, step by step, and check each step")
-    verbs.add_parser("up", help="run all of Bursar until Ctrl-C, and print its decisions")
+    verbs.add_parser(
+        "up",
+        help="run Bursar on a new cluster with the demo's nodes and budgets, until Ctrl-C",
+    )
     server = verbs.add_parser(
         "serve", help="run a control plane without nodes and without Bursar, until Ctrl-C"
     )

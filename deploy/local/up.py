@@ -1,4 +1,5 @@
-"""``make up``: runs Bursar on a local control plane and prints its decisions until Ctrl-C."""
+"""``make up``: runs Bursar on a new local control plane, with the nodes, namespaces and budgets of the demo
+and no pods, and prints its decisions until Ctrl-C. Nothing of it stays."""
 
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ Try, in another terminal:
   kubectl apply -f {samples}/half-a-card.yaml
   kubectl get pod half-a-card -n team-a -o yaml          # the fields that Bursar has added
   kubectl describe pod half-a-card -n team-a
-  kubectl edit configmap bursar-budgets -n bursar-system
+  kubectl edit configmap bursar-budgets -n bursar-system  # _settings are in bursar-settings
   export TIMEKEEPER={timekeeper} TOKEN=$(cat {token})
   curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" $TIMEKEEPER/v1/budgets/team-a
   curl -s --cacert {ca} -H "Authorization: Bearer $TOKEN" "$TIMEKEEPER/v1/usage?group=pod&format=csv"

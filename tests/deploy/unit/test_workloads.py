@@ -213,7 +213,7 @@ def test_a_pod_runs_as_the_user_of_the_images_and_outlives_users_pods(workload: 
 def test_images_are_ours_at_this_version_or_kube_scheduler_at_the_one_we_test(container: Json) -> None:
     name, _, tag = container["image"].rpartition(":")
 
-    if name == "kube-scheduler":
+    if name == "registry.k8s.io/kube-scheduler":
         assert tag == f"v{KUBERNETES_VERSION}"
     else:
         assert name in ("bursar/webhook", "bursar/timekeeper", "bursar/extender", "bursar/sidecar")

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "access.md").read_text()
 ADMINISTRATOR, READER = console(PAGE)
+INSTALL = (ROOT / "docs" / "install.md").read_text()
 # The local cluster has no kubelet, so no connection can be forwarded to a pod: the rights are checked.
 RIGHTS = """\
 kubectl auth can-i get pods/bursar-timekeeper-0 -n bursar-system
@@ -102,6 +103,16 @@ kubectl create token giver -n team-a --audience bursar
 
     paths = ("/v1/budgets/team-a", "/v1/balances/team-a", "/v1/grants?subject=team-a", "/v1/budgets/team-b")
     assert [status(stack, path, mine, tmp_path) for path in paths] == ["200", "200", "200", "403"]
+
+
+def test_the_step_that_verifies_shows_a_governed_pod(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (commands,) = [each for each in console(INSTALL) if "--dry-run=server" in each]
+    whole = [line for line in commands.splitlines() if "kubectl wait" not in line]  # no kubelet, so no pods
+
+    said = run(stack.cp, "\n".join(whole), tmp_path)
+
+    assert said.splitlines()[-1] == "true UNLIMITED bursar-scheduler"
 
 
 def status(stack: Stack, path: str, headers: dict[str, str], folder: Path) -> str:
