@@ -22,23 +22,18 @@ def live(town: Town) -> None:
     town.hear("pods", _pod("long", "team-a", started_ms=T0 + MINUTE))
     town.hear("pods", _pod("corrected", "team-a", started_ms=T0 + 7, percent=50, card=2))
     town.hear("pods", _pod("left", "team-b", started_ms=T0 + HOUR, percent=33, card=3))
-    town.hear("pods", _pod("nothing", "team-b", card=4))
-    town.tick()
+    town.change("pods", _pod("nothing", "team-b", card=4))
     beaten = _pod("corrected", "team-a")
     town.clock.turn(3 * HOUR)
     assert town.beat(beaten, 1).status_code == 200
-    town.hear("pods", _pod("nothing", "team-b", card=4, phase="Failed"))
-    town.tick()
+    town.change("pods", _pod("nothing", "team-b", card=4, phase="Failed"))
     town.clock.turn(2 * HOUR)
     town.tick()  # nobody has heard of it since: posted on its last evidence
     ended = _pod("corrected", "team-a", started_ms=T0 + 7, ended_ms=T0 + 2 * HOUR, percent=50, card=2)
     town.hear("pods", ended)
-    town.node_heard()
-    town.tick()
-    town.hear("pods", _pod("left", "team-b", started_ms=T0 + HOUR, percent=33, card=3), deleted=True)
-    town.tick()
-    town.clock.turn(5 * MINUTE)
-    town.tick()
+    town.advance()
+    town.change("pods", _pod("left", "team-b", started_ms=T0 + HOUR, percent=33, card=3), deleted=True)
+    town.advance(5 * MINUTE, heard=False)
     town.clock.turn(T0 + 4 * DAY - town.clock())
     town.hear("pods", _pod("long", "team-a", started_ms=T0 + MINUTE, ended_ms=T0 + 3 * DAY + 11))
     town.node_heard()
@@ -46,8 +41,7 @@ def live(town: Town) -> None:
     town.tick()
     _first_release(town)
     _figures_and_grants(town)
-    town.restart()
-    town.tick()
+    town.resume()
 
 
 def _pod(name: str, namespace: str, **more: object) -> Json:

@@ -262,6 +262,23 @@ class Town:
     def tick(self) -> bool:
         return self.settler.tick()
 
+    def advance(self, ms: int = 0, heard: bool = True) -> None:
+        """Time passes, the node is heard or not, and a tick follows."""
+        self.clock.turn(ms)
+        if heard:
+            self.node_heard()
+        self.tick()
+
+    def change(self, source: str, raw: Json, deleted: bool = False, unheard: bool = False) -> None:
+        """As `hear`, and a tick follows."""
+        self.hear(source, raw, deleted, unheard)
+        self.tick()
+
+    def resume(self) -> None:
+        """As `restart`, and a tick follows."""
+        self.restart()
+        self.tick()
+
     def start_anew(self) -> None:
         """The settler is killed and started again: it has only the database, and no list has arrived yet."""
         self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)

@@ -37,8 +37,7 @@ def test_the_functions_of_the_page_are_called_in_order(town: Town) -> None:
         sent = handler.pod(f"Bearer {mine}")
         handler.submit(sent, json.dumps(beats).encode(), town.clock(), lambda _: answered.set())
         assert answered.wait(10)
-        town.hear("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + HOUR))
-        town.tick()
+        town.change("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + HOUR))
 
     assert [kind for *_, kind in town.postings()] == ["settled"]
     assert missing(steps("a heartbeat becomes a charge"), calls) == []

@@ -17,14 +17,10 @@ def test_the_example_happens_as_documented(tmp_path: Path) -> None:
     town = Town(tmp_path)
     town.begin(("nodes", node()))
     town.hear("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE))
-    town.clock.turn(2 * HOUR)
-    town.node_heard()
-    town.tick()
-    town.clock.turn(2 * HOUR)
-    town.tick()
+    town.advance(2 * HOUR)
+    town.advance(2 * HOUR, heard=False)
     town.clock.turn(HOUR // 2)
-    town.hear("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + 90 * MINUTE))
-    town.tick()
+    town.change("pods", gpu_pod(percent=50, started_ms=T0 + MINUTE, ended_ms=T0 + 90 * MINUTE))
 
     with town.store.reading() as connection:
         posted = reading.sessions_of(connection, ["uid-p"]).posted["uid-p"]

@@ -34,8 +34,7 @@ def home(town: Town) -> Town:
     """team-a has two GPU-hours and a pod that ran for half an hour."""
     town.begin(("nodes", node()), ("configmaps", budgets(team_a=ENTRY)))
     town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 30 * MINUTE))
-    town.clock.turn(HOUR)
-    town.tick()
+    town.advance(HOUR, heard=False)
     return town
 
 
@@ -71,9 +70,7 @@ def test_a_route_asks_for_its_own_right(
 
     home.clock.turn(MINUTE - SECOND)
     home.reviews.denied.add(("admin", verb, resource, namespace))
-    home.clock.turn(SECOND)
-    home.node_heard()
-    home.tick()
+    home.advance(SECOND)
     answer = home.get(path)
 
     assert answer.status_code == 403
@@ -292,8 +289,7 @@ def test_a_report_takes_rfc_3339_times(home: Town) -> None:
 
 
 def test_a_report_without_times_is_of_this_month(home: Town) -> None:
-    home.hear("pods", gpu_pod("old", started_ms=T0 - 30 * DAY, ended_ms=T0 - 30 * DAY + HOUR))
-    home.tick()
+    home.change("pods", gpu_pod("old", started_ms=T0 - 30 * DAY, ended_ms=T0 - 30 * DAY + HOUR))
 
     report = home.get("/v1/usage").get_json()
 
@@ -303,8 +299,7 @@ def test_a_report_without_times_is_of_this_month(home: Town) -> None:
 
 def test_a_report_has_pending_beside_posted(home: Town) -> None:
     pod = gpu_pod("second", started_ms=T0, card=1, percent=10)
-    home.hear("pods", pod)
-    home.tick()
+    home.change("pods", pod)
     home.beat(pod, 1)
 
     report = home.get("/v1/usage").get_json()
@@ -321,8 +316,7 @@ def test_a_report_has_pending_beside_posted(home: Town) -> None:
 
 
 def test_a_report_of_one_namespace_has_no_other(home: Town) -> None:
-    home.hear("pods", gpu_pod("theirs", namespace="team-b", card=1, started_ms=T0, ended_ms=T0 + SECOND))
-    home.tick()
+    home.change("pods", gpu_pod("theirs", namespace="team-b", card=1, started_ms=T0, ended_ms=T0 + SECOND))
 
     assert [row["namespace"] for row in home.get("/v1/usage").get_json()["rows"]] == ["team-a", "team-b"]
     only = home.get("/v1/usage?namespace=team-b&group=pod").get_json()["rows"]
@@ -347,8 +341,7 @@ def test_a_pods_owner_stands_in_the_report(home: Town) -> None:
         {"kind": "Node", "name": "n1"},
         {"kind": "Job", "name": "train", "controller": True},
     ]
-    home.hear("pods", owned)
-    home.tick()
+    home.change("pods", owned)
 
     (row,) = home.get("/v1/usage?namespace=team-b&group=pod").get_json()["rows"]
     assert row["owner"] == "Job/train"
@@ -379,8 +372,7 @@ def test_a_cell_that_begins_like_a_formula_is_text(text: str) -> None:
 def test_a_model_named_like_a_formula_is_text_in_a_report(town: Town) -> None:
     town.begin(("nodes", node(model="=HYPERLINK(1)")))
     town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + SECOND))
-    town.clock.turn(MINUTE)
-    town.tick()
+    town.advance(MINUTE, heard=False)
 
     lines = town.get("/v1/usage?group=pod&format=csv").get_data(as_text=True).splitlines()
 
@@ -440,8 +432,7 @@ def test_the_ancestors_budget_is_in_minutes(home: Town) -> None:
 
 def test_the_ancestors_report_is_a_heartbeat_of_the_tokens_pod(home: Town) -> None:
     pod = gpu_pod("second", started_ms=T0, card=1, percent=10)
-    home.hear("pods", pod)
-    home.tick()
+    home.change("pods", pod)
     mine = token("second")
     home.reviews.tokens[mine] = pod_status(pod)
 
@@ -482,8 +473,7 @@ def test_a_grant_by_hand_is_made_once_for_its_key(home: Town) -> None:
 
 
 def test_a_key_stands_for_one_amount_in_one_namespace(home: Town) -> None:
-    home.hear("configmaps", budgets(team_a=ENTRY, team_b=ENTRY))
-    home.tick()
+    home.change("configmaps", budgets(team_a=ENTRY, team_b=ENTRY))
     increase(home, {"minutes": 30})
 
     assert increase(home, {"minutes": 31}) == 422
@@ -493,8 +483,7 @@ def test_a_key_stands_for_one_amount_in_one_namespace(home: Town) -> None:
 
 def test_a_grant_by_hand_outlives_a_changed_budget(home: Town) -> None:
     increase(home, {"minutes": 30})
-    home.hear("configmaps", budgets(team_a="gpuHours: 1\nperiod: month"))
-    home.tick()
+    home.change("configmaps", budgets(team_a="gpuHours: 1\nperiod: month"))
 
     assert home.budget()["gpuHours"]["granted"] == "1.5"
 
@@ -611,8 +600,7 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
 
 def test_sessions_tell_who_held_what_and_what_it_cost(home: Town) -> None:
     home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50))
-    home.node_heard()
-    home.tick()
+    home.advance()
 
     ended, running = home.get("/v1/sessions").get_json()["sessions"]
 
@@ -648,8 +636,7 @@ def test_a_pod_that_requests_memory_alone_has_requested_its_share_of_the_memory(
     placed = json.dumps({"version": 1, "containers": {"main": [slices]}}) if devices == "placed" else ""
     pod["metadata"]["annotations"]["bursar.dev/devices"] = placed
     home.hear("pods", pod)
-    home.node_heard()
-    home.tick()
+    home.advance()
 
     (session,) = home.get("/v1/sessions?state=open").get_json()["sessions"]
     (row,) = home.get("/v1/usage?group=pod&use=true&limit=10").get_json()["rows"][:1]
@@ -660,12 +647,10 @@ def test_a_pod_that_requests_memory_alone_has_requested_its_share_of_the_memory(
 
 def test_a_session_whose_end_nobody_tells_ends_with_its_last_evidence(home: Town) -> None:
     pod = gpu_pod("lost", bound_ms=T0, started_ms=T0, card=1)
-    home.hear("pods", pod)
-    home.tick()
+    home.change("pods", pod)
     home.beat(pod, 1)  # an hour after T0
     home.clock.turn(HOUR)
-    home.hear("pods", gpu_pod("lost", bound_ms=T0, card=1, phase="Failed"))
-    home.tick()
+    home.change("pods", gpu_pod("lost", bound_ms=T0, card=1, phase="Failed"))
 
     whole = {each["pod"]: each for each in home.get("/v1/sessions").get_json()["sessions"]}
     assert (whole["lost"]["state"], whole["lost"]["ended"]) == ("settled", None)

@@ -80,8 +80,7 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
         7,
     )
 
-    town.clock.turn(SECOND)
-    town.tick()
+    town.advance(SECOND, heard=False)
 
     assert metrics.UNREADABLE_PODS._value.get() - before == MOST_UNREADABLE + 7
     assert (town.settler.cluster.unreadable, town.settler.cluster.unreadable_omitted) == ({}, 0)

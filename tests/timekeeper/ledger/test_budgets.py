@@ -15,8 +15,7 @@ MONTH = "gpuHours: 10\nperiod: month\nonExhausted: deprioritize"
 
 def hear(town: Town, name: str = "bursar-budgets", **entries: str) -> None:
     town.clock.turn(SECOND)
-    town.hear("configmaps", budgets(name, **entries))
-    town.tick()
+    town.change("configmaps", budgets(name, **entries))
 
 
 def grants(town: Town, namespace: str = "team-a") -> list[int]:
@@ -65,8 +64,7 @@ def test_the_last_good_entry_outlives_a_restart(town: Town) -> None:
     town.begin(("configmaps", budgets(team_a=MONTH)))
     hear(town, team_a="gpuHours: lots")
 
-    town.restart()
-    town.tick()
+    town.resume()
 
     assert town.budget()["gpuHours"]["granted"] == "10"
     assert len(town.notices) == 1
@@ -94,8 +92,7 @@ def test_a_config_map_that_is_deleted_takes_its_entries_along(town: Town) -> Non
     assert town.standing("team-b") == "IN_BUDGET"
 
     town.clock.turn(SECOND)
-    town.hear("configmaps", more, deleted=True)
-    town.tick()
+    town.change("configmaps", more, deleted=True)
 
     assert (town.standing("team-a"), town.standing("team-b")) == ("IN_BUDGET", "UNLIMITED")
 
@@ -104,8 +101,7 @@ def test_a_config_map_that_loses_its_label_takes_its_entries_along(town: Town) -
     more = budgets("more", team_b=MONTH)
     town.begin(("configmaps", more))
     town.clock.turn(SECOND)
-    town.hear("configmaps", {**more, "metadata": {**more["metadata"], "labels": {}}})
-    town.tick()
+    town.change("configmaps", {**more, "metadata": {**more["metadata"], "labels": {}}})
 
     assert town.standing("team-b") == "UNLIMITED"
 
@@ -200,8 +196,7 @@ def test_a_period_is_granted_once_however_often_the_settler_starts(town: Town) -
     town.begin(("configmaps", budgets(team_a=MONTH)))
     for _ in range(3):
         town.clock.turn(HOUR)
-        town.restart()
-        town.tick()
+        town.resume()
 
     assert grants(town) == [10 * GPU_HOUR]
 
@@ -220,8 +215,7 @@ def test_a_new_period_is_a_new_grant_without_an_event(town: Town) -> None:
 
 def test_a_changed_period_starts_afresh(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(team_a=MONTH)))
-    town.hear("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
     assert town.budget()["gpuHours"]["remaining"] == "9"
 
     hear(town, team_a="gpuHours: 3\nperiod: week")
@@ -233,8 +227,7 @@ def test_a_changed_period_starts_afresh(town: Town) -> None:
 
 def test_a_budget_taken_away_and_given_again_refills_nothing(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(team_a=MONTH)))
-    town.hear("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0 - HOUR, ended_ms=T0, bound_ms=T0 - HOUR))
     hear(town)
     hear(town, team_a=MONTH)
 
@@ -250,8 +243,7 @@ def test_the_default_holds_for_whoever_has_no_entry(town: Town) -> None:
     assert standings["namespaces"] == {}
     assert grants(town) == []
 
-    town.hear("pods", gpu_pod(started_ms=day, ended_ms=day + 2 * HOUR, bound_ms=day))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=day, ended_ms=day + 2 * HOUR, bound_ms=day))
 
     assert (town.standing("team-a"), town.standing("team-b")) == ("OVER_BUDGET", "IN_BUDGET")
     assert town.budget("team-a")["entry"] == "_defaults"
@@ -264,10 +256,8 @@ def test_the_default_holds_for_whoever_has_no_entry(town: Town) -> None:
 def test_yesterdays_use_of_the_default_lists_nobody_today(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(_defaults="gpuHours: 1\nperiod: day")))
     town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
-    town.clock.turn(3 * HOUR)
-    town.tick()
-    town.clock.turn(DAY)
-    town.tick()
+    town.advance(3 * HOUR, heard=False)
+    town.advance(DAY, heard=False)
 
     assert town.get("/v1/standings").get_json()["namespaces"] == {}
 

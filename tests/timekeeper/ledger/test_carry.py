@@ -29,17 +29,15 @@ def home(town: Town) -> Town:
 def say(town: Town, **entries: str) -> None:
     """The ConfigMap now holds these entries."""
     town.clock.turn(SECOND)
-    town.hear("configmaps", budgets(**entries, _settings=NO_LOOKAHEAD))
-    town.tick()
+    town.change("configmaps", budgets(**entries, _settings=NO_LOOKAHEAD))
 
 
 def ran(town: Town, start_ms: int, hours: float, name: str = "p", namespace: str = "team-a") -> None:
     """A pod ran for so long on one card, and ended."""
     end_ms = start_ms + int(hours * HOUR)
-    town.hear(
+    town.change(
         "pods", gpu_pod(name, namespace=namespace, bound_ms=start_ms, started_ms=start_ms, ended_ms=end_ms)
     )
-    town.tick()
 
 
 def at(town: Town, at_ms: int) -> None:
@@ -101,8 +99,7 @@ def test_periods_that_nobody_used_are_carried_one_by_one(home: Town) -> None:
     """The timekeeper was away for three days and more."""
     ran(home, T0, 4)
     home.clock.at_ms = MIDNIGHT + 2 * DAY + HOUR
-    home.restart()
-    home.tick()
+    home.resume()
 
     assert carried(home) == 8.25
     assert rows(home) == [
@@ -117,12 +114,10 @@ def test_periods_that_nobody_used_are_carried_one_by_one(home: Town) -> None:
 
 
 def test_what_ran_while_the_timekeeper_was_away_is_counted_in_its_own_period(home: Town) -> None:
-    home.hear("pods", gpu_pod(started_ms=T0))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0))
     home.clock.at_ms = MIDNIGHT + 2 * DAY + HOUR
     home.hear("pods", gpu_pod(started_ms=T0, ended_ms=MIDNIGHT + 6 * HOUR), unheard=True)
-    home.restart()
-    home.tick()
+    home.resume()
 
     first = 0  # the day is overspent: 14 of 10 hours
     second = (10 + first - 6) / 2
@@ -135,8 +130,7 @@ def test_a_second_look_changes_nothing(home: Town) -> None:
     before = rows(home)
     for _ in range(3):
         at(home, home.clock() + 2 * MINUTE)
-    home.restart()
-    home.tick()
+    home.resume()
 
     assert rows(home) == before
 
@@ -145,14 +139,12 @@ def test_late_evidence_of_the_old_period_corrects_what_was_carried(home: Town) -
     """The node is heard up to an hour before midnight, and that it ran to the end only later."""
     home.hear("pods", gpu_pod(started_ms=MIDNIGHT - 3 * HOUR, bound_ms=MIDNIGHT - 3 * HOUR))
     home.clock.at_ms = MIDNIGHT - HOUR
-    home.node_heard()
-    home.tick()
+    home.advance()
     at(home, MIDNIGHT)
     assert carried(home) == 4
 
     home.clock.at_ms = MIDNIGHT + HOUR
-    home.node_heard()
-    home.tick()
+    home.advance()
 
     assert carried(home) == 3.5
     assert rows(home)[-2:] == [("carry", 4, 1), ("carry", -0.5, 1)]
@@ -161,13 +153,11 @@ def test_late_evidence_of_the_old_period_corrects_what_was_carried(home: Town) -
 def test_proof_that_a_session_ended_earlier_gives_back(home: Town) -> None:
     home.hear("pods", gpu_pod(started_ms=T0))
     home.clock.at_ms = MIDNIGHT + HOUR
-    home.node_heard()
-    home.tick()
+    home.advance()
     assert carried(home) == 0
 
     at(home, home.clock() + MINUTE)
-    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
 
     assert carried(home) == 4
 
@@ -208,15 +198,13 @@ def test_a_correction_passes_through_all_later_periods(home: Town) -> None:
     home.clock.at_ms = started
     home.hear("pods", gpu_pod(started_ms=started, bound_ms=started, percent=10))
     home.clock.at_ms = MIDNIGHT - HOUR
-    home.node_heard()
-    home.tick()
+    home.advance()
     for day in range(3):
         at(home, MIDNIGHT + day * DAY + HOUR)
     assert carried(home) == ((9.9 / 2 + 10) / 2 + 10) / 2
 
     home.clock.at_ms = MIDNIGHT + 2 * DAY + 2 * HOUR
-    home.node_heard()
-    home.tick()
+    home.advance()
 
     first = (10 - 0.2) / 2
     second = (10 + first - 2.4) / 2
@@ -317,14 +305,12 @@ def test_late_evidence_of_a_former_member_corrects_what_the_group_carried(town: 
     town.hear("pods", gpu_pod(started_ms=T0))
     town.clock.turn(2 * HOUR)
     town.node_heard()
-    town.hear("configmaps", budgets(**entries, team_a="gpuHours: 100"))
-    town.tick()
+    town.change("configmaps", budgets(**entries, team_a="gpuHours: 100"))
     at(town, MIDNIGHT)
     assert carried(town, "_group.lab") == 4
 
     town.clock.turn(HOUR)
-    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + HOUR))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + HOUR))
 
     assert carried(town, "_group.lab") == 4.5
 
@@ -377,8 +363,7 @@ def test_hours_are_carried_over_a_changed_clock(town: Town) -> None:
 def test_a_changed_time_zone_counts_from_the_next_period_on_and_carries_over(home: Town) -> None:
     ran(home, T0, 4)
     at(home, T0 + 5 * HOUR)
-    home.hear("configmaps", budgets(team_a=DAILY, _settings="timeZone: Europe/Berlin\nlookahead: 0s"))
-    home.tick()
+    home.change("configmaps", budgets(team_a=DAILY, _settings="timeZone: Europe/Berlin\nlookahead: 0s"))
     assert home.budget()["remaining"] == 6 * GPU_HOUR
 
     at(home, MIDNIGHT)
@@ -410,8 +395,7 @@ def test_an_audit_works_out_what_was_carried_over_and_agrees(home: Town) -> None
     home.hear("configmaps", budgets(**entries, team_a=DAILY + "\ngroup: lab"))
     ran(home, T0 + SECOND, 4)
     home.clock.at_ms = MIDNIGHT + 2 * DAY + HOUR
-    home.restart()
-    home.tick()
+    home.resume()
     assert (carried(home), carried(home, "_group.lab")) == (8.25, 8.25)
 
     at(home, home.clock() + 2 * MINUTE)

@@ -135,8 +135,7 @@ def lived(town: Town, fuse: Fuse) -> bool:
         if _dies(town):
             killed = True
             fuse.bury()
-            town.restart()
-            town.tick()
+            town.resume()
         fuse.lit = False
     return killed
 
@@ -231,8 +230,7 @@ def test_two_settlers_cannot_both_write_a_posting(tmp_path: Path) -> None:
     town.tick()
     asleep, end = town.settler, gpu_pod("one", started_ms=T0, ended_ms=T0 + MINUTE)
     town.restart()
-    town.hear("pods", end)
-    town.tick()
+    town.change("pods", end)
 
     town.settler = asleep
     town.hear("pods", end)

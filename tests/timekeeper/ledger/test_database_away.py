@@ -87,11 +87,9 @@ def test_while_the_settler_cannot_write_readyz_fails_and_livez_holds(town: Town,
     fill(town)
     silent_s = 45 if town.store.is_shared else 10  # among replicas another has time to take over
     for _ in range(silent_s):
-        town.clock.turn(SECOND)
-        town.tick()
+        town.advance(SECOND, heard=False)
     assert town.get("/readyz").status_code == 200
-    town.clock.turn(SECOND)
-    town.tick()
+    town.advance(SECOND, heard=False)
 
     assert town.get("/readyz").status_code == 503
     assert town.get("/livez").status_code == 200
@@ -100,14 +98,11 @@ def test_while_the_settler_cannot_write_readyz_fails_and_livez_holds(town: Town,
 def test_a_pod_that_lived_and_went_while_the_database_was_away_is_charged(town: Town, disk: Disk) -> None:
     disk.full = True
     fill(town)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.clock.turn(MINUTE)
-    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE), deleted=True)
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE), deleted=True)
     disk.full = False
-    town.clock.turn(MINUTE)
-    town.tick()
+    town.advance(MINUTE, heard=False)
 
     assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
 
@@ -129,8 +124,7 @@ def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capfd: pytest.C
 
 
 def test_heartbeats_are_refused_so_that_sidecars_keep_them(town: Town, disk: Disk) -> None:
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.clock.turn(MINUTE)
     disk.torn = True
 

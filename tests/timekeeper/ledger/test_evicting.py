@@ -334,11 +334,9 @@ def test_observe_counts_also_where_the_clock_was_ahead_when_it_was_written(overu
     overused.begin("p", **EVICT)
     town = overused.town
     town.clock.turn(HOUR)
-    town.hear("configmaps", budgets(_settings="overuse: observe"))
-    town.tick()
+    town.change("configmaps", budgets(_settings="overuse: observe"))
     town.clock.turn(-HOUR)
-    town.restart()
-    town.tick()
+    town.resume()
     overused.evictor = overused.new_evictor()
 
     assert overused.over(3 * MINUTE, p=9_000) == []

@@ -35,8 +35,7 @@ def running(town: Town) -> Town:
         ("configmaps", budgets(team_a="gpuHours: 100\nperiod: month")),
     )
     town.clock.turn(2 * SECOND)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     return town
 
 
@@ -101,8 +100,7 @@ def test_a_server_clock_turned_back_charges_nothing_negative_and_closes_nothing(
     running.tick()
 
     assert running.budget()["pending"] == 0
-    running.clock.turn(HOUR + MINUTE)
-    running.tick()
+    running.advance(HOUR + MINUTE, heard=False)
     assert running.budget()["pending"] == GPU * 10 * MINUTE
 
 
@@ -139,37 +137,28 @@ def test_a_lease_from_a_fast_clock_counts_only_up_to_what_was_heard_of_the_pods(
     running.clock.turn(MINUTE)
     running.quiet()
     running.clock.turn(MINUTE)
-    running.hear("leases", lease(T0 + DAY))
-    running.tick()
+    running.change("leases", lease(T0 + DAY))
 
     assert running.budget()["pending"] == GPU * MINUTE
 
 
 def test_silence_costs_nothing_and_the_gap_is_charged_when_the_node_comes_back(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.advance(MINUTE)
+    running.advance(2 * HOUR, heard=False)
     assert running.budget()["pending"] + running.budget()["posted"] == GPU * MINUTE
 
-    running.node_heard()
-    running.tick()
+    running.advance()
 
     assert running.budget()["pending"] + running.budget()["posted"] == GPU * (2 * HOUR + MINUTE)
 
 
 def test_a_silent_session_is_posted_after_settle_after_and_stays_open(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.clock.turn(HOUR)
-    running.tick()
+    running.advance(MINUTE)
+    running.advance(HOUR, heard=False)
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
     end = START + 30 * MINUTE
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=end))
 
     assert running.postings() == [
         (START, START + MINUTE, GPU, "settled"),
@@ -178,15 +167,11 @@ def test_a_silent_session_is_posted_after_settle_after_and_stays_open(running: T
 
 
 def test_proof_takes_back_what_was_posted_too_much(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.clock.turn(HOUR)
-    running.tick()
+    running.advance(MINUTE)
+    running.advance(HOUR, heard=False)
 
     end = START + 20 * SECOND
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=end))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=end))
 
     assert running.postings()[-1] == (end, START + MINUTE, -GPU, "correction")
     assert running.charged() == running.budget()["posted"] == GPU * 20 * SECOND
@@ -196,8 +181,7 @@ def test_proof_replaces_a_heartbeat_that_says_more(running: Town) -> None:
     running.clock.turn(HOUR)
     running.beat(POD, 1)
 
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
     running.beat(POD, 2)
 
     assert running.charged() == GPU * MINUTE
@@ -211,8 +195,7 @@ def test_a_restart_leaves_no_gap(running: Town) -> None:
     )
     running.clock.turn(20 * MINUTE)
     running.hear("pods", again)
-    running.node_heard()
-    running.tick()
+    running.advance()
 
     assert running.budget()["pending"] == GPU * 20 * MINUTE
 
@@ -223,62 +206,44 @@ def test_a_start_error_of_1970_is_no_start(running: Town) -> None:
     state = {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "finishedAt": iso(running.clock())}}
     broken["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {}}, "lastState": state}]
     running.hear("pods", broken)
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
 
     assert running.charged() == GPU * MINUTE  # the other pod's
 
 
 def test_a_pod_that_never_starts_is_charged_from_start_grace_on(running: Town) -> None:
-    running.hear("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
-    running.tick()
-    running.clock.turn(9 * MINUTE)
-    running.node_heard()
-    running.tick()
+    running.change("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
+    running.advance(9 * MINUTE)
     assert running.charged("team-b") == 0
 
-    running.clock.turn(3 * MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(3 * MINUTE)
 
     assert running.charged("team-b") == GPU * (2 * MINUTE + 2 * SECOND)
 
 
 def test_a_pod_that_ended_without_having_run_costs_nothing(running: Town) -> None:
     running.hear("pods", gpu_pod("rejected", namespace="team-b", card=1, phase="Failed"))
-    running.clock.turn(HOUR)
-    running.node_heard()
-    running.tick()
+    running.advance(HOUR)
 
     assert running.postings("uid-rejected") == []
     assert running.charged("team-b") == 0
 
 
 def test_charged_from_bound_a_pod_pays_for_holding(running: Town) -> None:
-    running.hear("configmaps", budgets(_settings="chargeFrom: bound"))
-    running.tick()
+    running.change("configmaps", budgets(_settings="chargeFrom: bound"))
     bound = running.clock()
     held = gpu_pod("held", namespace="team-b", card=1, bound_ms=bound)
-    running.hear("pods", held)
-    running.tick()
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
-    running.hear("pods", gpu_pod("held", namespace="team-b", card=1, bound_ms=bound, phase="Failed"))
-    running.tick()
-    running.clock.turn(HOUR)
-    running.node_heard()
-    running.tick()
+    running.change("pods", held)
+    running.advance(MINUTE)
+    running.change("pods", gpu_pod("held", namespace="team-b", card=1, bound_ms=bound, phase="Failed"))
+    running.advance(HOUR)
 
     assert running.postings("uid-held") == [(bound, bound + MINUTE, GPU, "settled")]
 
 
 def test_a_session_keeps_the_terms_it_was_opened_under(running: Town) -> None:
     running.hear("configmaps", budgets(_settings="chargeFrom: bound\nweights: {A100: 7}"))
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
 
     assert running.charged() == GPU * MINUTE
 
@@ -286,28 +251,22 @@ def test_a_session_keeps_the_terms_it_was_opened_under(running: Town) -> None:
 def test_a_pod_that_vanishes_goes_on_for_its_grace_period(running: Town) -> None:
     running.clock.turn(MINUTE)
     running.node_heard()
-    running.hear("pods", POD, deleted=True)
-    running.tick()
-    running.clock.turn(10 * SECOND)
-    running.tick()
+    running.change("pods", POD, deleted=True)
+    running.advance(10 * SECOND, heard=False)
     assert running.charged() == GPU * 70 * SECOND
 
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.advance(2 * HOUR, heard=False)
 
     assert running.postings() == [(START, START + 90 * SECOND, GPU, "settled")]
 
 
 def test_no_grace_period_is_longer_than_the_settings_allow(running: Town) -> None:
     patient = gpu_pod("patient", namespace="team-b", card=1, started_ms=START, grace_s=86_400)
-    running.hear("pods", patient)
-    running.tick()
+    running.change("pods", patient)
     running.clock.turn(MINUTE)
     running.node_heard()
-    running.hear("pods", patient, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.change("pods", patient, deleted=True)
+    running.advance(2 * HOUR, heard=False)
 
     assert running.charged("team-b") == GPU * 11 * MINUTE
 
@@ -315,53 +274,41 @@ def test_no_grace_period_is_longer_than_the_settings_allow(running: Town) -> Non
 def test_a_pod_deleted_with_terminal_statuses_is_charged_by_them(running: Town) -> None:
     running.clock.turn(HOUR)
     running.node_heard()
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE), deleted=True)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
 
 def test_a_pod_that_vanishes_from_a_silent_node_ends_with_its_last_evidence(running: Town) -> None:
     """A dead node's pods are removed long after; nothing says that they ran meanwhile."""
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.clock.turn(20 * MINUTE)
-    running.hear("pods", POD, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.change("pods", POD, deleted=True)
+    running.advance(2 * HOUR, heard=False)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
 
 def test_a_pod_that_vanished_while_we_were_away_ends_with_its_last_evidence(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.hear("pods", POD, deleted=True, unheard=True)
     running.clock.turn(3 * HOUR)
     running.hear("leases", lease(running.clock()), unheard=True)
 
-    running.restart()
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.resume()
+    running.advance(2 * HOUR, heard=False)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
 
 def test_a_pod_missing_from_a_new_list_ends_with_its_last_evidence(running: Town) -> None:
     """A watch that expired is listed anew: what went in between went unseen."""
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.clock.turn(5 * MINUTE)
     running.hear("pods", POD, deleted=True, unheard=True)
     running.list_all()
     running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.advance(2 * HOUR, heard=False)
 
     assert running.charged() == GPU * MINUTE
 
@@ -371,8 +318,7 @@ def test_a_pod_that_ended_while_we_were_away_is_charged_by_its_statuses(running:
     running.hear("pods", gpu_pod(started_ms=START, ended_ms=end), unheard=True)
     running.clock.turn(HOUR)
 
-    running.restart()
-    running.tick()
+    running.resume()
 
     assert running.postings() == [(START, end, GPU, "settled")]
 
@@ -383,20 +329,17 @@ def test_a_pod_whose_whole_life_we_missed_is_charged_by_its_statuses(running: To
     running.hear("pods", whole, unheard=True)
     running.clock.turn(HOUR)
 
-    running.restart()
-    running.tick()
+    running.resume()
 
     assert running.charged("team-b") == GPU * 7 * MINUTE
 
 
 def test_a_settled_pod_that_is_listed_again_is_charged_nothing_more(running: Town) -> None:
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + MINUTE))
     running.clock.turn(HOUR)
 
     for _ in range(3):
-        running.restart()
-        running.tick()
+        running.resume()
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
@@ -405,8 +348,7 @@ def test_the_gap_of_a_restart_is_charged_from_the_same_start(running: Town) -> N
     running.clock.turn(HOUR)
     running.hear("leases", lease(running.clock()), unheard=True)
 
-    running.restart()
-    running.tick()
+    running.resume()
 
     assert running.budget()["pending"] == GPU * HOUR
 
@@ -416,8 +358,7 @@ def test_a_name_that_is_used_again_is_another_session(running: Town) -> None:
     second = gpu_pod(started_ms=START + HOUR, ended_ms=START + HOUR + MINUTE, bound_ms=START + HOUR)
     second["metadata"]["uid"] = "uid-second"
     running.clock.turn(2 * HOUR)
-    running.hear("pods", second)
-    running.tick()
+    running.change("pods", second)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
     assert running.postings("uid-second") == [(START + HOUR, START + HOUR + MINUTE, GPU, "settled")]
@@ -426,12 +367,10 @@ def test_a_name_that_is_used_again_is_another_session(running: Town) -> None:
 def test_without_a_placement_a_pod_is_charged_by_its_request(running: Town) -> None:
     """A node whose plugin chooses the cards itself: whole cards at the weight of the node's model."""
     running.hear("nodes", node("n2", model="H100"))
-    running.hear("configmaps", budgets(_settings="weights: {H100: 2.5}"))
-    running.tick()
+    running.change("configmaps", budgets(_settings="weights: {H100: 2.5}"))
     bare = gpu_pod("bare", namespace="team-b", node="n2", started_ms=START, ended_ms=START + MINUTE)
     del bare["metadata"]["annotations"]["bursar.dev/devices"]
-    running.hear("pods", bare)
-    running.tick()
+    running.change("pods", bare)
 
     assert running.postings("uid-bare") == [(START, START + MINUTE, 2500, "settled")]
 
@@ -444,12 +383,10 @@ def test_a_forged_placement_changes_no_charge(running: Town) -> None:
     )
     small = gpu_pod("small", percent=1, card=1)
     forged["metadata"]["annotations"] = small["metadata"]["annotations"]
-    running.hear("pods", forged)
-    running.tick()
+    running.change("pods", forged)
     assert running.postings("uid-forged") == []
 
-    running.clock.turn(6 * SECOND)
-    running.tick()
+    running.advance(6 * SECOND, heard=False)
 
     assert running.postings("uid-forged") == [(START, START + MINUTE, 800, "settled")]
 
@@ -459,20 +396,17 @@ def test_a_pod_heard_of_before_its_node_waits_for_the_nodes_cards(running: Town)
     early = gpu_pod(
         "early", namespace="team-b", node="n9", percent=50, started_ms=START, ended_ms=START + MINUTE
     )
-    running.hear("pods", early)
-    running.tick()
-    running.hear("nodes", node("n9", model="H100"))
-    running.tick()
+    running.change("pods", early)
+    running.change("nodes", node("n9", model="H100"))
 
     assert running.postings("uid-early") == [(START, START + MINUTE, 1000, "settled")]
 
 
 def test_what_a_user_annotates_later_hides_no_pod(running: Town) -> None:
     end = START + MINUTE
-    running.hear(
+    running.change(
         "pods", gpu_pod(started_ms=START, ended_ms=end, annotations={"bursar.dev/policy": "nonsense"})
     )
-    running.tick()
 
     assert running.postings() == [(START, end, GPU, "settled")]
 
@@ -480,8 +414,7 @@ def test_what_a_user_annotates_later_hides_no_pod(running: Town) -> None:
 def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capfd: pytest.CaptureFixture[str]) -> None:
     bad = gpu_pod("bad", started_ms=START)
     bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "150"}
-    running.hear("pods", bad)
-    running.tick()
+    running.change("pods", bad)
 
     assert "event=pod-not-charged namespace=team-a pod=bad" in capfd.readouterr().err
 
@@ -491,8 +424,7 @@ def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Tow
     plain["spec"]["containers"][0]["resources"] = {}
     running.clock.turn(MINUTE)
     running.hear("leases", lease(running.clock()))
-    running.hear("pods", plain)
-    running.tick()
+    running.change("pods", plain)
 
     assert running.settler.cluster.pods.keys() == {"uid-p"}
     assert running.charged() == GPU * MINUTE
@@ -501,8 +433,7 @@ def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Tow
 def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) -> None:
     """Before the list of pods is there, a session without a pod has lost nothing."""
     running.start_anew()
-    running.clock.turn(MINUTE)
-    running.tick()
+    running.advance(MINUTE, heard=False)
 
     answer = running.get("/readyz")
     assert answer.status_code == 503
@@ -557,9 +488,7 @@ def test_a_gpu_init_container_begins_the_session(running: Town) -> None:
     running.hear(
         "pods", crew({"main": WAITING, "helper": WAITING}, {"setup": ran(START), "cache": WAITING}, "Pending")
     )
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
 
     # the init container ends before the others begin: three quarters are held at most
     assert running.charged("team-b") == 750 * MINUTE
@@ -568,7 +497,7 @@ def test_a_gpu_init_container_begins_the_session(running: Town) -> None:
 def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> None:
     minute = [START + n * MINUTE for n in range(5)]
     main, helper = ran(minute[1], minute[2]), ran(minute[1], minute[3])
-    running.hear(
+    running.change(
         "pods",
         crew(
             {"main": main, "helper": helper},
@@ -576,7 +505,6 @@ def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> Non
             "Succeeded",
         ),
     )
-    running.tick()
 
     assert running.postings("uid-crew") == [(minute[0], minute[4], 750, "settled")]
 
@@ -586,9 +514,7 @@ def test_while_one_of_several_gpu_containers_runs_the_cards_are_held(running: To
     for phase in ("Running", "Failed"):
         main, helper = ran(START, START + SECOND), ran(START)
         running.hear("pods", crew({"main": main, "helper": helper}, phase=phase))
-        running.clock.turn(MINUTE)
-        running.node_heard()
-        running.tick()
+        running.advance(MINUTE)
 
     assert running.charged("team-b") == 750 * 2 * MINUTE
     assert running.postings("uid-crew") == []
@@ -604,9 +530,7 @@ def test_back_off_between_crashes_is_charged_for_the_cards_are_held(running: Tow
         }
     ]
     running.hear("pods", crashing)
-    running.clock.turn(5 * MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(5 * MINUTE)
 
     assert running.budget()["pending"] == GPU * 5 * MINUTE
 
@@ -620,8 +544,7 @@ def test_a_start_that_a_restarted_settler_is_not_told_again_stays_known(running:
     )
     running.hear("pods", later, unheard=True)
     running.restart()
-    running.node_heard()
-    running.tick()
+    running.advance()
 
     assert running.budget()["pending"] == GPU * 10 * MINUTE
 
@@ -633,16 +556,12 @@ def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, re
     stuck = gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0)
     stuck["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {"reason": reason}}}]
     running.hear("pods", stuck)
-    running.clock.turn(10 * HOUR)
-    running.node_heard()
-    running.tick()
+    running.advance(10 * HOUR)
     never = {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}}
     stuck["status"] |= {"phase": "Failed", "containerStatuses": [{"name": "main", "state": never}]}
     running.hear("pods", stuck)
-    running.hear("pods", stuck, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.change("pods", stuck, deleted=True)
+    running.advance(2 * HOUR, heard=False)
 
     due = T0 + 10 * MINUTE, T0 + 10 * HOUR + 2 * SECOND
     assert running.postings("uid-stuck") == [(*due, GPU, "settled")]
@@ -656,16 +575,11 @@ def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, re
     ],
 )
 def test_an_end_that_tells_no_time_is_charged_to_the_last_evidence(running: Town, status: Json) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.clock.turn(20 * SECOND)
     running.beat(POD, 1)
-    running.hear("pods", {**POD, "status": status})
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.node_heard()
-    running.tick()
+    running.change("pods", {**POD, "status": status})
+    running.advance(2 * HOUR)
 
     assert running.postings() == [(START, START + 80 * SECOND, GPU, "settled")]
 
@@ -678,8 +592,7 @@ def test_completed_failed_and_killed_pods_are_charged_by_the_kubelets_timestamps
     ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = code
     running.clock.turn(HOUR)
     running.node_heard()
-    running.hear("pods", ended)
-    running.tick()
+    running.change("pods", ended)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
@@ -692,13 +605,10 @@ def test_an_evicted_pod_pays_until_its_containers_have_ended(running: Town) -> N
         {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     )
     running.hear("pods", leaving)
-    running.clock.turn(20 * SECOND)
-    running.node_heard()
-    running.tick()
+    running.advance(20 * SECOND)
     assert running.budget()["pending"] == GPU * 20 * SECOND
 
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START + 25 * SECOND, phase="Failed"))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=START + 25 * SECOND, phase="Failed"))
 
     assert running.postings() == [(START, START + 25 * SECOND, GPU, "settled")]
 
@@ -708,12 +618,9 @@ def test_an_evicted_pod_pays_until_its_containers_have_ended(running: Town) -> N
 
 def test_a_rebooted_nodes_pods_are_charged_through_the_reboot(running: Town) -> None:
     """The pod object stays and holds its cards; its containers start again."""
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.hear("leases", lease(START + MINUTE), deleted=True)
-    running.clock.turn(10 * MINUTE)
-    running.tick()
+    running.advance(10 * MINUTE, heard=False)
     assert running.charged() == GPU * MINUTE
 
     again = gpu_pod(started_ms=START + 9 * MINUTE)
@@ -721,23 +628,18 @@ def test_a_rebooted_nodes_pods_are_charged_through_the_reboot(running: Town) -> 
         "terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}
     }
     running.hear("pods", again)
-    running.node_heard()
-    running.tick()
+    running.advance()
 
     assert running.charged() == GPU * 11 * MINUTE
 
 
 def test_a_removed_nodes_pods_end_with_its_last_evidence(running: Town) -> None:
-    running.clock.turn(MINUTE)
-    running.node_heard()
-    running.tick()
+    running.advance(MINUTE)
     running.clock.turn(10 * MINUTE)
     running.hear("leases", lease(START), deleted=True)
     running.hear("nodes", node(), deleted=True)
-    running.hear("pods", POD, deleted=True)
-    running.tick()
-    running.clock.turn(2 * HOUR)
-    running.tick()
+    running.change("pods", POD, deleted=True)
+    running.advance(2 * HOUR, heard=False)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
@@ -753,9 +655,7 @@ def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_to_t
     running.hear("leases", lease(running.clock()))
     running.quiet()
     running.tick()
-    running.clock.turn(2 * HOUR)
-    running.node_heard()
-    running.tick()
+    running.advance(2 * HOUR)
 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
@@ -766,21 +666,16 @@ def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_to_t
 def test_a_start_from_a_fast_clock_is_charged_once_it_has_come(running: Town) -> None:
     early = gpu_pod("early", namespace="team-b", card=1, started_ms=running.clock() + MINUTE)
     running.hear("pods", early)
-    running.clock.turn(30 * SECOND)
-    running.node_heard()
-    running.tick()
+    running.advance(30 * SECOND)
     assert running.charged("team-b") == 0
 
-    running.clock.turn(40 * SECOND)
-    running.node_heard()
-    running.tick()
+    running.advance(40 * SECOND)
 
     assert running.charged("team-b") == GPU * 10 * SECOND
 
 
 def test_an_end_before_its_start_costs_nothing(running: Town) -> None:
-    running.hear("pods", gpu_pod(started_ms=START, ended_ms=START - MINUTE))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=START, ended_ms=START - MINUTE))
 
     assert running.charged() == 0
 
@@ -798,8 +693,7 @@ def test_ages_count_and_no_clock_of_the_pods(running: Town) -> None:
 def test_heartbeats_of_a_pod_that_is_gone_change_nothing_and_say_so(running: Town) -> None:
     ended = gpu_pod(started_ms=START, ended_ms=START + MINUTE)
     running.hear("pods", ended, deleted=True)
-    running.clock.turn(HOUR)
-    running.tick()
+    running.advance(HOUR, heard=False)
 
     answer = running.beat(POD, 1)
     running.tick()
@@ -820,8 +714,7 @@ def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
 ) -> None:
     """A quarter of a card's compute and half of its memory, on a model of weight 3."""
     running.hear("nodes", node("n2", model="H100"))
-    running.hear("configmaps", budgets(_settings=f"chargeBy: {charge_by}\nweights: {{H100: 3}}"))
-    running.tick()
+    running.change("configmaps", budgets(_settings=f"chargeBy: {charge_by}\nweights: {{H100: 3}}"))
     body = gpu_pod("uneven", namespace="team-b", node="n2", started_ms=START)
     limits = {"bursar.dev/gpu-percent": "25", "bursar.dev/gpu-memory": "8000"}
     body["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -829,13 +722,11 @@ def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
     body["metadata"]["annotations"]["bursar.dev/devices"] = json.dumps(
         {"version": 1, "containers": {"main": [slice_]}}
     )
-    running.hear("pods", body)
-    running.tick()
+    running.change("pods", body)
 
     running.hear("configmaps", budgets(_settings="weights: {H100: 1}\nchargeBy: dominant"))
     running.hear("nodes", node("n2", model="T4"))
     ended = {**body, "status": worlds.status("Succeeded", main=ran(START, START + MINUTE))}
-    running.hear("pods", ended)
-    running.tick()
+    running.change("pods", ended)
 
     assert running.postings("uid-uneven") == [(START, START + MINUTE, rate, "settled")]

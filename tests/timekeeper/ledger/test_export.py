@@ -154,8 +154,7 @@ def test_what_is_exported_is_one_moment_while_others_write(town: Town) -> None:
     with snapshot(town.store) as connection:
         lines = export(connection)
         first = next(lines)
-        town.clock.turn(SECOND)
-        town.tick()
+        town.advance(SECOND, heard=False)
         with town.store.writing() as writer:
             writer.execute(insert(ENTRIES).values(key="team-z", text=None, from_ms=town.clock()))
         assert first + b"".join(lines) == before

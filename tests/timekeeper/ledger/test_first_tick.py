@@ -22,9 +22,7 @@ def aged(town: Town, names: int, hours: int, heard: bool = True) -> None:
     for each in range(names):
         town.hear("pods", gpu_pod(f"p{each}", namespace=f"team-{each}", percent=10, started_ms=T0))
     for _ in range(hours if heard else 0):
-        town.clock.turn(HOUR)
-        town.node_heard()
-        town.tick()
+        town.advance(HOUR)
     if not heard:
         town.tick()
         town.clock.turn(hours * HOUR)
@@ -63,8 +61,7 @@ def test_a_first_tick_asks_once_for_each_period_and_not_for_each_namespace(
 
 def test_what_is_kept_after_a_first_tick_does_not_grow_with_the_periods(town: Town) -> None:
     aged(town, names=3, hours=12)
-    town.restart()
-    town.tick()
+    town.resume()
 
     ledger = town.settler.ledger
     assert len(ledger.totals) == 3 * 2
@@ -74,9 +71,7 @@ def test_what_is_kept_after_a_first_tick_does_not_grow_with_the_periods(town: To
 
 def test_a_clock_turned_back_a_little_asks_nothing_of_periods_long_past(town: Town) -> None:
     aged(town, names=3, hours=12)
-    town.clock.turn(10 * MINUTE)
-    town.node_heard()
-    town.tick()
+    town.advance(10 * MINUTE)
     town.clock.turn(-10)
 
     with asked(town) as statements:

@@ -28,9 +28,7 @@ def home(town: Town) -> Callable[..., Town]:
 
 def runs(town: Town, name: str = "p", namespace: str = "team-a", percent: int = 100, card: int = 0) -> None:
     town.hear("pods", gpu_pod(name, namespace=namespace, started_ms=T0, percent=percent, card=card))
-    town.clock.turn(SECOND)
-    town.node_heard()
-    town.tick()
+    town.advance(SECOND)
 
 
 def exhausted(town: Town, namespace: str = "team-a") -> int | None:
@@ -45,9 +43,7 @@ def test_at_the_present_rate_the_budget_lasts_so_long(home: Callable[..., Town])
 
     runs(town, "q", card=1)
 
-    town.clock.turn(HOUR)
-    town.node_heard()
-    town.tick()
+    town.advance(HOUR)
     left = 10 * HOUR - (HOUR + 2 * SECOND) - (HOUR + 2 * SECOND)
     assert exhausted(town) == town.clock() + left // 2
 
@@ -61,8 +57,7 @@ def test_it_is_when_the_standing_turns(home: Callable[..., Town]) -> None:
 
     for moment, standing in ((at - 1000, "IN_BUDGET"), (at, "OVER_BUDGET")):
         town.clock.at_ms = moment
-        town.node_heard()
-        town.tick()
+        town.advance()
         assert town.standing() == standing
 
 
@@ -81,8 +76,7 @@ def test_there_may_be_no_such_moment(home: Callable[..., Town], entry: str) -> N
 def test_while_nothing_runs_nothing_is_foretold(home: Callable[..., Town]) -> None:
     town = home(team_a="gpuHours: 10")
     town.hear("pods", gpu_pod("waits", node=""))
-    town.hear("pods", gpu_pod("pulls", started_ms=None))
-    town.tick()
+    town.change("pods", gpu_pod("pulls", started_ms=None))
 
     assert exhausted(town) is None
 
@@ -90,9 +84,7 @@ def test_while_nothing_runs_nothing_is_foretold(home: Callable[..., Town]) -> No
 def test_a_pod_that_was_admitted_over_budget_counts_too(home: Callable[..., Town]) -> None:
     town = home(team_a="gpuHours: 10")
     town.hear("pods", gpu_pod(started_ms=T0, standing="OVER_BUDGET"))
-    town.clock.turn(SECOND)
-    town.node_heard()
-    town.tick()
+    town.advance(SECOND)
 
     assert exhausted(town) == T0 + 10 * HOUR
 
@@ -115,8 +107,7 @@ def test_the_forecast_makes_no_new_standings_document(home: Callable[..., Town])
     town = home(team_a="gpuHours: 10", _settings=NO_LOOKAHEAD)
     runs(town)
     tag, told = town.get("/v1/standings").headers["ETag"], exhausted(town)
-    town.clock.turn(20 * SECOND)
-    town.tick()
+    town.advance(20 * SECOND, heard=False)
 
     assert exhausted(town) != told  # the node was silent: what it ran is not charged yet
     assert town.get("/v1/standings").headers["ETag"] == tag

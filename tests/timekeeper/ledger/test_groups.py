@@ -43,10 +43,9 @@ def lab(town: Town) -> Town:
 def say(town: Town, **entries: str) -> None:
     """The ConfigMap now holds these entries."""
     town.clock.turn(SECOND)
-    town.hear(
+    town.change(
         "configmaps", budgets(**{key.replace("_lab", "_group.lab"): each for key, each in entries.items()})
     )
-    town.tick()
 
 
 def ran(town: Town, name: str, namespace: str, start_ms: int, hours: float, gpus: int = 1) -> None:
@@ -93,9 +92,7 @@ def test_a_member_that_is_exhausted_takes_out_nobody_else(lab: Town) -> None:
 def test_a_groups_account_is_the_sum_of_its_members_and_posts_nothing_of_its_own(lab: Town) -> None:
     ran(lab, "p", "team-a", T0 - 3 * HOUR, 2)
     lab.hear("pods", gpu_pod("q", namespace="team-b", started_ms=T0))
-    lab.clock.turn(MINUTE)
-    lab.node_heard()
-    lab.tick()
+    lab.advance(MINUTE)
 
     a, b = lab.budget("team-a"), lab.budget("team-b")
     assert a["group"]["name"] == "lab"
@@ -107,8 +104,7 @@ def test_a_groups_account_is_the_sum_of_its_members_and_posts_nothing_of_its_own
 def test_what_members_run_reserves_for_the_group_and_what_waits_for_a_node_does_not(lab: Town) -> None:
     say(lab, team_a=MEMBER, team_b=MEMBER, _lab=LAB)
     lab.hear("pods", gpu_pod("runs", percent=50))
-    lab.hear("pods", gpu_pod("waits", percent=20, node=""))
-    lab.tick()
+    lab.change("pods", gpu_pod("waits", percent=20, node=""))
 
     budget = lab.budget("team-a")
     assert budget["reserved"] == 700 * 10 * MINUTE
@@ -128,13 +124,9 @@ def test_a_namespace_takes_along_nothing_that_it_spent_before_it_came(lab: Town)
 def test_what_a_namespace_spent_stays_with_the_group_that_it_leaves(lab: Town) -> None:
     ran(lab, "p", "team-a", T0 + HOUR, 0)
     lab.hear("pods", gpu_pod("q", started_ms=T0))
-    lab.clock.turn(2 * HOUR)
-    lab.node_heard()
-    lab.tick()
+    lab.advance(2 * HOUR)
     say(lab, team_a="gpuHours: 100\ngroup: other", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
-    lab.clock.turn(3 * HOUR - SECOND)
-    lab.node_heard()
-    lab.tick()
+    lab.advance(3 * HOUR - SECOND)
 
     assert spent(lab.budget("team-b")["group"]) == GPU * (2 * HOUR + SECOND)
     assert spent(lab.budget("team-a")["group"]) == GPU * (3 * HOUR - SECOND)
@@ -143,8 +135,7 @@ def test_what_a_namespace_spent_stays_with_the_group_that_it_leaves(lab: Town) -
 
 def test_a_former_member_reserves_nothing_for_the_group(lab: Town) -> None:
     say(lab, team_a=MEMBER, team_b=MEMBER, _lab=LAB)
-    lab.hear("pods", gpu_pod("runs", percent=50))
-    lab.tick()
+    lab.change("pods", gpu_pod("runs", percent=50))
     assert lab.budget("team-b")["group"]["reserved"] == 500 * 10 * MINUTE
 
     say(lab, team_a="gpuHours: 100", team_b=MEMBER, _lab=LAB)
@@ -155,13 +146,10 @@ def test_a_former_member_reserves_nothing_for_the_group(lab: Town) -> None:
 
 def test_a_correction_of_a_former_members_session_corrects_the_group_too(lab: Town) -> None:
     lab.hear("pods", gpu_pod("p", started_ms=T0))
-    lab.clock.turn(HOUR)
-    lab.node_heard()
-    lab.tick()
+    lab.advance(HOUR)
     say(lab, team_a="gpuHours: 100", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
     lab.clock.turn(SECOND)
-    lab.hear("pods", gpu_pod("p", started_ms=T0, ended_ms=T0 + 10 * MINUTE))
-    lab.tick()
+    lab.change("pods", gpu_pod("p", started_ms=T0, ended_ms=T0 + 10 * MINUTE))
 
     assert spent(lab.budget("team-b")["group"]) == GPU * 10 * MINUTE
 
@@ -355,8 +343,7 @@ def test_a_namespace_that_gets_its_own_entry_leaves_what_it_spent_in_the_pool(to
     ran(town, "p", "team-a", T0, 4)
     town.clock.turn(5 * HOUR)
     own = {"_defaults": POOL, "_group.pool": "gpuHours: 6", "_settings": NO_LOOKAHEAD}
-    town.hear("configmaps", budgets(**own, team_a="gpuHours: 5"))
-    town.tick()
+    town.change("configmaps", budgets(**own, team_a="gpuHours: 5"))
     ran(town, "q", "team-a", town.clock(), 1)
 
     assert town.budget("team-b")["group"]["remaining"] == 2 * GPU_HOUR
@@ -389,8 +376,7 @@ def test_after_a_restart_a_group_counts_the_same(lab: Town) -> None:
     ran(lab, "q", "team-b", T0 - 12 * HOUR, 8)
     before = lab.budget("_group.lab")
 
-    lab.restart()
-    lab.tick()
+    lab.resume()
 
     assert lab.budget("_group.lab") == before
     assert lab.standing("team-a") == "OVER_BUDGET"

@@ -308,8 +308,7 @@ def test_beats_without_figures_cover_nothing(running: Town) -> None:
 def test_an_ended_pod_uses_nothing_after_its_end(running: Town) -> None:
     tell(running, 1, (0, [figure()]))
     running.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * SECOND))
-    running.clock.turn(5 * SECOND)
-    running.tick()
+    running.advance(5 * SECOND, heard=False)
     tell(running, 2, (0, [figure()]))
     tell(running, 3, (0, [figure()]))
 

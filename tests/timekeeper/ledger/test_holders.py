@@ -49,12 +49,10 @@ def begun(town: Town, first: Json) -> Town:
         ("configmaps", budgets(team_a="gpuHours: 100\nperiod: month")),
     )
     town.clock.turn(2 * SECOND)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.clock.turn(MINUTE)
     town.node_heard()
-    town.hear("pods", POD, deleted=True)
-    town.tick()
+    town.change("pods", POD, deleted=True)
     return town
 
 
@@ -63,10 +61,8 @@ def charged_after(town: Town, *later: Json) -> int:
     after the one before."""
     for each in later:
         town.clock.turn(10 * SECOND)
-        town.hear("nodes", each)
-        town.tick()
-    town.clock.turn(2 * HOUR)
-    town.tick()
+        town.change("nodes", each)
+    town.advance(2 * HOUR, heard=False)
     ((start, end, rate, _),) = town.postings()
     assert (start, rate) == (START, GPU)
     return (end - START - MINUTE) // SECOND
@@ -126,8 +122,7 @@ def test_a_pod_that_went_as_its_node_booted_anew_is_charged_until_the_agent_had_
     """All of it is heard before the next tick, as while the database is away."""
     town.begin(("nodes", GONE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
     town.clock.turn(2 * SECOND)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.clock.turn(MINUTE)
     town.node_heard()
     town.hear("pods", POD, deleted=True)
@@ -147,16 +142,14 @@ def test_a_pod_that_is_there_after_a_reboot_is_charged_on(town: Town) -> None:
 def test_what_stays_beyond_its_grace_period_is_charged_no_further(town: Town) -> None:
     begun(town, THERE)
     town.clock.turn(GRACE + MINUTE)
-    town.hear("nodes", GONE)
-    town.tick()
+    town.change("nodes", GONE)
 
     assert charged_after(town) == 300
 
 
 def test_a_settler_that_was_killed_goes_on_from_what_is_listed_now(town: Town) -> None:
     begun(town, THERE)
-    town.restart()
-    town.tick()
+    town.resume()
 
     assert charged_after(town, GONE) == 10
 
@@ -164,13 +157,11 @@ def test_a_settler_that_was_killed_goes_on_from_what_is_listed_now(town: Town) -
 def test_what_a_node_said_before_its_pod_went_shortens_nothing(town: Town) -> None:
     town.begin(("nodes", THERE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
     town.clock.turn(2 * SECOND)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.hear("nodes", GONE)  # its container crashed, and comes up again
     town.clock.turn(MINUTE)
     town.node_heard()
-    town.hear("pods", POD, deleted=True)
-    town.tick()
+    town.change("pods", POD, deleted=True)
 
     assert charged_after(town) == 300
 
@@ -178,12 +169,10 @@ def test_what_a_node_said_before_its_pod_went_shortens_nothing(town: Town) -> No
 def test_a_pod_with_an_object_is_charged_whatever_its_node_lists(town: Town) -> None:
     town.begin(("nodes", THERE), ("leases", lease(T0)), ("configmaps", budgets(team_a="gpuHours: 100")))
     town.clock.turn(2 * SECOND)
-    town.hear("pods", POD)
-    town.tick()
+    town.change("pods", POD)
     town.clock.turn(MINUTE)
     town.hear("nodes", GONE)
-    town.node_heard()
-    town.tick()
+    town.advance()
 
     assert town.budget()["pending"] == GPU * MINUTE
 

@@ -174,12 +174,10 @@ def test_cards_that_do_not_tell_cover_nothing(running: Town) -> None:
 def test_only_the_time_in_which_the_pod_held_its_cards_counts(running: Town) -> None:
     late = gpu_pod("late", started_ms=T0 + 5 * SECOND, card=0)
     report(running, 1, use())
-    running.hear("pods", late)
-    running.tick()
+    running.change("pods", late)
     running.clock.turn(10 * SECOND)
     report(running, 2, use(late=[card()]))
-    running.hear("pods", gpu_pod("late", started_ms=T0 + 5 * SECOND, ended_ms=T0 + 12 * SECOND, card=0))
-    running.tick()
+    running.change("pods", gpu_pod("late", started_ms=T0 + 5 * SECOND, ended_ms=T0 + 12 * SECOND, card=0))
     running.clock.turn(10 * SECOND)
     report(running, 3, use(late=[card()]))
     report(running, 4, use(late=[card()]))
@@ -197,8 +195,7 @@ def test_a_look_that_was_overtaken_does_not_open_its_time_again(running: Town) -
 
 def test_a_look_after_a_long_silence_tells_nothing_of_a_pod_that_had_ended_in_it(running: Town) -> None:
     begun(running)
-    running.hear("pods", gpu_pod(started_ms=T0, ended_ms=running.clock()))
-    running.tick()
+    running.change("pods", gpu_pod(started_ms=T0, ended_ms=running.clock()))
     running.clock.turn(HOUR)
     report(running, 2, use(p=[card()]))
 
@@ -463,8 +460,7 @@ def test_a_pod_within_its_share_again_or_gone_is_told_no_more(running: Town) -> 
 
     running.clock.turn(STEP)
     report(running, 4, use(half=[card("GPU-1", 0, 9_000)]))
-    running.hear("pods", gpu_pod("half", percent=50, card=1, started_ms=T0, ended_ms=running.clock()))
-    running.tick()
+    running.change("pods", gpu_pod("half", percent=50, card=1, started_ms=T0, ended_ms=running.clock()))
     assert running.get("/v1/overuse").get_json()["pods"] == []
 
 

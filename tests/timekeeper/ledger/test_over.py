@@ -137,8 +137,7 @@ def test_reading_odd_statuses_never_raises(listed: object, policy: object) -> No
 def home(town: Town) -> Town:
     town.begin(("nodes", node()), ("leases", lease(T0)))
     town.clock.turn(SECOND)
-    town.hear("pods", job("OnFailure", main=RUNNING))
-    town.tick()
+    town.change("pods", job("OnFailure", main=RUNNING))
     return town
 
 
@@ -153,28 +152,23 @@ def test_a_sidecar_is_told_with_its_next_heartbeat(home: Town) -> None:
     assert told(home, 1) is None
 
     home.clock.turn(MINUTE)
-    home.hear("pods", job("OnFailure", main=FAILED))
-    home.tick()
+    home.change("pods", job("OnFailure", main=FAILED))
     assert told(home, 2) is None
 
-    home.hear("pods", job("OnFailure", main=DONE))
-    home.tick()
+    home.change("pods", job("OnFailure", main=DONE))
     assert told(home, 3) is True
     assert told(home, 3) is True  # a repeated post is told the same
 
 
 def test_a_container_that_was_started_again_takes_the_word_back(home: Town) -> None:
-    home.hear("pods", job("OnFailure", main=DONE))
-    home.tick()
-    home.hear("pods", job("OnFailure", main=RUNNING))
-    home.tick()
+    home.change("pods", job("OnFailure", main=DONE))
+    home.change("pods", job("OnFailure", main=RUNNING))
 
     assert told(home, 1) is None
 
 
 def test_a_restarted_timekeeper_knows_it_still(home: Town) -> None:
-    home.hear("pods", job("OnFailure", main=DONE))
-    home.tick()
+    home.change("pods", job("OnFailure", main=DONE))
     home.start_anew()
     home.serve()
 
@@ -183,8 +177,7 @@ def test_a_restarted_timekeeper_knows_it_still(home: Town) -> None:
 
 def test_the_sidecar_of_a_pod_that_has_ended_is_told_too(home: Town) -> None:
     home.clock.turn(MINUTE)
-    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
 
     assert told(home, 1) is True
 
@@ -192,12 +185,10 @@ def test_the_sidecar_of_a_pod_that_has_ended_is_told_too(home: Town) -> None:
 def test_being_over_changes_no_charge_for_the_cards_are_held_until_the_pod_ends(home: Town) -> None:
     home.clock.turn(2 * MINUTE)
     home.node_heard()
-    home.hear("pods", job("OnFailure", main=DONE))
-    home.tick()
+    home.change("pods", job("OnFailure", main=DONE))
     pending = home.charged()
     ended = gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE)
-    home.hear("pods", ended)
-    home.tick()
+    home.change("pods", ended)
 
     assert pending == 1000 * (2 * MINUTE + SECOND)
     assert home.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
@@ -208,13 +199,11 @@ def test_what_the_release_before_settled_is_not_settled_anew(home: Town) -> None
     done = worlds.status("Succeeded", main=DONE)
     ended = gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE) | {"status": done}
     ended["spec"]["restartPolicy"] = "Never"
-    home.hear("pods", ended)
-    home.tick()
+    home.change("pods", ended)
     settled = home.settler.ledger.settled["uid-p"].settled_ms
     with home.store.writing() as connection:
         connection.exec_driver_sql("UPDATE sessions SET others_ended = false")
     home.clock.turn(MINUTE)
-    home.restart()
-    home.tick()
+    home.resume()
 
     assert home.settler.ledger.settled["uid-p"].settled_ms == settled

@@ -106,8 +106,7 @@ def test_a_session_over_the_end_of_summer_time_is_cut_at_local_midnight_and_in_u
     entry = "gpuHours: 1000\nperiod: day"
     town.begin(("nodes", node()), ("configmaps", budgets(team_a=entry, _settings="timeZone: Europe/Berlin")))
     town.clock.at_ms = end + SECOND
-    town.hear("pods", gpu_pod(bound_ms=start, started_ms=start, ended_ms=end))
-    town.tick()
+    town.change("pods", gpu_pod(bound_ms=start, started_ms=start, ended_ms=end))
 
     assert [each[:2] for each in town.postings()] == [
         (start, midnight),
@@ -125,8 +124,7 @@ def test_a_session_over_the_end_of_the_month_is_pending_in_both(town: Town) -> N
     town.clock.at_ms = start
     town.begin(("nodes", node()), ("configmaps", budgets(team_a="gpuHours: 10\nperiod: month")))
     pod = gpu_pod(bound_ms=start, started_ms=start)
-    town.hear("pods", pod)
-    town.tick()
+    town.change("pods", pod)
 
     town.clock.at_ms = new_year + HOUR
     town.beat(pod, 1)
@@ -140,14 +138,12 @@ def test_a_session_over_the_end_of_the_month_is_pending_in_both(town: Town) -> N
 def test_the_same_session_posted_after_a_long_silence_begins_where_it_was_posted_to(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(team_a="gpuHours: 10\nperiod: month")))
     pod = gpu_pod(started_ms=T0)
-    town.hear("pods", pod)
-    town.tick()
+    town.change("pods", pod)
     for hours in (1, 3, 5):
         town.clock.at_ms = T0 + hours * HOUR
         town.beat(pod, hours)
         town.tick()
-        town.clock.turn(HOUR)
-        town.tick()
+        town.advance(HOUR, heard=False)
 
     assert [each[:2] for each in town.postings()] == [
         (T0, T0 + HOUR),

@@ -190,12 +190,9 @@ def test_a_pod_whose_session_was_folded_gets_no_second_one(
 
     for raw in (ended("long"), ended("corrected"), running("left")):
         town.objects["pods"][f"team-a/{raw['metadata']['name']}/{raw['metadata']['uid']}"] = raw
-    town.restart()
-    town.tick()
-    town.hear("pods", ended("long", T0 + 4 * DAY))
-    town.tick()
-    town.hear("pods", ended("long"), deleted=True)
-    town.tick()
+    town.resume()
+    town.change("pods", ended("long", T0 + 4 * DAY))
+    town.change("pods", ended("long"), deleted=True)
 
     assert total_charged(town) == before
     assert count(town, SESSIONS) == 1
@@ -213,11 +210,9 @@ def running(name: str) -> Json:
 
 def test_a_pod_that_ended_without_a_charge_keeps_its_session(town: Town) -> None:
     grow(town)
-    town.hear("pods", gpu_pod("brief", started_ms=town.clock(), bound_ms=town.clock(), card=5))
-    town.tick()
+    town.change("pods", gpu_pod("brief", started_ms=town.clock(), bound_ms=town.clock(), card=5))
     now = town.clock()
-    town.hear("pods", gpu_pod("brief", card=5, bound_ms=now, started_ms=now, ended_ms=now))
-    town.tick()
+    town.change("pods", gpu_pod("brief", card=5, bound_ms=now, started_ms=now, ended_ms=now))
     town.clock.turn(40 * DAY)
 
     roll_up_all(town.store, town.clock, OLD)
@@ -231,8 +226,7 @@ def test_balances_and_new_settlers_reckon_with_what_was_folded(town: Town) -> No
     before = town.budget("team-a")
     roll_up_all(town.store, town.clock, OLD)
 
-    town.restart()
-    town.tick()
+    town.resume()
 
     assert town.budget("team-a") == before
     assert before["posted"] == 1000 * (3 * DAY - MINUTE + 11) + 500 * (2 * HOUR - 7) + 300 * (59 * HOUR)
@@ -256,9 +250,7 @@ def test_a_settler_and_a_fold_at_once_come_to_the_same(town: Town) -> None:
 
     folding.start()
     while folding.is_alive():
-        town.clock.turn(250)
-        town.node_heard()
-        town.tick()
+        town.advance(250)
     folding.join()
     other.close()
 
@@ -326,16 +318,13 @@ def test_a_namespace_of_which_all_is_folded_has_still_spent_what_it_spent(town: 
     entry = "gpuHours: 1\nperiod: once"
     town.begin(("nodes", node()), ("configmaps", budgets(_defaults=entry)))
     town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
-    town.clock.turn(4 * HOUR)
-    town.tick()
-    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR), deleted=True)
-    town.tick()
+    town.advance(4 * HOUR, heard=False)
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR), deleted=True)
     before = town.get("/v1/standings").get_json()["namespaces"]["team-a"]
 
     town.clock.turn(40 * DAY)
     assert roll_up_all(town.store, town.clock, DAY).sessions == 1
-    town.restart()
-    town.tick()
+    town.resume()
 
     assert town.get("/v1/standings").get_json()["namespaces"]["team-a"] == before
     assert before["standing"] == "OVER_BUDGET"

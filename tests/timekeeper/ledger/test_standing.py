@@ -48,8 +48,7 @@ def test_a_session_admitted_over_budget_reserves_nothing(home: Town) -> None:
 
 
 def test_how_a_pod_was_admitted_is_fixed_at_its_opening(home: Town) -> None:
-    home.hear("pods", gpu_pod(percent=50))
-    home.tick()
+    home.change("pods", gpu_pod(percent=50))
     home.hear("pods", gpu_pod(percent=50, standing="OVER_BUDGET"))
 
     assert reserved(home) == GPU // 2 * 10 * MINUTE
@@ -68,8 +67,7 @@ def test_how_a_pod_was_admitted_is_fixed_at_its_opening(home: Town) -> None:
 def test_an_unknown_standing_reserves_as_the_settings_treat_it(
     home: Town, unknown: str, standing: str, share: int
 ) -> None:
-    home.hear("configmaps", budgets(team_a=ENTRY, _settings=f"unknownStanding: {unknown}"))
-    home.tick()
+    home.change("configmaps", budgets(team_a=ENTRY, _settings=f"unknownStanding: {unknown}"))
     home.hear("pods", gpu_pod(percent=10, standing=standing))
 
     assert reserved(home) == share * GPU // 10 * 10 * MINUTE
@@ -172,14 +170,10 @@ def test_a_standing_flips_by_time_alone(home: Town) -> None:
     """Nothing happens but that the node is heard: the tick looks anew."""
     home.hear("configmaps", budgets(team_a=ENTRY, _settings="lookahead: 0s"))
     home.hear("pods", gpu_pod(started_ms=T0))
-    home.clock.turn(HOUR - SECOND)
-    home.node_heard()
-    home.tick()
+    home.advance(HOUR - SECOND)
     assert home.standing() == "IN_BUDGET"
 
-    home.clock.turn(SECOND)
-    home.node_heard()
-    home.tick()
+    home.advance(SECOND)
 
     assert home.standing() == "OVER_BUDGET"
     budget = home.budget()
@@ -187,23 +181,18 @@ def test_a_standing_flips_by_time_alone(home: Town) -> None:
 
 
 def test_the_next_period_starts_in_budget_without_an_event(home: Town) -> None:
-    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
     assert home.standing() == "OVER_BUDGET"
 
-    home.clock.turn(12 * DAY)
-    home.tick()
+    home.advance(12 * DAY, heard=False)
 
     assert home.standing() == "IN_BUDGET"
 
 
 def test_the_document_stays_byte_for_byte_while_nobody_would_act_differently(home: Town) -> None:
-    home.hear("pods", gpu_pod(started_ms=T0))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0))
     first = home.get("/v1/standings")
-    home.clock.turn(SECOND)
-    home.node_heard()
-    home.tick()
+    home.advance(SECOND)
     second = home.get("/v1/standings")
 
     assert home.budget()["pending"] == GPU * SECOND
@@ -213,8 +202,7 @@ def test_the_document_stays_byte_for_byte_while_nobody_would_act_differently(hom
 
 def test_a_document_that_stays_is_made_anew_so_that_its_moment_is_never_far_behind(home: Town) -> None:
     for _ in range(60):
-        home.clock.turn(10 * SECOND)
-        home.tick()
+        home.advance(10 * SECOND, heard=False)
         assert home.clock() - home.get("/v1/standings").get_json()["generated"] < 5 * MINUTE
 
 
@@ -244,8 +232,7 @@ def test_who_takes_gzip_gets_the_same_document_packed_under_an_etag_of_its_own(h
 def test_a_changed_standing_is_another_document(home: Town) -> None:
     tag = home.get("/v1/standings").headers["ETag"]
     home.clock.turn(SECOND)
-    home.hear("configmaps", budgets(team_a="gpuHours: 0\nperiod: month"))
-    home.tick()
+    home.change("configmaps", budgets(team_a="gpuHours: 0\nperiod: month"))
 
     answer = home.get("/v1/standings", **{"If-None-Match": tag})
 
@@ -271,8 +258,7 @@ def test_a_grant_is_spent_by_charges_and_not_by_reservations(home: Town) -> None
     home.hear("configmaps", budgets(team_a="gpuHours: 0.25\nperiod: month\nonExhausted: deny"))
     home.hear("pods", gpu_pod("waits-1", node=""))
     home.hear("pods", gpu_pod("waits-2", node=""))
-    home.clock.turn(SECOND)
-    home.tick()
+    home.advance(SECOND, heard=False)
 
     def entry() -> tuple[str, str, bool]:
         said = home.get("/v1/standings").get_json()["namespaces"]["team-a"]
@@ -281,8 +267,7 @@ def test_a_grant_is_spent_by_charges_and_not_by_reservations(home: Town) -> None
     assert entry() == ("OVER_BUDGET", "deny", False)
 
     home.hear("configmaps", budgets(team_a="gpuHours: 0\nperiod: month\nonExhausted: deny"))
-    home.clock.turn(SECOND)
-    home.tick()
+    home.advance(SECOND, heard=False)
 
     assert entry() == ("OVER_BUDGET", "deny", True)
 
@@ -292,8 +277,7 @@ def test_the_grant_that_is_spent_is_that_of_a_budget_with_the_published_mode(hom
     home.hear("configmaps", budgets(**{"team_a": own, "_group.pool": group}))
     home.hear("pods", gpu_pod("waits-1", node=""))
     home.hear("pods", gpu_pod("waits-2", node=""))
-    home.clock.turn(SECOND)
-    home.tick()
+    home.advance(SECOND, heard=False)
 
     said = home.get("/v1/standings").get_json()["namespaces"]["team-a"]
 
@@ -302,8 +286,7 @@ def test_the_grant_that_is_spent_is_that_of_a_budget_with_the_published_mode(hom
 
 def test_the_remainder_is_told_anew_when_it_has_moved_by_a_thousandth(home: Town) -> None:
     tag = home.get("/v1/standings").headers["ETag"]
-    home.hear("pods", gpu_pod("waits", percent=1, node=""))
-    home.tick()
+    home.change("pods", gpu_pod("waits", percent=1, node=""))
 
     document = home.get("/v1/standings", **{"If-None-Match": tag}).get_json()
 
@@ -318,8 +301,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         "rules: {privileged: warn}\nexempt: [admins]"
     )
     home.clock.turn(SECOND)
-    home.hear("configmaps", budgets(_settings=settings))
-    home.tick()
+    home.change("configmaps", budgets(_settings=settings))
 
     assert home.get("/v1/standings").get_json()["settings"] == {
         "mode": "observe",
@@ -343,8 +325,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
 def test_the_document_carries_what_a_namespace_has_settled_for_itself(home: Town) -> None:
     home.clock.turn(SECOND)
     own = "gpuHours: 1\nmode: enforce\nrules: {host-pid: off}\nexempt: [ci]\nonExhausted: deny"
-    home.hear("configmaps", budgets(_settings="mode: observe", _defaults="gpuHours: 1", team_a=own))
-    home.tick()
+    home.change("configmaps", budgets(_settings="mode: observe", _defaults="gpuHours: 1", team_a=own))
 
     document = home.get("/v1/standings").get_json()
     fields = ("mode", "rules", "exempt", "onExhausted")
@@ -360,8 +341,7 @@ def test_the_document_carries_what_a_namespace_has_settled_for_itself(home: Town
 def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:
     gold = {"metadata": {"name": "gpu-default-priority"}, "value": 7}
     home.hear("priorityclasses", gold)
-    home.hear("priorityclasses", gold, deleted=True)
-    home.tick()
+    home.change("priorityclasses", gold, deleted=True)
 
     classes = home.get("/v1/standings").get_json()["settings"]["priorityClasses"]
     assert classes["inBudget"] == {
@@ -387,17 +367,14 @@ def test_before_the_first_decision_there_are_no_standings(town: Town) -> None:
 def test_a_settler_that_only_waits_keeps_nothing_up(home: Town) -> None:
     """Alive but deaf: the standings age, though its pulse is fresh."""
     home.start_anew()
-    home.clock.turn(61 * SECOND)
-    home.tick()
+    home.advance(61 * SECOND, heard=False)
 
     assert home.get("/v1/standings").status_code == 503
 
 
 def test_a_restarted_settler_publishes_the_same_standing(home: Town) -> None:
-    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
-    home.tick()
+    home.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
 
-    home.restart()
-    home.tick()
+    home.resume()
 
     assert home.standing() == "OVER_BUDGET"

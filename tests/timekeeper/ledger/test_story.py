@@ -19,8 +19,7 @@ def test_a_budget_is_set_spent_and_reported(town: Town) -> None:
 
     # A pod of half a card is bound. Nothing runs yet, so nothing is owed, but five minutes of it are
     # reserved.
-    town.hear("pods", gpu_pod(percent=50, bound_ms=T0))
-    town.tick()
+    town.change("pods", gpu_pod(percent=50, bound_ms=T0))
     budget = town.budget()
     assert (budget["posted"], budget["pending"]) == (0, 0)
     assert budget["reserved"] == GPU // 2 * 5 * MINUTE
@@ -30,8 +29,7 @@ def test_a_budget_is_set_spent_and_reported(town: Town) -> None:
     start = T0 + 2 * SECOND
     pod = gpu_pod(percent=50, bound_ms=T0, started_ms=start)
     town.hear("pods", pod)
-    town.clock.turn(10 * MINUTE)
-    town.tick()
+    town.advance(10 * MINUTE, heard=False)
     assert town.budget()["pending"] == 0
 
     # Its sidecar beats: half a card since its start.
@@ -40,16 +38,12 @@ def test_a_budget_is_set_spent_and_reported(town: Town) -> None:
     assert town.budget()["pending"] == GPU // 2 * (10 * MINUTE - 2 * SECOND)
 
     # So does its node, and the watch of pods: a watermark, one row for all that run there.
-    town.clock.turn(80 * MINUTE)
-    town.node_heard()
-    town.tick()
+    town.advance(80 * MINUTE)
     assert town.budget()["pending"] == GPU // 2 * (90 * MINUTE - 2 * SECOND)
     assert town.standing("team-a") == "IN_BUDGET"
 
     # Five minutes of it before all is spent, new pods stand back already.
-    town.clock.turn(27 * MINUTE)
-    town.node_heard()
-    town.tick()
+    town.advance(27 * MINUTE)
     budget = town.budget()
     assert 0 < GPU_HOUR - budget["pending"] < budget["reserved"]
     assert town.standing("team-a") == "OVER_BUDGET"
@@ -58,16 +52,14 @@ def test_a_budget_is_set_spent_and_reported(town: Town) -> None:
     # The kubelet tells when it ended: proof. The charge is posted at once, to the millisecond.
     end = T0 + 2 * HOUR
     town.clock.turn(4 * MINUTE)
-    town.hear("pods", gpu_pod(percent=50, bound_ms=T0, started_ms=start, ended_ms=end))
-    town.tick()
+    town.change("pods", gpu_pod(percent=50, bound_ms=T0, started_ms=start, ended_ms=end))
     assert town.postings() == [(start, end, GPU // 2, "settled")]
     budget = town.budget()
     assert (budget["posted"], budget["pending"], budget["reserved"]) == (GPU // 2 * (end - start), 0, 0)
     assert budget["standing"] == "IN_BUDGET"  # one GPU-second is left
 
     # A late word of the kubelet puts the start a second earlier: a correction, never a changed row.
-    town.hear("pods", gpu_pod(percent=50, bound_ms=T0, started_ms=start - SECOND, ended_ms=end + SECOND))
-    town.tick()
+    town.change("pods", gpu_pod(percent=50, bound_ms=T0, started_ms=start - SECOND, ended_ms=end + SECOND))
     assert town.postings() == [
         (start, end, GPU // 2, "settled"),
         (start - SECOND, start, GPU // 2, "correction"),

@@ -8,9 +8,7 @@ def began(town: Town, started_ms: int = T0) -> Json:
     """A pod that runs, a minute after its binding, on a node that is heard."""
     pod = gpu_pod(started_ms=started_ms)
     town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
-    town.clock.turn(MINUTE)
-    town.node_heard()
-    town.tick()
+    town.advance(MINUTE)
     return pod
 
 
@@ -20,21 +18,18 @@ def test_a_removal_that_is_heard_late_counts_from_when_it_happened(town: Town) -
     town.clock.turn(10 * MINUTE)
     town.hear("leases", lease(town.clock()))
 
-    town.hear("pods", pod, deleted=True)
-    town.tick()
+    town.change("pods", pod, deleted=True)
 
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
 
 def test_a_removal_that_is_told_twice_counts_from_the_first_time(town: Town) -> None:
     pod = began(town)
-    town.hear("pods", pod, deleted=True)
-    town.tick()
+    town.change("pods", pod, deleted=True)
     town.clock.turn(10 * SECOND)
 
     town.hear("pods", pod, deleted=True)
-    town.clock.turn(MINUTE)
-    town.tick()
+    town.advance(MINUTE, heard=False)
 
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
@@ -44,10 +39,8 @@ def test_a_removal_that_is_told_again_by_a_clock_turned_back_counts_from_the_fir
     town.hear("pods", pod, deleted=True)
     town.clock.turn(-HOUR)
 
-    town.hear("pods", pod, deleted=True)
-    town.tick()
-    town.clock.turn(2 * HOUR)
-    town.tick()
+    town.change("pods", pod, deleted=True)
+    town.advance(2 * HOUR, heard=False)
 
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
@@ -58,8 +51,7 @@ def test_a_pod_that_a_list_has_no_more_gets_no_grace(town: Town) -> None:
     town.clock.turn(SECOND)
 
     town.list_all()
-    town.clock.turn(MINUTE)
-    town.tick()
+    town.advance(MINUTE, heard=False)
 
     assert town.charged() == GPU * MINUTE
 
@@ -68,8 +60,7 @@ def test_an_earlier_start_told_after_all_was_posted_makes_a_correction(town: Tow
     town.begin(("nodes", node()), ("pods", gpu_pod(started_ms=T0 + SECOND, ended_ms=T0 + MINUTE)))
     assert town.postings()[0][:2] == (T0 + SECOND, T0 + MINUTE)
 
-    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
 
     assert sum(rate * (end - start) for start, end, rate, _ in town.postings()) == GPU * MINUTE
 
@@ -77,8 +68,7 @@ def test_an_earlier_start_told_after_all_was_posted_makes_a_correction(town: Tow
 def test_an_older_lease_takes_nothing_back(town: Town) -> None:
     began(town)
 
-    town.hear("leases", lease(T0 + SECOND))
-    town.tick()
+    town.change("leases", lease(T0 + SECOND))
 
     assert town.charged() == GPU * MINUTE
 
@@ -88,13 +78,11 @@ def test_a_pod_that_was_given_up_and_is_listed_again_goes_on(town: Town) -> None
     pod = began(town)
     town.objects["pods"].clear()
     town.list_all()
-    town.clock.turn(2 * HOUR)
-    town.tick()
+    town.advance(2 * HOUR, heard=False)
     assert town.postings() == [(T0, T0 + MINUTE, GPU, "settled")]
 
     town.hear("pods", pod)
-    town.node_heard()
-    town.tick()
+    town.advance()
 
     assert town.charged() == GPU * (MINUTE + 2 * HOUR)
 
@@ -102,14 +90,10 @@ def test_a_pod_that_was_given_up_and_is_listed_again_goes_on(town: Town) -> None
 def test_what_is_heard_of_the_node_between_an_end_and_the_next_tick_is_not_charged(town: Town) -> None:
     pod = gpu_pod()
     town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
-    town.clock.turn(HOUR)
-    town.node_heard()
-    town.tick()
+    town.advance(HOUR)
 
     town.hear("pods", {**pod, "status": pod["status"] | {"phase": "Failed", "reason": "Evicted"}})
-    town.clock.turn(7 * SECOND)
-    town.node_heard()
-    town.tick()
+    town.advance(7 * SECOND)
 
     assert town.charged() == GPU * (HOUR - 10 * MINUTE)
 
@@ -119,15 +103,11 @@ def test_a_node_that_lives_on_speaks_no_more_for_a_pod_that_ended(town: Town) ->
     pod = began(town, T0 + SECOND)
     town.hear("pods", gpu_pod("other", namespace="team-b", card=1, started_ms=T0))
     evicted = {"phase": "Failed", "reason": "Evicted"}
-    town.hear("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": []}})
-    town.tick()
+    town.change("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": []}})
     assert town.charged() == GPU * (MINUTE - SECOND)
-    town.clock.turn(HOUR)
-    town.node_heard()
-    town.tick()
+    town.advance(HOUR)
 
     ran = {"name": "main", "state": {"terminated": {"startedAt": iso(T0), "exitCode": 137}}}
-    town.hear("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": [ran]}})
-    town.tick()
+    town.change("pods", {**pod, "status": pod["status"] | evicted | {"containerStatuses": [ran]}})
 
     assert town.charged() == GPU * MINUTE

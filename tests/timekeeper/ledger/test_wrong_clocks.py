@@ -17,8 +17,7 @@ def test_a_start_from_before_the_binding_counts_from_the_binding(town: Town) -> 
     begin(town)
     town.clock.turn(HOUR)
 
-    town.hear("pods", gpu_pod(started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
 
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
 
@@ -29,8 +28,7 @@ def test_an_end_that_lies_far_ahead_is_one_of_now(town: Town, ahead: int) -> Non
     town.clock.turn(MINUTE)
 
     for grace_s in (30, 31, 32):  # told again and again, as a status that changes is
-        town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE + ahead, grace_s=grace_s))
-        town.tick()
+        town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE + ahead, grace_s=grace_s))
         town.clock.turn(SECOND)
 
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]

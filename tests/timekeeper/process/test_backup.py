@@ -29,15 +29,13 @@ def busy(town: Town) -> Iterator[list[tuple[int, list[int]]]]:
         while not stop.is_set():
             number += 1
             pod = gpu_pod(f"busy-{number}", bound_ms=town.clock(), started_ms=town.clock(), card=number % 8)
-            town.hear("pods", pod)
-            town.tick()
+            town.change("pods", pod)
             town.beat(pod, 1)
             town.clock.turn(SECOND)
             town.node_heard()
             began, now = town.clock() - SECOND, town.clock()
             name, card = f"busy-{number}", number % 8
-            town.hear("pods", gpu_pod(name, card=card, bound_ms=began, started_ms=began, ended_ms=now))
-            town.tick()
+            town.change("pods", gpu_pod(name, card=card, bound_ms=began, started_ms=began, ended_ms=now))
             seen.append((town.clock(), posted(town)))
 
     writing = Thread(target=go_on, name=BUSY)
@@ -94,13 +92,11 @@ def test_a_restored_ledger_goes_on(tmp_path: Path) -> None:
     restored.objects = town.objects
     for each in (town, restored):
         each.clock.turn(0)
-        each.restart()
-        each.tick()
+        each.resume()
         each.node_heard()
     town.clock.turn(DAY)
     for each in (town, restored):
-        each.node_heard()
-        each.tick()
+        each.advance()
         assert differences(each) == []
     assert [town.charged(name) for name in ("team-a", "team-b")] == [
         restored.charged(name) for name in ("team-a", "team-b")

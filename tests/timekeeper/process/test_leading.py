@@ -140,8 +140,7 @@ def test_every_settler_begins_a_term_of_its_own(town: Town) -> None:
 def test_a_settler_whose_term_is_over_writes_nothing_at_all(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)))
     elder = town.settler
-    town.restart()
-    town.tick()
+    town.resume()
     with town.store.reading() as connection:
         before = terms.current(connection)
     town.settler = elder
@@ -213,15 +212,12 @@ def write_a_node(town: Town, meanwhile: Callable[[], None]) -> None:
 
 def test_the_new_settler_knows_what_the_elder_wrote_last(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)))
-    town.hear("pods", gpu_pod(started_ms=T0))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0))
     elder = town.settler
     town.clock.turn(MINUTE)
-    town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
-    town.tick()
+    town.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
 
-    town.restart()
-    town.tick()
+    town.resume()
 
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
     town.settler = elder
