@@ -10,7 +10,6 @@ own. Times are milliseconds of one POST as its client sees it; the rows of all r
 the median of each is told.
 """
 
-import argparse
 import base64
 import json
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from tests.bench.command import arguments
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -197,16 +197,9 @@ def _rows(taken: dict[tuple[str, int, str], list[Json]]) -> list[Json]:
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--pods",
-        type=int,
-        default=800,
-        help="creations a row and round, of large pods an eighth (%(default)s)",
+    given = arguments(
+        __doc__, pods=(800, "creations a row and round, of large pods an eighth"), rounds=(3, "")
     )
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
     with ControlPlane() as cp:
         folder = cp.folder
         load, program = compiled(folder)

@@ -6,12 +6,12 @@ connections; each waits for its answer before it posts again. The rows of all ro
 the median of each is told. CPU is that of all the webhook's processes, by the review.
 """
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.bench.command import arguments
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
 from tests.support.tls import Tls
 
@@ -36,11 +36,7 @@ COLUMNS = {
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reviews", type=int, default=6_000, help="reviews a row and round (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(__doc__, reviews=(6_000, "reviews a row and round"), rounds=(3, ""))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         load, program = compiled(folder)

@@ -8,7 +8,6 @@ file at each call), over S seconds. ``lost_s`` and ``xid_s``: from a card that i
 extender telling that the card is not used; the median and the longest of N rounds.
 """
 
-import argparse
 import contextlib
 import json
 import statistics
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -113,20 +114,15 @@ def _until(true: Callable[[], bool]) -> None:
 
 def main() -> None:
     """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=30.0, help="at rest (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of faults, %(default)s and at most 8")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(__doc__, seconds=(30.0, "at rest"), rounds=(5, "of faults, at most 8"))
     if not 1 <= given.rounds <= CARDS:
-        parser.error(f"--rounds must be from 1 to {CARDS}")
+        raise SystemExit(f"--rounds must be from 1 to {CARDS}")
     with tempfile.TemporaryDirectory() as folder, ControlPlane() as cp:
         bench = Bench(cp, Path(folder))
         with bench.running() as pid:
             found = measured(bench, pid, given.seconds, given.rounds)
     print(json.dumps(found))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    write(given.json, found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ it touches each of them; then they are bound, eight calls at a time, as kube-sch
 ``cpu_ms`` of each bind.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -18,6 +17,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
@@ -114,14 +115,10 @@ def _bind(
 
 def main() -> None:
     """Measures, prints, and writes JSON where it is told to."""
-    parser = argparse.ArgumentParser(description="bind throughput through a real API server")
-    parser.add_argument("--pods", type=int, default=1_000)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = arguments(__doc__, pods=(1_000, ""))
     found = measure(given.pods)
     print(json.dumps(found))
-    if given.json:
-        given.json.write_text(json.dumps(found) + "\n")
+    write(given.json, found)
 
 
 if __name__ == "__main__":

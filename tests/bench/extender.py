@@ -10,7 +10,6 @@ the caller sees them; ``cpu`` is what the extender's process spends on a call wh
 straight into the WSGI app.
 """
 
-import argparse
 import gc
 import http.client
 import io
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.bench.command import arguments, write
 from tests.support.http_server import JsonHandler
 from tests.support.kubeconfig import kubeconfig
 
@@ -433,13 +433,7 @@ def table(found: Json) -> str:
 
 def main() -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--cards", type=int, default=8)
-    parser.add_argument("--pods", type=int, default=1_000)
-    parser.add_argument("--calls", type=int, default=500)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = arguments(__doc__, nodes=(500, ""), cards=(8, ""), pods=(1_000, ""), calls=(500, ""))
     names = [f"node-{at}" for at in range(given.nodes)]
     found: Json = {"nodes": given.nodes, "cards": given.cards, "pods": given.pods}
     with tempfile.TemporaryDirectory(prefix="bursar-bench-") as text:
@@ -452,8 +446,7 @@ def main() -> int:
             found |= {"cold_start_s": round(seconds, 2), "rss_mib": rss_mib(pid)}
         found["in_process"] = in_process(given.nodes, given.cards, given.pods, names, given.calls, folder)
     print(table(found))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    write(given.json, found)
     return 0
 
 

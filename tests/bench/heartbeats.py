@@ -8,7 +8,6 @@ the API server and etcd share the machine's cores with the timekeeper; CPU is by
 timekeeper's processes and of the sender.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -18,6 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -123,12 +124,7 @@ def show(rows: list[Json]) -> None:
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pods", type=int, default=64, help="pods that beat (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=5, help="a row and round (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(__doc__, pods=(64, "pods that beat"), seconds=(5.0, "a row and round"), rounds=(3, ""))
     with (
         tempfile.TemporaryDirectory() as name,
         ControlPlane() as cp,
@@ -147,9 +143,8 @@ def main() -> None:
     load = [round(each, 2) for each in os.getloadavg()]
     show(rows)
     print(f"memory (PSS, MiB) of the timekeeper's processes: {memory}; load of the machine: {load}")
-    if given.json:
-        conditions = {"pods": given.pods, "workers": WORKERS, "load": load, "pss_mib": memory}
-        given.json.write_text(json.dumps(conditions | {"rows": rows}, indent=1))
+    conditions = {"pods": given.pods, "workers": WORKERS, "load": load, "pss_mib": memory}
+    write(given.json, conditions | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.bench.command import write
+
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 import orjson
@@ -304,8 +306,7 @@ def main() -> None:
     for pods in given.pods:
         rows.append(measured(pods, given.namespaces, given.postings, given.database))
         print("".join(f"{column(rows[-1])!s:>12}" for _, column in _COLUMNS), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps({"namespaces": given.namespaces, "rows": rows}, indent=1))
+    write(given.json, {"namespaces": given.namespaces, "rows": rows})
 
 
 if __name__ == "__main__":

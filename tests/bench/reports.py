@@ -6,12 +6,13 @@ database: a fresh SQLite file, then a fresh PostgreSQL. Asked over WSGI, without
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -140,8 +141,7 @@ def main() -> None:
         with fresh_postgresql() as url:
             found["postgresql"] = measure(url, arguments.postings, arguments.open)
         end()
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1))
+    write(arguments.json, found)
 
 
 if __name__ == "__main__":

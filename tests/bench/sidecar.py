@@ -9,9 +9,7 @@ between the tenth and the last; ``core``: that, in percent of a core, at the def
 first_s}]``.
 """
 
-import argparse
 import compileall
-import json
 import os
 import shutil
 import subprocess
@@ -24,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -117,11 +117,7 @@ def memory_mib(pid: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--beats", type=int, default=360, help="an hour's (%(default)s)")
-    parser.add_argument("--interval", type=int, default=50, help="between two beats, ms (%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(__doc__, beats=(360, "an hour's"), interval=(50, "between two beats, ms"))
     with tempfile.TemporaryDirectory() as temporary:
         ways = environments(Path(temporary))
         found = [
@@ -132,8 +128,7 @@ def main() -> None:
     print("".join(name.rjust(19) for name in columns))
     for one in found:
         print("".join(str(one[name]).rjust(19) for name in columns))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    write(given.json, found)
 
 
 if __name__ == "__main__":

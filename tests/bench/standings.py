@@ -8,7 +8,6 @@ machine's cores with the timekeeper.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -118,12 +119,12 @@ def measured(stack: Stack, timekeeper: Contestant, arrivals: Arrivals, given: ar
 
 def main() -> None:
     """Prints the figures and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pollers", type=int, default=400, help="webhook workers (%(default)s)")
-    parser.add_argument("--namespaces", type=int, default=5_000, help="with a budget each (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="changes (%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(
+        __doc__,
+        pollers=(400, "webhook workers"),
+        namespaces=(5_000, "with a budget each"),
+        rounds=(5, "changes"),
+    )
     with (
         tempfile.TemporaryDirectory() as name,
         ControlPlane() as cp,
@@ -141,9 +142,8 @@ def main() -> None:
     print(f"{given.pollers} pollers, {given.namespaces} namespaces, load of the machine {load}")
     for name, value in found.items():
         print(f"{name:<16}{value}")
-    if given.json:
-        conditions = {"pollers": given.pollers, "namespaces": given.namespaces, "load": load}
-        given.json.write_text(json.dumps(conditions | found, indent=1))
+    conditions = {"pollers": given.pollers, "namespaces": given.namespaces, "load": load}
+    write(given.json, conditions | found)
 
 
 if __name__ == "__main__":

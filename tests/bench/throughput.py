@@ -11,8 +11,6 @@ offers 16 nodes, as it does where we install it, and ``bursar_all`` all. ``cpu_m
 on a pod meanwhile, for they all share the machine.
 """
 
-import argparse
-import json
 import os
 import signal
 import statistics
@@ -25,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -239,12 +239,7 @@ def _leads(url: str) -> bool:
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=500, help="(%(default)s)")
-    parser.add_argument("--pods", type=int, default=2_000, help="a round and way (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(__doc__, nodes=(500, ""), pods=(2_000, "a round and way"), rounds=(3, ""))
     with ControlPlane(Options(node_lease_s=600)) as cp:
         _, _ = compiled(cp.folder)
         found = measured(Bench(cp, cp.folder / "noop", given.nodes), given.pods, given.rounds)
@@ -254,8 +249,7 @@ def main() -> None:
         print(f"{way:>10}  {found[way]:7.1f} pods/s   CPU ms a pod: {costs}")
     ratios = ", ".join(f"{way} {ratio:.2f}" for way, ratio in found["of_noop"].items())
     print(f"ours, of the one that does nothing: {ratios}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    write(given.json, found)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ between the first tenth and the last, and how long one waits from its creation o
 rate that is left beside the N, the median of the rounds.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import threading
@@ -19,6 +17,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from tests.bench.command import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -147,12 +147,9 @@ def _kept(taken: dict[str, list[Json]], name: str) -> float:
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--waiting", type=int, default=200, help="GPU pods (%(default)s)")
-    parser.add_argument("--pods", type=int, default=400, help="without GPUs, a round and way (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    given = parser.parse_args()
+    given = arguments(
+        __doc__, waiting=(200, "GPU pods"), pods=(400, "without GPUs, a round and way"), rounds=(3, "")
+    )
     with ControlPlane(Options(node_lease_s=600)) as cp:
         bench = Bench(cp, cp.folder / "noop", NODES)
         with bench.extender("bursar") as (url, _):
@@ -160,8 +157,7 @@ def main() -> None:
             found = measured(World(bench), given.waiting, given.pods, given.rounds)
     for name, row in found.items():
         print(f"{name:>14}  " + "  ".join(f"{key} {value:8.2f}" for key, value in row.items()))
-    if given.json:
-        given.json.write_text(json.dumps({"waiting": given.waiting} | found, indent=1))
+    write(given.json, {"waiting": given.waiting} | found)
 
 
 if __name__ == "__main__":
