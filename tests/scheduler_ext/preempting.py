@@ -1,7 +1,7 @@
 """A preemptor in front of a small API server, moved step by step: its watch and its clock are turned by
 hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,21 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, *objects: Json, **how: Any) -> Iterator[Stage]:
-    """A stage on which these nodes and pods are."""
+def stage(
+    folder: Path,
+    *objects: Json,
+    standings: NamespaceStandings | None = None,
+    pdbs: PDBs = NONE,
+    protected: Iterable[str] = (),
+    offered: dict[str, list[str]] | None = None,
+    **how: Any,
+) -> Iterator[Stage]:
+    """A stage on which these nodes and pods are, with what is known of them from the start. ``protected``:
+    the pods that a PodDisruptionBudget keeps."""
     with api_server() as server:
         for raw in objects:
             server.put("nodes" if "spec" not in raw or "containers" not in raw["spec"] else "pods", raw)
-        yield Stage(server, kubeconfig(folder, server.url), **how)
+        world = Stage(server, kubeconfig(folder, server.url), **how)
+        world.standings, world.pdbs = standings or NamespaceStandings(), pdbs
+        world.offered, server.protected = offered or {}, set(protected)
+        yield world

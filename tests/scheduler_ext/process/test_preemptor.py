@@ -70,8 +70,7 @@ def test_where_sums_suffice_and_no_card_does_the_least_leave_and_the_cards_are_k
 
 
 def test_nobody_leaves_before_the_watch_has_shown_that_the_cards_are_held(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["n"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         world.step(times=10)
         while not world.api.made("patch"):
             world.now_ms += 100
@@ -111,8 +110,7 @@ def test_a_pod_that_is_not_tried_though_its_cards_are_free_is_woken_again(tmp_pa
 
 
 def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path: Path) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
+    with stage(tmp_path, *OWED, standings=OWES) as world:
         begins(world, "p")
 
         assert world.asked() == ["a"]
@@ -130,8 +128,7 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path:
     ],
 )
 def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: NamespaceStanding) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = NamespaceStandings({"team-a": IN_BUDGET, "team-b": word})
+    with stage(tmp_path, *OWED, standings=NamespaceStandings({"team-a": IN_BUDGET, "team-b": word})) as world:
         begins(world, "p")
 
         assert world.api.made("patch") == []
@@ -139,9 +136,7 @@ def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: NamespaceStand
 
 
 def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_path: Path) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *OWED, standings=OWES, protected={"a", "b"}) as world:
         begins(world, "p")
         assert reservation(world, "p") == "n"
 
@@ -155,8 +150,7 @@ def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_pa
 
 
 def test_a_namespace_that_goes_over_budget_has_nobody_else_leave_for_it(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *FRAGMENTED, protected={"a", "b"}) as world:
         begins(world, "high")
         assert reservation(world, "high") == "n"
 
@@ -197,8 +191,11 @@ def test_for_these_nobody_leaves(tmp_path: Path, waiting: Json) -> None:
 
 
 def test_nobody_leaves_for_a_namespace_that_is_over_its_budget(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.standings = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET", "deprioritize")})
+    with stage(
+        tmp_path,
+        *FRAGMENTED,
+        standings=NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET", "deprioritize")}),
+    ) as world:
         begins(world, "high")
 
         assert world.asked() == []
@@ -216,8 +213,7 @@ def test_where_sums_are_short_lower_priority_is_left_to_kube_scheduler(tmp_path:
 
 
 def test_where_sums_are_short_debtors_of_the_same_class_leave_though_nobody_asked_us(tmp_path: Path) -> None:
-    with stage(tmp_path, *FULL_OF_DEBTORS) as world:
-        world.standings = OWES
+    with stage(tmp_path, *FULL_OF_DEBTORS, standings=OWES) as world:
         world.settles()
 
         assert len(world.asked()) == 1
@@ -229,8 +225,9 @@ def test_where_sums_are_short_debtors_of_the_same_class_leave_though_nobody_aske
 def test_nobody_leaves_while_the_pod_has_room_elsewhere(
     tmp_path: Path, others: list[Json], offered: bool
 ) -> None:
-    with stage(tmp_path, *FRAGMENTED, node("m"), *others) as world:
-        world.offered = {"high": ["n", "m"] if offered else ["n"]}
+    with stage(
+        tmp_path, *FRAGMENTED, node("m"), *others, offered={"high": ["n", "m"] if offered else ["n"]}
+    ) as world:
         world.settles()
         assert world.api.made("patch") == []
 
@@ -241,8 +238,7 @@ def test_nobody_leaves_while_the_pod_has_room_elsewhere(
 def test_nobody_leaves_while_those_who_leave_anyway_make_room_elsewhere(tmp_path: Path) -> None:
     leaving = on(percent(100, "c"), "m", "m-GPU-0")
     leaving["metadata"]["deletionTimestamp"] = stamp(NOW_MS + 30_000)
-    with stage(tmp_path, *FRAGMENTED, node("m"), leaving) as world:
-        world.offered = {"high": ["n", "m"]}
+    with stage(tmp_path, *FRAGMENTED, node("m"), leaving, offered={"high": ["n", "m"]}) as world:
         world.settles()
 
         assert world.asked() == []
@@ -264,16 +260,14 @@ def test_nobody_leaves_a_node_that_the_pod_may_not_run_on(
     tmp_path: Path, there: Json, fields: dict[str, Any]
 ) -> None:
     pods = (*FULL_OF_DEBTORS[1:3], unscheduled("p", 50, **fields))
-    with stage(tmp_path, there, *pods) as world:
-        world.standings = OWES
+    with stage(tmp_path, there, *pods, standings=OWES) as world:
         world.settles()
 
         assert world.api.made("patch") == []
 
 
 def test_nobody_leaves_a_node_that_kube_scheduler_refuses_for_something_else(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["m"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["m"]}) as world:
         world.settles()
 
         assert world.api.made("patch") == []
@@ -300,8 +294,7 @@ def test_several_leave_where_it_needs_several_and_all_at_once(tmp_path: Path) ->
 
 
 def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.pdbs = budget_over("team-a")
+    with stage(tmp_path, *FRAGMENTED, pdbs=budget_over("team-a")) as world:
         begins(world, "high")
         assert world.api.made("patch") == []
 
@@ -317,9 +310,7 @@ def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Pa
 
 
 def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -> None:
-    with stage(tmp_path, *SHARED) as world:
-        world.pdbs = budget_over("team-a", allowed=2)
-        world.api.protected = {"b"}
+    with stage(tmp_path, *SHARED, pdbs=budget_over("team-a", allowed=2), protected={"b"}) as world:
         begins(world, "high")
         world.step(after_s=1, times=20)
 
@@ -333,10 +324,7 @@ def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -
 
 
 def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(tmp_path: Path) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
-        world.pdbs = budget_over("team-b")
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
         begins(world, "p")
         world.step(after_s=10, times=59)
         assert world.going() == []
@@ -351,10 +339,7 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
 
 
 def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
-        world.pdbs = budget_over("team-b")
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
         begins(world, "p")
         world.step(after_s=10, times=10)
         world.api.protected = set()
@@ -366,10 +351,7 @@ def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> N
 
 
 def test_a_busy_api_server_is_no_pod_disruption_budget(tmp_path: Path) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
-        world.pdbs = budget_over("team-b")
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
         begins(world, "p")
         world.step(after_s=10, times=59)
         world.api.protected = set()
@@ -415,8 +397,7 @@ def test_a_call_that_fails_is_made_again_and_nobody_else_leaves_for_it(tmp_path:
 
 
 def test_the_version_that_was_looked_at_is_the_one_that_is_changed(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["n"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         world.step(times=10)
         world.api.put("pods", world.api.pod("high"))
         while not world.api.made("patch"):
@@ -429,8 +410,7 @@ def test_the_version_that_was_looked_at_is_the_one_that_is_changed(tmp_path: Pat
 
 
 def test_another_pod_of_the_victims_name_is_left_alone(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["n"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         while not world.api.made("patch"):
             world.step()
         another = world.api.pod("a")
@@ -457,8 +437,7 @@ def test_a_conflict_over_a_pod_whose_name_holds_uid_is_no_other_pod_in_its_place
 
 @pytest.mark.parametrize("what", ["pod", "victim", "node", "condition", "cards", "memory"])
 def test_what_vanishes_under_way_ends_it(tmp_path: Path, what: str) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.api.protected = {"a", "b"}
+    with stage(tmp_path, *FRAGMENTED, protected={"a", "b"}) as world:
         begins(world, "high")
         assert reservation(world, "high") == "n"
         if what == "pod":
@@ -573,8 +552,7 @@ def test_who_forges_a_reservation_makes_nobody_leave_whom_he_may_not_make_leave(
 
 
 def test_who_takes_over_goes_on_with_what_the_objects_tell(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["n"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         while not world.api.made("patch"):
             world.step()
         world.restarts()
@@ -602,8 +580,7 @@ def test_who_takes_over_between_two_of_several_asks_the_other_alone(tmp_path: Pa
 
 
 def test_who_does_not_lead_does_nothing(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED) as world:
-        world.offered = {"high": ["n"]}
+    with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         while not world.api.made("patch"):
             world.step()
         world.leads = False
@@ -620,8 +597,14 @@ def test_no_more_pods_than_allowed_have_cards_held_at_a_time(tmp_path: Path) -> 
     nodes = [node(f"n{at}", card(0), card(1)) for at in range(4)]
     pods = [on(percent(60, f"low{at}-{c}"), f"n{at}", f"n{at}-GPU-{c}") for at in range(4) for c in range(2)]
     waiting = [unscheduled(f"high{at}", 60, priority=9) for at in range(4)]
-    with stage(tmp_path, *nodes, *pods, *waiting, most=2) as world:
-        world.offered = {f"high{at}": [f"n{at}" for at in range(4)] for at in range(4)}
+    with stage(
+        tmp_path,
+        *nodes,
+        *pods,
+        *waiting,
+        most=2,
+        offered={f"high{at}": [f"n{at}" for at in range(4)] for at in range(4)},
+    ) as world:
         world.settles()
         world.step(times=50)
 
@@ -655,8 +638,7 @@ def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
     watched = NamespaceStanding("UNLIMITED", "reclaim", watched="OVER_BUDGET")
     us = NamespaceStanding("IN_BUDGET", "reclaim")
     pods = (*OWED[:3], unscheduled("p", 50, priority=priority))
-    with stage(tmp_path, *pods) as world:
-        world.standings = NamespaceStandings({"team-a": us, "team-b": watched})
+    with stage(tmp_path, *pods, standings=NamespaceStandings({"team-a": us, "team-b": watched})) as world:
         begins(world, "p")
         world.step(times=60)
 
@@ -668,8 +650,7 @@ def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
 
 
 def test_until_the_timekeeper_has_been_heard_nobody_leaves(tmp_path: Path) -> None:
-    with stage(tmp_path, *FRAGMENTED, needs_standings=True) as world:
-        world.standings = UNHEARD
+    with stage(tmp_path, *FRAGMENTED, needs_standings=True, standings=UNHEARD) as world:
         begins(world, "high")
         assert world.api.made("patch") == []
 
@@ -697,8 +678,7 @@ def owed_cards(count: int, leaves_ms: int, waiting: int) -> list[Json]:
 
 
 def test_one_pod_that_leaves_makes_room_for_one_and_the_others_look_further(tmp_path: Path) -> None:
-    with stage(tmp_path, *owed_cards(6, NOW_MS + 60_000, waiting=3)) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(6, NOW_MS + 60_000, waiting=3), standings=OWES) as world:
         world.settles()
         world.step(times=60)
 
@@ -708,16 +688,14 @@ def test_one_pod_that_leaves_makes_room_for_one_and_the_others_look_further(tmp_
 
 
 def test_a_pod_that_ought_to_have_gone_long_since_saves_nobody(tmp_path: Path) -> None:
-    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=1)) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=1), standings=OWES) as world:
         world.settles()
 
         assert world.asked() == ["d1"]
 
 
 def test_a_pod_that_takes_longer_than_anybody_is_waited_for_saves_nobody(tmp_path: Path) -> None:
-    with stage(tmp_path, *owed_cards(2, NOW_MS + 86_400_000, waiting=1)) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 86_400_000, waiting=1), standings=OWES) as world:
         world.settles()
 
         assert world.asked() == ["d1"]
@@ -726,8 +704,7 @@ def test_a_pod_that_takes_longer_than_anybody_is_waited_for_saves_nobody(tmp_pat
 def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_let_go_and_others_leave(
     tmp_path: Path,
 ) -> None:
-    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1)) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1), standings=OWES) as world:
         world.settles()
         assert reservation(world, "p0") == "n0"
 
@@ -739,8 +716,7 @@ def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_let_go_and_other
 def test_what_frees_where_kube_scheduler_makes_room_for_another_is_his(tmp_path: Path) -> None:
     nominated = unscheduled("another", 100)
     nominated["status"]["nominatedNodeName"] = "n0"
-    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1), nominated) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1), nominated, standings=OWES) as world:
         world.settles()
 
         assert reservation(world, "p0") == "n1"
@@ -763,8 +739,7 @@ def test_a_victim_that_is_deleted_by_force_is_waited_for_until_its_grace_is_over
 
 def test_standings_that_turn_between_two_evictions_spare_the_second(tmp_path: Path) -> None:
     pods = [in_namespace(raw, "team-b") for raw in SHARED[1:3]]
-    with stage(tmp_path, SHARED[0], *pods, *SHARED[3:5], unscheduled("p", 90)) as world:
-        world.standings = OWES
+    with stage(tmp_path, SHARED[0], *pods, *SHARED[3:5], unscheduled("p", 90), standings=OWES) as world:
         world.turns_after_evictions(NamespaceStandings({"team-a": IN_BUDGET, "team-b": IN_BUDGET}))
         begins(world, "p")
 
@@ -778,8 +753,14 @@ def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: P
     many = [unscheduled(f"a{at}", 100) for at in range(6)]
     late = unscheduled("c", 100, namespace="team-c")
     late["metadata"]["creationTimestamp"] = stamp(NOW_MS)
-    with stage(tmp_path, *owed_cards(8, NOW_MS - 20_000_000, waiting=0), *many, late, most=4) as world:
-        world.standings = NamespaceStandings({**OWES.listed, "team-c": IN_BUDGET})
+    with stage(
+        tmp_path,
+        *owed_cards(8, NOW_MS - 20_000_000, waiting=0),
+        *many,
+        late,
+        most=4,
+        standings=NamespaceStandings({**OWES.listed, "team-c": IN_BUDGET}),
+    ) as world:
         world.settles()
         world.step(times=60)
 
@@ -790,8 +771,7 @@ def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: P
 def test_a_pod_that_kube_scheduler_never_asked_us_about_has_nobody_leave_where_sums_suffice(
     tmp_path: Path,
 ) -> None:
-    with stage(tmp_path, *OWED) as world:
-        world.standings = OWES
+    with stage(tmp_path, *OWED, standings=OWES) as world:
         world.unasked = {"p"}
         world.settles()
 
@@ -802,8 +782,9 @@ def test_nobody_waits_for_ever_behind_those_for_whom_there_is_no_way(tmp_path: P
     older = [unscheduled(f"o{at}", 300 + 100 * at, priority=at % 2) for at in range(24)]
     late = unscheduled("late", 100)
     late["metadata"]["creationTimestamp"] = stamp(NOW_MS)
-    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older, late) as world:
-        world.standings = OWES
+    with stage(
+        tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older, late, standings=OWES
+    ) as world:
         world.look_s = 0.3
         world.step(times=120)
 
@@ -812,8 +793,7 @@ def test_nobody_waits_for_ever_behind_those_for_whom_there_is_no_way(tmp_path: P
 
 def test_what_has_been_begun_does_not_stand_still_for_long_looks(tmp_path: Path) -> None:
     older = [unscheduled(f"o{at}", 300 + 100 * at) for at in range(24)]
-    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older) as world:
-        world.standings = OWES
+    with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=0), *older, standings=OWES) as world:
         world.settles()
         world.step(after_s=60)
         world.look_s = 0.3
@@ -860,8 +840,7 @@ def test_namespaces_that_change_places_all_the_time_drive_each_other_out_a_few_t
     a = unscheduled("p", 60)
     a["metadata"]["ownerReferences"], b["metadata"]["ownerReferences"] = owned["team-a"], owned["team-b"]
     made: list[int] = []
-    with stage(tmp_path, node("n", card(0)), b, a) as world:
-        world.offered = {"p": ["n"]}
+    with stage(tmp_path, node("n", card(0)), b, a, offered={"p": ["n"]}) as world:
         for at in range(120):  # ten minutes, in which the standings change each 30 s
             over, within = ("team-b", "team-a") if at // 6 % 2 == 0 else ("team-a", "team-b")
             world.standings = NamespaceStandings({over: DEBTOR, within: IN_BUDGET})
