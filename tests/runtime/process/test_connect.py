@@ -1,6 +1,8 @@
 """The way to the API server: a pod's service account, or a kubeconfig."""
 
+import base64
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import new_authority
+from tests.support.kubeconfig import kubeconfig
 from timekeeper.runtime.api_server import Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
@@ -88,11 +91,57 @@ def test_a_service_account_needs_no_kubernetes_package_and_a_kubeconfig_does(tmp
 
 
 def test_a_kubeconfig_names_the_server(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    cluster = {"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}
-    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
-    user = {"name": "x", "user": {"token": "mine"}}
-    parts = {"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "x"}
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **parts}))
+    assert connect(kubeconfig(tmp_path, "http://127.0.0.1:1")).token == "own"
 
-    assert connect(path).token == "mine"
+
+def with_cluster(**fields: str) -> bytes:
+    """A kubeconfig with these fields of its cluster."""
+    return json.dumps(
+        {
+            "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1", **fields}}],
+            "users": [{"name": "x", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "current-context": "x",
+        }
+    ).encode()
+
+
+JUNK = base64.b64encode(b"junk").decode()
+OF_A_CLIENT = {"client-certificate-data": JUNK, "client-key-data": JUNK}
+NONE = "it is not a kubeconfig"
+INVALID = "Invalid kube-config"
+NO_URL = 'the server "nonsense" is no URL such as https://'
+NO_AUTHORITY = "its certificate authority contains no readable certificate"
+NO_PAIR = "its client certificate and key cannot be read, or do not belong together"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", INVALID),
+        (b"{[", NONE),
+        (b"[]", NONE),
+        (b"text", NONE),
+        (b"{}", "Invalid kube-config file. Expected key"),
+        (b"\x00", NONE),
+        (b"\x00garbage\xff", NONE),
+        (b"\xff", NONE),
+        (b'{"clusters": 1}', NONE),
+        (with_cluster(server="nonsense"), NO_URL),
+        (with_cluster(**{"certificate-authority-data": JUNK}), NO_AUTHORITY),
+        (with_cluster().replace(b'"user": {}', f'"user": {json.dumps(OF_A_CLIENT)}'.encode()), NO_PAIR),
+    ],
+)
+def test_a_kubeconfig_that_says_nothing_is_a_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(content)
+
+    with pytest.raises(UnusableError) as error:
+        connect(path)
+
+    assert re.fullmatch(
+        f"--kubeconfig {path}: {sentence}[^;]*; it must be a YAML file with clusters, users, contexts and "
+        "current-context, as kubectl reads it, such as /etc/kubernetes/admin.conf; "
+        "or nothing, in a pod that has a service account",
+        str(error.value),
+    ), error.value

@@ -195,15 +195,6 @@ def test_our_own_token_is_sent(api: FakeApiServer, server: Api) -> None:
     assert api.bearers == {"Bearer own"}
 
 
-@pytest.mark.parametrize("text", ["nothing here", "{}"])
-def test_a_kubeconfig_that_says_nothing_is_a_sentence(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config"
-    path.write_text(text)
-
-    with pytest.raises(ValueError, match=f"kubeconfig {path}: "):
-        connect(path)
-
-
 def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--kubeconfig: none is given, and the pod's own "):
         connect(None)
