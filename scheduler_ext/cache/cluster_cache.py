@@ -7,6 +7,7 @@ the next. After a change, ``freed`` is called with the nodes that have more room
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
@@ -29,10 +30,10 @@ class ClusterCache:
         freed: Callable[[list[str]], None],
         most_grace_ms: int = MOST_GRACE_MS,
     ) -> None:
-        self._now_ms, self._freed, self._most_grace_ms = now_ms, freed, most_grace_ms
+        self._now_ms, self._freed = now_ms, freed
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._snapshot = EMPTY
+        self._snapshot = replace(EMPTY, most_grace_ms=most_grace_ms)
         self._listed: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
 
@@ -59,7 +60,7 @@ class ClusterCache:
 
     def nodes_listed(self, nodes: Iterable[Node]) -> None:
         """Exactly these nodes exist."""
-        self._change(lambda s: at_moment.nodes_listed(s, nodes))
+        self._change(lambda s: at_moment.nodes_listed(s, nodes, self._now_ms()))
         self._listed.add("nodes")
 
     def pod_updated(self, pod: Pod | NonGPUPod) -> None:
@@ -93,11 +94,11 @@ class ClusterCache:
 
     def node_updated(self, node_object: Node) -> None:
         """The node's present state."""
-        self._change(lambda s: at_moment.node_updated(s, node_object))
+        self._change(lambda s: at_moment.node_updated(s, node_object, self._now_ms()))
 
     def node_deleted(self, name: str) -> None:
         """The node's object is deleted."""
-        self._change(lambda s: at_moment.node_deleted(s, name))
+        self._change(lambda s: at_moment.node_deleted(s, name, self._now_ms()))
 
     def assume(self, pod: Pod, node: NodeInfo, placement: Placement) -> bool:
         """Take the cards of a placement found on this version of the node. False if the node has changed
@@ -143,7 +144,7 @@ class ClusterCache:
     def expire(self) -> None:
         """Vanished pods release their cards when their time is over, and reservations end."""
         if self._snapshot.unsure or len(self._snapshot.ended):
-            self._change(lambda s: at_moment.expire(s, self._now_ms(), self._most_grace_ms))
+            self._change(lambda s: at_moment.expire(s, self._now_ms()))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait at most this long until the condition holds for the snapshot; returns whether it does."""

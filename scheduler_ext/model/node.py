@@ -8,7 +8,14 @@ from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, rea
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
+from timekeeper.core.kube.holders import (
+    UNREADABLE_HOLDERS,
+    NodeHolders,
+    is_silent,
+    kubelets_boot,
+    read_holders,
+)
+from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.constraints import listed
@@ -45,7 +52,18 @@ class Node:
     cpu_milli: int  # allocatable CPU, in thousandths of a core
     node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
+    silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
+
+    @property
+    def sight(self) -> NodeSight:
+        """What it says of pods without an object: `holders.fresh_holders`, from what is read already."""
+        return NodeSight(self.boot, None if self.is_dark else self.present)
+
+    @property
+    def is_dark(self) -> bool:
+        """True while the node says nothing of its pods: it is silent, or its agent's report is unreadable."""
+        return self.silent or self.present is UNREADABLE_HOLDERS
 
     @property
     def plugin_chooses(self) -> bool:
@@ -78,6 +96,7 @@ def read_node(raw: Json) -> Node:
         cpu_milli=cpu_milli(allocatable),
         node_labels=read_node_labels(raw) if cards else NO_NODE_LABELS,
         present=present,
+        silent=is_silent(raw),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
 

@@ -1,6 +1,6 @@
 """What the extender keeps of a pod: one small value, read from the pod's JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
 
@@ -12,10 +12,11 @@ from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.request import containers, parse
-from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement
+from timekeeper.core.values import GPURequest, Placement
 
 MOST_GRACE_MS = 600_000
 
@@ -38,12 +39,11 @@ class Pod:
     malformed: str  # the webhook's sentence about an invalid request, or empty
     placement: Placement | None  # of its annotation; None without one or if it is undecodable
     undecodable: str  # why the placement annotation cannot be read, or empty
-    holding: bool  # bound, and its cards are not released yet (`core.hold`)
+    hold: PodHold  # what its object says of its cards; its grace is at most the cluster's largest
     terminal: bool  # its phase is Succeeded or Failed
     gated: bool
     deleting: bool
     governed: bool
-    grace_ms: int
     containers: tuple[str, ...]  # names of the ordinary containers
     amounts: Amounts  # what kube-scheduler counts, by resource
     cpu_milli: int  # what kube-scheduler counts of CPU, in thousandths of a core
@@ -62,6 +62,16 @@ class Pod:
     def full_name(self) -> str:
         """Namespace and name, for people."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def holding(self) -> bool:
+        """True while its cards may not be given away: bound, and its end is not reported."""
+        return self.node != "" and not self.hold.over
+
+    @property
+    def grace_ms(self) -> int:
+        """How long the kubelet may run it after its object was removed."""
+        return self.hold.grace_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +118,11 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         malformed=parsed.violations[0].sentence() if parsed.violations else "",
         placement=placement,
         undecodable=undecodable,
-        holding=bool(node) and hold.released_ms(raw, request or _all_containers(raw)) is None,
+        hold=_hold(raw, most_grace_ms),
         terminal=status.get("phase") in hold.TERMINAL,
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
-        grace_ms=hold.grace_ms(raw, most_grace_ms),
         containers=tuple(c.name for c in containers(raw) if c.path.startswith("spec.containers")),
         amounts=_amounts(raw, request) if request else (),
         cpu_milli=requested_milli(raw),
@@ -161,10 +170,9 @@ def _placement(raw: Json) -> tuple[Placement | None, str]:
         return None, str(error)
 
 
-def _all_containers(raw: Json) -> GPURequest:
-    """For a malformed pod: a request that names every container, so that any running one holds the cards."""
-    asks = tuple(ContainerAsk(each.name, each.init, Ask(1, 0, 0)) for each in containers(raw))
-    return GPURequest("", asks)
+def _hold(raw: Json, most_grace_ms: int) -> PodHold:
+    says = hold.pod_hold(raw)
+    return says if says.grace_ms <= most_grace_ms else replace(says, grace_ms=most_grace_ms)
 
 
 def _amounts(raw: Json, request: GPURequest) -> Amounts:

@@ -8,6 +8,7 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, shape_of
+from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
@@ -29,14 +30,13 @@ class Allocation:
     # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
     # containers may still run. reserved: the pod still waits, and these cards are held for it
     state: AllocationState
-    # assumed: when to ask the API server about the pod. orphaned: when the kubelet has ended it at the
-    # latest, 0 while unknown. reserved: when the reservation ends
+    # assumed: when to ask the API server about the pod. orphaned: until when it
+    # holds its cards, unless its node lists it or is silent. reserved: when the reservation ends
     until_ms: int = 0
     uses: tuple[tuple[str, CardAmount], ...] = ()  # what it takes of each card, by UUID
     fault: str = ""  # why this pod closes the node: a key of `node.CLOSED`, or ""
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
-    listed: bool = False  # orphaned, and the node agent has reported it since
-    boot: str = ""  # the node's boot ID when the pod was orphaned
+    gone: Vanished | None = None  # orphaned: its hold since its object was removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +186,16 @@ def unreserved(node: NodeInfo) -> NodeInfo:
     )
 
 
-def orphaned(allocation: Allocation, until_ms: int, boot: str) -> Allocation:
-    """The allocation of a pod whose object was deleted while it held cards. kube-scheduler no longer counts
-    it. ``boot``: the node's boot ID then."""
-    return replace(allocation, state="orphaned", until_ms=until_ms, amounts=(), cpu_milli=0, boot=boot)
+def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
+    """The allocation of a pod whose object was removed while it held cards. kube-scheduler no longer counts
+    it."""
+    return replace(allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, gone=gone)
 
 
-def unknown_orphan(uid: str, boot: str) -> Allocation:
-    """The allocation of a pod that only the node agent reports."""
-    full_name = f"?/{uid}"
-    return Allocation(uid, full_name, None, None, False, (), 0, 0, "orphaned", listed=True, boot=boot)
+def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:
+    """The allocation of a pod that only the node agent reports; its object may have been removed just now."""
+    gone = Vanished(now_ms, most_grace_ms, boot, listed_ms=now_ms, is_listed=True)
+    return orphaned(Allocation(uid, f"?/{uid}", None, None, False, (), 0, 0, "orphaned"), gone)
 
 
 def is_unknown_orphan(allocation: Allocation) -> bool:

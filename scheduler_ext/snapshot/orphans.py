@@ -1,10 +1,8 @@
-"""Orphaned pods: the object is gone, the containers may still run. How the node agent's report changes their
-allocations (design: D3).
+"""Orphaned pods: the object is gone, the containers may still run. How long their allocations last.
 
-The agent's report takes precedence over the clock. A pod that it listed is gone once it lists it no longer,
-and stays while it does, whatever its grace period. For a pod that it never listed, silence proves nothing:
-the agent may have looked before the containers started, and written after the object was deleted. Such an
-allocation lasts for the grace period, or until a report from another boot of the node.
+`core.ledger.hold` says how long such a pod holds its cards; the ledger charges by the same functions. One
+thing is added: while nothing is known of the node, because it is silent or its agent's report cannot be read,
+the cards stay taken, until the node speaks again or its object goes.
 
 A pod that only the agent reports (`node_info.unknown_orphan`) is found when the extender starts. The time of
 its deletion is unknown, and the agent may be gone and its report stale. So the report expires for such a pod
@@ -12,38 +10,31 @@ after the longest grace period.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, is_unknown_orphan
+from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, is_unknown_orphan, orphaned
+from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import NodeSight
 
 
-def followed(allocation: Allocation, node_object: Node | None) -> Allocation | None:
-    """The allocation of an orphaned pod after this report; None if the pod is gone."""
-    present = node_object.present if node_object is not None else None
-    if node_object is not None and node_object.boot and not allocation.boot:
-        allocation = replace(allocation, boot=node_object.boot)  # the first boot known after the deletion
-    if node_object is None or present is None:
-        return (
-            replace(allocation, listed=False) if allocation.listed else allocation
-        )  # without a report the clock alone counts
-    if allocation.uid in present.pods:
-        return allocation if allocation.listed else replace(allocation, listed=True)
-    is_other_boot = bool(allocation.boot and node_object.boot) and allocation.boot != node_object.boot
-    return None if present.known and (allocation.listed or is_other_boot) else allocation
+def followed(allocation: Allocation, node_object: Node | None, now_ms: int) -> Allocation | None:
+    """The allocation of an orphaned pod, by what its node says now; None if the pod is gone."""
+    if allocation.gone is None:
+        return allocation
+    sight = node_object.sight if node_object is not None else NodeSight()
+    gone = hold.followed(allocation.gone, allocation.uid, sight, now_ms)
+    return orphaned(allocation, gone) if gone.left_ms is None else None
 
 
-def lasts(allocation: Allocation, now_ms: int) -> bool:
+def lasts(allocation: Allocation, node_object: Node | None, now_ms: int) -> bool:
     """True until the clock ends an orphaned pod's allocation, or a reservation."""
+    gone = allocation.gone
+    if gone is None:
+        return now_ms < allocation.until_ms
+    is_dark = node_object is not None and node_object.is_dark
     if is_unknown_orphan(allocation):
-        return allocation.listed and now_ms < allocation.until_ms
-    return allocation.listed or now_ms < allocation.until_ms
-
-
-def dated(allocation: Allocation, now_ms: int, most_grace_ms: int) -> Allocation:
-    """The allocation with its end, where it is that of an unknown orphan without one."""
-    is_new = is_unknown_orphan(allocation) and not allocation.until_ms
-    return replace(allocation, until_ms=now_ms + most_grace_ms) if is_new else allocation
+        return (is_dark or gone.is_listed) and now_ms < gone.removed_ms + gone.grace_ms
+    return is_dark or gone.is_held(now_ms)
 
 
 def listed(node: NodeInfo) -> Collection[str]:

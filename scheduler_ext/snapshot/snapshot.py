@@ -26,6 +26,8 @@ from scheduler_ext.snapshot.node_info import (
     with_non_gpu_cpu,
     without_pod,
 )
+from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.values import Placement
 
 ENDED_MS = 60_000  # how long after its end an agent's earlier look may still list a pod
@@ -45,6 +47,7 @@ class Snapshot:
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
     # the pods have been listed, so a pod that an agent lists and that has no object was deleted
     whole: bool = field(default=False, compare=False)
+    most_grace_ms: int = field(default=MOST_GRACE_MS, compare=False)  # the cluster's longest grace period
 
     def node(self, name: str) -> NodeInfo:
         """The node of this name; an empty one if it is unknown."""
@@ -62,8 +65,11 @@ EMPTY = Snapshot()
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     """The pod is now as given. An unbound pod keeps its assumed allocation until a refusal, its end, or a
     binding elsewhere; without one it gets the reservation that counts at ``now_ms``."""
-    if snapshot.pods.get(pod.uid) == pod:
-        return snapshot
+    known = snapshot.pods.get(pod.uid)
+    if known is not None:
+        pod = _joined(known, pod)
+        if known == pod:
+            return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
     allocation = snapshot.allocation(pod.uid)
     if not pod.node:
@@ -75,13 +81,15 @@ def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     return _allocated(snapshot, pod.node, allocation_of(pod, pod.placement, "bound"))
 
 
-def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int) -> Snapshot:
+def pod_deleted(snapshot: Snapshot, pod: Pod, now_ms: int, was_watched: bool = True) -> Snapshot:
     """The pod's object is gone, and was last as given. A pod that held cards keeps them for its grace period,
-    while the kubelet may still run it, or as long as the node agent reports it (`orphans`)."""
+    while the kubelet may still run it, or as long as the node agent reports it (`orphans`). ``was_watched``:
+    False if a list does not contain it; deletions with longer grace periods may have been missed."""
     snapshot = pod_updated(snapshot, pod)
+    last = snapshot.pods.get(pod.uid) or pod
     snapshot = replace(snapshot, pods=snapshot.pods.without(pod.uid))
     if pod.holding:
-        return orphan(snapshot, pod.uid, now_ms)
+        return _orphaned(snapshot, pod.uid, last.hold, now_ms, was_watched)
     return _ended(release(snapshot, pod.uid), pod, now_ms)
 
 
@@ -90,14 +98,14 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
     there = {pod.uid: pod for pod in pods}
     for gone in [pod for pod in snapshot.pods.values() if pod.uid not in there]:
         if gone.node:
-            snapshot = pod_deleted(snapshot, gone, now_ms)
+            snapshot = pod_deleted(snapshot, gone, now_ms, was_watched=False)
         else:
             snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
     for pod in there.values():
         snapshot = pod_updated(snapshot, pod, now_ms)
     snapshot = replace(snapshot, whole=True)
     for node in snapshot.nodes.values():
-        snapshot = _by_agent(snapshot, node.name)
+        snapshot = _by_agent(snapshot, node.name, now_ms)
     return snapshot
 
 
@@ -130,27 +138,26 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
     return snapshot
 
 
-def node_updated(snapshot: Snapshot, node_object: Node) -> Snapshot:
+def node_updated(snapshot: Snapshot, node_object: Node, now_ms: int = 0) -> Snapshot:
     """The node object's present state."""
-    return _by_agent(
-        _with_node(snapshot, with_node_object(snapshot.node(node_object.name), node_object)), node_object.name
-    )
+    name = node_object.name
+    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), node_object)), name, now_ms)
 
 
-def node_deleted(snapshot: Snapshot, name: str) -> Snapshot:
+def node_deleted(snapshot: Snapshot, name: str, now_ms: int = 0) -> Snapshot:
     """The Node object is gone; pods that are bound to it stay on record."""
-    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), None)), name)
+    return _by_agent(_with_node(snapshot, with_node_object(snapshot.node(name), None)), name, now_ms)
 
 
-def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node]) -> Snapshot:
+def nodes_listed(snapshot: Snapshot, nodes: Iterable[Node], now_ms: int = 0) -> Snapshot:
     """These nodes exist, and no others."""
     there = {node_object.name: node_object for node_object in nodes}
     for gone in [
         node.name for node in snapshot.nodes.values() if node.node_object and node.name not in there
     ]:
-        snapshot = node_deleted(snapshot, gone)
+        snapshot = node_deleted(snapshot, gone, now_ms)
     for node_object in there.values():
-        snapshot = node_updated(snapshot, node_object)
+        snapshot = node_updated(snapshot, node_object, now_ms)
     return snapshot
 
 
@@ -185,35 +192,27 @@ def unreserve(snapshot: Snapshot, uid: str) -> Snapshot:
 
 
 def orphan(snapshot: Snapshot, uid: str, now_ms: int) -> Snapshot:
-    """The pod's object is gone, and its containers may still run."""
-    allocation = snapshot.allocation(uid)
-    if allocation is None or allocation.state == "orphaned":
-        return snapshot
-    if allocation.state == "reserved":
-        return release(snapshot, uid)
-    name = snapshot.allocated_on.get(uid) or ""
-    node_object = snapshot.node(name).node_object
-    gone = orphaned(
-        allocation, now_ms + allocation.grace_ms, node_object.boot if node_object is not None else ""
-    )
-    return _followed(_allocated(snapshot, name, gone), name, uid)
+    """The pod's object is gone, as a read says, and it is unknown whether the pod had been bound. If the
+    watch does not know the object either, deletions may have been missed."""
+    known, allocation = snapshot.pods.get(uid), snapshot.allocation(uid)
+    grace_ms = allocation.grace_ms if allocation is not None else 0
+    says = known.hold if known is not None else PodHold(None, grace_ms=grace_ms)
+    return _orphaned(snapshot, uid, says, now_ms, known is not None)
 
 
-def expire(snapshot: Snapshot, now_ms: int, most_grace_ms: int = MOST_GRACE_MS) -> Snapshot:
-    """Ends what the clock ends: orphaned pods after their grace period unless the agent lists them, unknown
-    orphans ``most_grace_ms`` after they were first seen, reservations, and the memory of pods that ended
-    long ago."""
+def expire(snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """Ends what the clock ends: orphaned pods (`orphans.lasts`), reservations, and the memory of pods that
+    ended long ago."""
     for uid in snapshot.unsure:
         allocation = snapshot.allocation(uid)
         if allocation is None or allocation.state == "assumed":
             continue
-        name, dated = snapshot.allocated_on.get(uid) or "", orphans.dated(allocation, now_ms, most_grace_ms)
-        if not orphans.lasts(dated, now_ms):
-            snapshot = release(snapshot, uid)
-            if is_unknown_orphan(allocation):
-                snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
-        elif dated is not allocation:
-            snapshot = _allocated(snapshot, name, dated)
+        name = snapshot.allocated_on.get(uid) or ""
+        if orphans.lasts(allocation, snapshot.node(name).node_object, now_ms):
+            continue
+        snapshot = release(snapshot, uid)
+        if is_unknown_orphan(allocation):
+            snapshot = replace(snapshot, ended=snapshot.ended.set(uid, (name, now_ms)))
     for uid, (name, until_ms) in snapshot.ended.items():
         if until_ms <= now_ms and uid not in orphans.listed(snapshot.node(name)):
             snapshot = replace(snapshot, ended=snapshot.ended.without(uid))
@@ -231,27 +230,43 @@ def release(snapshot: Snapshot, uid: str) -> Snapshot:
     return _with_node(snapshot, without_pod(snapshot.node(name), uid))
 
 
-def _by_agent(snapshot: Snapshot, name: str) -> Snapshot:
+def _joined(known: Pod, pod: Pod) -> Pod:
+    """The newer version, with what only earlier ones said of its hold."""
+    return replace(pod, hold=hold.later(known.hold, pod.hold))
+
+
+def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watched: bool) -> Snapshot:
+    allocation = snapshot.allocation(uid)
+    if allocation is None or allocation.state == "orphaned":
+        return snapshot
+    if allocation.state == "reserved":
+        return release(snapshot, uid)
+    name = snapshot.allocated_on.get(uid) or ""
+    gone = hold.vanished(says, now_ms, now_ms, snapshot.most_grace_ms, was_watched)
+    return _followed(_allocated(snapshot, name, orphaned(allocation, gone)), name, uid, now_ms)
+
+
+def _by_agent(snapshot: Snapshot, name: str, now_ms: int) -> Snapshot:
     """Applies the agent's report to orphaned pods, and adds the pods that only the agent reports."""
     for allocation in [
         allocation
         for allocation in snapshot.node(name).allocations.values()
         if allocation.state == "orphaned"
     ]:
-        snapshot = _followed(snapshot, name, allocation.uid)
+        snapshot = _followed(snapshot, name, allocation.uid, now_ms)
     if not snapshot.whole:
         return snapshot
     node = snapshot.node(name)
     for uid in orphans.listed(node):
         if uid not in snapshot.allocated_on and uid not in snapshot.pods and uid not in snapshot.ended:
             boot = node.node_object.boot if node.node_object is not None else ""
-            snapshot = _allocated(snapshot, name, unknown_orphan(uid, boot))
+            snapshot = _allocated(snapshot, name, unknown_orphan(uid, boot, now_ms, snapshot.most_grace_ms))
     return snapshot
 
 
-def _followed(snapshot: Snapshot, name: str, uid: str) -> Snapshot:
+def _followed(snapshot: Snapshot, name: str, uid: str, now_ms: int) -> Snapshot:
     node = snapshot.node(name)
-    allocation = orphans.followed(node.allocations[uid], node.node_object)
+    allocation = orphans.followed(node.allocations[uid], node.node_object, now_ms)
     return release(snapshot, uid) if allocation is None else _allocated(snapshot, name, allocation)
 
 

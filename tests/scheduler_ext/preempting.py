@@ -81,8 +81,12 @@ class Stage:
         self.sees()
 
     def sees(self) -> None:
-        """The watch catches up."""
-        self.cache.pods_listed(pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None)
+        """The watch catches up: it shows removals, and then the pods that there are."""
+        there = [pod for raw in self.api.pods() if (pod := read_pod(raw)) is not None]
+        uids = {pod.uid for pod in there}
+        for gone in [pod for pod in self.cache.snapshot.pods.values() if pod.uid not in uids]:
+            self.cache.pod_deleted(gone)
+        self.cache.pods_listed(there)
         self.cache.nodes_listed(map(read_node, self.api.nodes()))
 
     def step(self, after_s: float = 0.1, times: int = 1) -> None:

@@ -109,7 +109,7 @@ def rebuilt(nodes: list[Json], pods: list[Json], now_ms: int = 0) -> Snapshot:
     values = [value for value in map(read_pod, pods) if value is not None]
     others = [read_non_gpu_pod(raw) for raw in pods if read_pod(raw) is None]
     return nodes_listed(
-        non_gpu_pods_listed(pods_listed(EMPTY, values, now_ms), others), map(read_node, nodes)
+        non_gpu_pods_listed(pods_listed(EMPTY, values, now_ms), others), map(read_node, nodes), now_ms
     )
 
 

@@ -206,7 +206,7 @@ class Story(RuleBasedStateMachine):
         before = self.heard.listed
         raw, self.heard = self.unheard_nodes.pop(0)
         self.tells(self.heard.listed - before)
-        self.snapshot = node_updated(self.snapshot, read_node(raw))
+        self.snapshot = node_updated(self.snapshot, read_node(raw), self.now_ms)
         for uid in self.heard.listed:
             self.keep(self.pods[uid])
 
@@ -256,10 +256,10 @@ class Story(RuleBasedStateMachine):
         for pod in self.pods.values():
             if not pod.object:
                 pod.gone_ms, pod.kept = -GRACE_MS, False  # it never knew of this one
-        self.snapshot = rebuilt([self.node()], objects)
+        self.snapshot = rebuilt([self.node()], objects, self.now_ms)
         if nodes_first:
-            early: Snapshot = node_updated(EMPTY, read_node(self.node()))
-            assert pods_listed(early, map(read, objects), 0) == self.snapshot
+            early: Snapshot = node_updated(EMPTY, read_node(self.node()), self.now_ms)
+            assert pods_listed(early, map(read, objects), self.now_ms) == self.snapshot
 
     @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS, MOST_GRACE_MS]))
     def time_passes(self, ms: int) -> None:

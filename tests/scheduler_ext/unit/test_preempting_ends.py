@@ -43,20 +43,16 @@ class World:
         """Another pod of the same kind waits."""
         self.made += 1
         name = f"p{self.made}"
-        self.waiting.append(
-            replace(like, uid=f"uid-{name}", name=name, node="", holding=False, placement=None)
-        )
+        self.waiting.append(replace(like, uid=f"uid-{name}", name=name, node="", placement=None))
 
     def bind(self, pod: Pod, where: str, placement: Placement) -> None:
         """The pod holds its cards."""
         self.waiting.remove(pod)
-        self.snapshot = pod_updated(
-            self.snapshot, replace(pod, node=where, holding=True, placement=placement, grace_ms=0)
-        )
+        self.snapshot = pod_updated(self.snapshot, replace(pod, node=where, placement=placement))
 
     def evict(self, victim: Pod) -> None:
         """The pod has ended and its controller has made another."""
-        ended = replace(victim, holding=False, terminal=True)
+        ended = replace(victim, hold=replace(victim.hold, over=True), terminal=True)
         self.snapshot = pod_deleted(pod_updated(self.snapshot, ended), ended, NOW_MS)
         self.make(victim)
 
@@ -119,7 +115,7 @@ def _would_do(world: World, payer: Pod) -> bool:
     snapshot = world.snapshot
     for pod in list(snapshot.pods.values()):
         if pod.namespace == "owes":
-            ended = replace(pod, holding=False, terminal=True)
+            ended = replace(pod, hold=replace(pod.hold, over=True), terminal=True)
             snapshot = pod_deleted(pod_updated(snapshot, ended), ended, NOW_MS)
     assert payer.request is not None
     return any(not isinstance(fit(payer.request, snapshot.node(name)), Refusal) for name in ("a", "b"))

@@ -1,7 +1,7 @@
 """How events make one snapshot from another, and what a node may be used for."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod, read_any, read_non_gpu_pod, read_pod
+from scheduler_ext.model.pod import Pod, read_any, read_non_gpu_pod
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import is_roomier, uses_of
 from scheduler_ext.snapshot.snapshot import (
@@ -316,10 +316,9 @@ def test_a_pod_that_ended_before_its_object_went_frees_its_cards_at_once() -> No
 
 def test_an_orphaned_pod_counts_for_at_most_the_longest_grace_period() -> None:
     raw = on(percent(40, terminationGracePeriodSeconds=86_400), "n", "GPU-0")
-    pod = read_pod(raw, most_grace_ms=60_000)
-    assert pod is not None
+    before = replace(rebuilt([node("n")], [raw]), most_grace_ms=60_000)
 
-    snapshot = pod_deleted(rebuilt([node("n")], [raw]), pod, 1_000)
+    snapshot = pod_deleted(before, read(raw), 1_000)
     allocation = snapshot.allocation("uid-p")
 
     assert allocation is not None

@@ -1,0 +1,60 @@
+"""Cards of pods that are deleted by force, on a real API server with a real kube-scheduler: they are free
+when the kubelet cannot run the pod any more."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane
+from tests.scheduler_ext.processes import Process
+from tests.support.waiting import eventually
+
+__all__ = ["plane"]
+
+MOST_S = 12
+WHOLE = {"bursar.dev/gpu-percent": "100"}
+
+
+@pytest.fixture(scope="module")
+def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """The extender with a short longest grace period, and a kube-scheduler that asks it."""
+    token = plane.kubectl("create", "token", "extender", "-n", "bursar-system", "--duration=1h").stdout
+    process = Process(
+        tmp_path_factory.mktemp("extender"),
+        f"--kubeconfig={plane.kubeconfig(token.strip(), 'extender')}",
+        f"--max-grace-period={MOST_S}s",
+    )
+    process.start()
+    process.ready()
+    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
+    world = World(plane, extender)
+    yield world
+    world.clear()
+
+
+def test_a_second_deletion_with_no_grace_does_not_free_what_the_first_let_run(world: World) -> None:
+    for name in ("long", "short"):
+        world.node(f"node-{name}", cards=1)
+        own = {"nodeSelector": {"kubernetes.io/hostname": f"node-{name}"}}
+        world.pod(name, WHOLE, terminationGracePeriodSeconds=2, **own)
+        placed(world, name)
+        world.pod(f"after-{name}", WHOLE, **own)
+
+    world.delete("long", grace_s=36_000)
+    world.delete("long", grace_s=0)
+    world.delete("short", grace_s=0)
+    deleted_s = time.monotonic()
+
+    placed(world, "after-short")
+    assert 1.5 < time.monotonic() - deleted_s < MOST_S - 2
+    assert world.node_info_of("after-long") == ""
+    eventually(lambda: world.node_info_of("after-long"))
+    assert time.monotonic() - deleted_s > MOST_S - 1
