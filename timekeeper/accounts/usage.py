@@ -24,6 +24,9 @@ LABEL = "label:"  # a pod's label as a column is label:NAME
 # columns that follow from a namespace by its budget entries at the time
 DATED = ("group", "price", "currency")
 
+PRICE = ("price", "currency")
+ORDERS = ("gpuHours", "-gpuHours")
+
 TIME_STEPS = ("hour", "day", "month")
 MOST_STEPS = 10_000
 _LAST_STEP_MS = FOREVER_MS - 731 * 86_400_000  # the calendar ends with the year 9997
@@ -84,6 +87,13 @@ class ReportQuery:
     zone: str = "UTC"
     with_use: bool = False
     after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
+    order: str = ""  # by amount: gpuHours, or -gpuHours for the largest first; "": by the columns
+
+    @property
+    def cost(self) -> int:
+        """How much work the report is, for comparison with others: its steps, and how fine its rows are."""
+        steps = self.span.length_ms // _SHORTEST_MS[self.step] + 1 if self.step else 1
+        return steps * (1 + len(self.columns)) * (2 if self.with_use else 1)
 
     @property
     def has_dated(self) -> bool:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.timekeeper.clocks import at_ms
+from tests.timekeeper.clocks import at_ms, iso
 from tests.timekeeper.worlds import (
     ADMIN,
     DAY,
@@ -330,8 +330,8 @@ def test_a_report_as_csv(home: Town) -> None:
 
     assert answer.content_type == "text/csv; charset=utf-8"
     assert answer.get_data(as_text=True).splitlines() == [
-        "namespace,pod,uid,owner,node,models,posted,pending,amount,gpuHours",
-        "team-a,p,uid-p,,n1,A100,1800000000,0,1800000000,0.5",
+        "from,to,namespace,pod,uid,owner,node,models,price,currency,posted,pending,amount,gpuHours,cost",
+        f"2026-11-01T00:00:00Z,{iso(home.clock())},team-a,p,uid-p,,n1,A100,,USD,1800000000,0,1800000000,0.5,",
     ]
 
 

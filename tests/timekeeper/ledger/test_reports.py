@@ -447,6 +447,67 @@ def test_focus_rows_have_the_price_of_their_time_and_exact_costs(books: Books) -
     assert (free["BilledCost"], free["PricingCategory"], free["x_Amount"]) == (0, None, GPU)
 
 
+def test_a_plain_sheet_has_costs_hours_and_times_that_a_spreadsheet_reads(books: Books) -> None:
+    books.entries(
+        ("_settings", "currency: EUR", 0),
+        ("team-a", "gpuHours: 9\nprice: 2.5", 0),
+        ("team-a", "gpuHours: 9\nprice: 0.1", T0 + HOUR),
+    )
+    books.write(
+        Run("uid", posted=days(T0, T0 + 2 * HOUR)), Run("free", namespace="free", posted=days(T0, T0 + HOUR))
+    )
+
+    rows = sheet(
+        books.get(f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&format=csv&use=true").get_data(as_text=True)
+    )
+
+    named = ("namespace", "from", "to", "gpuHours", "price", "currency", "cost", "requestedGpuHours")
+    times = (iso(T0), iso(T0 + 2 * HOUR))
+    assert [tuple(row[name] for name in named) for row in rows] == [
+        ("free", *times, "1", "", "EUR", "", "1"),
+        ("team-a", *times, "1", "0.1", "EUR", "0.1", "1"),
+        ("team-a", *times, "1", "2.5", "EUR", "2.5", "1"),
+    ]
+
+
+def test_a_report_takes_days_and_months_of_its_time_zone(books: Books) -> None:
+    """Berlin's November begins at 23:00 UTC, and its October is an hour longer."""
+    november = at_ms("2026-10-31T23:00:00Z")
+
+    def span(query: str) -> tuple[int, int]:
+        report = books.get(f"/v1/usage?timeZone=Europe/Berlin&{query}").get_json()
+        return report["from"], report["to"]
+
+    assert span("from=2026-11-01&to=2026-11-02") == (november, november + DAY)
+    assert span("month=2026-10") == (november - 31 * DAY - HOUR, november)
+    assert span(f"from=2026-11-01&to={november + 1}") == (november, november + 1)
+    for query, field in {
+        "month=2026-10&from=2026-10-02": "month",
+        "month=2026-13": "month",
+        "month=2026-1": "month",
+        "from=2026-02-30": "from",
+        "from=2026-11-01&to=2026-11-01": "to",
+    }.items():
+        answer = books.get(f"/v1/usage?{query}")
+        assert (answer.status_code, answer.get_json()["field"]) == (400, field), query
+
+
+def test_a_report_is_ordered_by_its_amounts_where_that_is_asked(books: Books) -> None:
+    lengths = {"team-a": 2, "team-b": 3, "team-c": 1}
+    books.write(*(Run(name, namespace=name, posted=days(T0, T0 + n * HOUR)) for name, n in lengths.items()))
+    path = f"/v1/usage?from={T0}&to={T0 + DAY}"
+
+    def order(query: str) -> list[str]:
+        return [row["namespace"] for row in books.get(f"{path}&{query}").get_json()["rows"]]
+
+    assert order("sort=-gpuHours") == ["team-b", "team-a", "team-c"]
+    assert order("sort=gpuHours&group=pod") == ["team-c", "team-a", "team-b"]
+    assert order("sort=-gpuHours&group=pod&limit=2") == ["team-b", "team-a"]
+    assert books.get(f"{path}&sort=-gpuHours&limit=2").get_json()["next"] is None
+    assert books.get(f"{path}&sort=-gpuHours&by=day").get_json()["field"] == "sort"
+    assert books.get(f"{path}&sort=-gpuHours&format=focus").get_json()["field"] == "sort"
+
+
 def test_focus_rows_of_one_sku_keep_its_ids_and_their_times_are_whole_seconds(books: Books) -> None:
     books.entries(("team-a", "gpuHours: 9\nprice: 2.5", 0), ("team-a", "gpuHours: 9\nprice: 3", T0 + HOUR))
     books.write(

@@ -45,6 +45,12 @@ class Caller:
     extra: tuple[tuple[str, tuple[str, ...]], ...]
     pod: BoundPod | None
 
+    @property
+    def tenant(self) -> str:
+        """Who is behind the caller: of a ServiceAccount its namespace, whose people can create any number of
+        them; else the user."""
+        return self.username.rpartition(":")[0] if self.username.startswith(_ACCOUNT) else self.username
+
 
 class Gate:
     """Asks the API server through ``post(path, body)``, which raises UnreachableError. One per process."""

@@ -5,11 +5,8 @@ Every row is net: a correction changes the row of the time that it corrects, so 
 cost is the charge x the price then in force, to 12 decimals; x_Amount is the exact charge.
 """
 
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-
 from timekeeper.accounts.usage import ReportLine, ReportQuery, cost, gpu_hours
-from timekeeper.api.formats.report_formats import Cells, Raw
+from timekeeper.api.formats.report_formats import Cells, Raw, iso
 from timekeeper.core.ledger.metering import period_at
 
 COLUMNS = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
@@ -82,10 +79,10 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
     values = {
         **_ALWAYS,
         **_money(line, keys["price"], keys["currency"], keys["models"]),
-        "BillingPeriodStart": _iso(billed.start_ms),
-        "BillingPeriodEnd": _iso(billed.end_ms),
-        "ChargePeriodStart": _iso(line.span.start_ms),
-        "ChargePeriodEnd": _iso(line.span.end_ms),
+        "BillingPeriodStart": iso(billed.start_ms),
+        "BillingPeriodEnd": iso(billed.end_ms),
+        "ChargePeriodStart": iso(line.span.start_ms),
+        "ChargePeriodEnd": iso(line.span.end_ms),
         "ChargeDescription": f"GPU time of pod {keys['pod']}",
         "ResourceId": keys["uid"],
         "ResourceName": keys["pod"],
@@ -157,9 +154,3 @@ def _amounts(line: ReportLine) -> Cells:
         "x_UsedAmount": sums.used,
         "x_UsedBy": sums.used_by,
     }
-
-
-@lru_cache(1_024)  # a report's rows share few distinct times
-def _iso(at_ms: int) -> str:
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

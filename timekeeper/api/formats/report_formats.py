@@ -4,25 +4,52 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import orjson
 
-from timekeeper.accounts.usage import LABEL, ReportLine, ReportQuery, gpu_hours
+from timekeeper.accounts.usage import LABEL, ReportLine, ReportQuery, cost, gpu_hours
 
 Cells = Mapping[str, Any]
 
 _AMOUNTS = ("posted", "pending", "amount", "gpuHours")
 _USE = ("requested", "measured", "used", "usedBy")
+_USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
 
 
 def columns(asked: ReportQuery) -> tuple[str, ...]:
     """A CSV report's columns."""
-    step = ("from", "to") if asked.step else ()
-    return (*step, *asked.columns, *_AMOUNTS, *(_USE if asked.with_use else ()))
+    return (
+        "from",
+        "to",
+        *asked.columns,
+        *_AMOUNTS,
+        "cost",
+        *((*_USE, *_USE_HOURS) if asked.with_use else ()),
+    )
+
+
+def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
+    """One line of a CSV report: as `cells`, with times in ISO 8601, the cost at the line's price (empty
+    without one), and use in GPU-hours too."""
+    row = cells(asked, line)
+    row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
+    row["cost"] = Raw(cost(line.sums.amount, row["price"])) if row["price"] else ""
+    if asked.with_use:
+        row |= {hours: gpu_hours(row[name]) for name, hours in zip(_USE, _USE_HOURS, strict=False)}
+    return row
+
+
+@lru_cache(1_024)  # a report's rows share few distinct times
+def iso(at_ms: int) -> str:
+    """A time in UTC, in whole seconds where it is one."""
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    return at.isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:

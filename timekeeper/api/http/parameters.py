@@ -5,12 +5,12 @@ import binascii
 import re
 import zoneinfo
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import orjson
 
-from timekeeper.accounts.usage import GROUPS, LABEL, TIME_STEPS
+from timekeeper.accounts.usage import GROUPS, LABEL, ORDERS, TIME_STEPS
 from timekeeper.api.http.routes import Parameter
 from timekeeper.api.problem import Problem, bad
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -27,6 +27,7 @@ _NODE = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
 _MOST_GROUPS = 8
+_LAST_YEAR = 9997
 _CURSOR = r"[A-Za-z0-9_-]{1,4000}"
 
 Json = Mapping[str, Any]
@@ -65,6 +66,27 @@ def read_time(name: str, text: str) -> int:
     if not 0 <= at_ms <= FOREVER_MS:
         raise bad(name, "it must lie between the years 1970 and 9999")
     return at_ms
+
+
+def read_day_or_time(name: str, text: str) -> int | date:
+    """As `read_time`, or a day of the report's time zone. Raises a Problem."""
+    return _day(name, text) if re.fullmatch(_DAY, text, re.ASCII) else read_time(name, text)
+
+
+def _read_month(name: str, text: str) -> date:
+    if not re.fullmatch("[0-9]{4}-[0-9]{2}", text, re.ASCII):
+        raise bad(name, "it must be a month such as 2026-10")
+    return _day(name, f"{text}-01")
+
+
+def _day(name: str, text: str) -> date:
+    try:
+        found = date.fromisoformat(text)
+    except ValueError as error:
+        raise bad(name, "there is no such day") from error
+    if not 1970 <= found.year <= _LAST_YEAR:
+        raise bad(name, f"it must lie between the years 1970 and {_LAST_YEAR}")
+    return found
 
 
 def _rfc3339_ms(name: str, text: str) -> int:
@@ -143,6 +165,25 @@ NAMESPACE = Parameter("namespace", "only this namespace", like(NAME), NAMESPACE_
 SUBJECT_GIVEN = Parameter("subject", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE)
 FROM = Parameter("from", "from this moment on, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
 TO = Parameter("to", "before this moment, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
+FROM_DAY = Parameter(
+    "from",
+    "from this moment on: RFC 3339, a day such as 2026-11-01 in `timeZone`, or milliseconds since 1970",
+    like(rf"{_TIME}|{_DAY}"),
+    read_day_or_time,
+)
+TO_DAY = Parameter(
+    "to",
+    "before this moment: RFC 3339, the beginning of a day such as 2026-12-01 in `timeZone`, or milliseconds"
+    " since 1970",
+    like(rf"{_TIME}|{_DAY}"),
+    read_day_or_time,
+)
+MONTH = Parameter(
+    "month",
+    "this month of `timeZone`, such as 2026-10, in place of `from` and `to`",
+    like("[0-9]{4}-[0-9]{2}"),
+    _read_month,
+)
 NODE = Parameter("node", "only this node", like(_NODE), text_like(_NODE, "not a valid node name"))
 STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("all", "open", "settled"))
 GROUP = Parameter(
@@ -157,6 +198,11 @@ ZONE = Parameter(
     "time zone of these steps (default: that of the budgets)",
     {"type": "string", "minLength": 1, "maxLength": 64, "examples": ["Europe/Berlin"]},
     _read_zone,
+)
+SORT = choice(
+    "sort",
+    "order of the rows; `-gpuHours`: the largest first; `limit` then gives the first ones, without `next`",
+    ("columns", *ORDERS),
 )
 USE = choice("use", "with what was requested, measured and used", ("false", "true"))
 FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus", "focus-csv"))

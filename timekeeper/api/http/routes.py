@@ -80,9 +80,10 @@ class ApiRoute:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An authorized request: its given parameters' values by name."""
+    """An authorized request: its given parameters' values by name, and who sent it."""
 
     given: Mapping[str, Any]
+    tenant: str = ""
 
     def get(self, name: str, otherwise: Any = None) -> Any:
         """A parameter's value."""
@@ -97,12 +98,12 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
 
     def view(**in_path: str) -> Response:
         authorization = request.headers.get("Authorization")
-        services.gate.caller(authorization)
+        caller = services.gate.caller(authorization)
         given = read(route, in_path)
         subject = given.get("namespace") or given.get("subject") or ""
         if route.right is not None:
             admit(services, route.right, subject)
-        return handler(Call(given))
+        return handler(Call(given, caller.tenant))
 
     app.add_url_rule(route.rule, f"{route.method} {route.path}", view, methods=[route.method])
 

@@ -2,26 +2,29 @@
 
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from datetime import date, datetime
 from itertools import chain, islice
-from threading import BoundedSemaphore
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from flask import Flask, Response
 
-from timekeeper.accounts.usage import ReportLine, ReportQuery, columns_of, gpu_hours
+from timekeeper.accounts.usage import PRICE, ReportLine, ReportQuery, columns_of, gpu_hours
 from timekeeper.api.formats import focus, report_formats
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
     BY,
     FORMAT,
-    FROM,
+    FROM_DAY,
     GROUP,
     LIMIT,
+    MONTH,
     NAMESPACE,
-    TO,
+    SORT,
+    TO_DAY,
     USE,
     ZONE,
     cursor,
@@ -30,7 +33,8 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.problem import bad, unavailable
+from timekeeper.api.problem import bad
+from timekeeper.api.resources.report_seats import ReportSeats
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.store.engine.engine import UnavailableError
 
@@ -40,12 +44,12 @@ USAGE = ApiRoute(
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
-    (FROM, TO, NAMESPACE, GROUP, BY, ZONE, USE, FORMAT, LIMIT, AFTER),
+    (FROM_DAY, TO_DAY, MONTH, NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
 )
 ROUTES = (USAGE,)
 
 _TAKEN_WITHIN_S = 600
-_STREAMS = 2
+_STREAMS = _PAGES = 2  # seats of each process
 _SECOND_MS = 1000
 _BEYOND = "\U0010ffff"  # after every text
 _TYPES = {"json": JSON, "focus": JSON, "csv": f"{CSV}; charset=utf-8", "focus-csv": f"{CSV}; charset=utf-8"}
@@ -53,18 +57,21 @@ _TYPES = {"json": JSON, "focus": JSON, "csv": f"{CSV}; charset=utf-8", "focus-cs
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
-    seats = BoundedSemaphore(_STREAMS)
+    streams, pages = ReportSeats(_STREAMS), ReportSeats(_PAGES)
 
     def usage(call: Call) -> Response:
         form = call.get("format", "json")
         is_focus = form.startswith("focus")
         asked = _question(services, call, is_focus)
         limit = call.get("limit")
-        lines = services.ledger.lines(asked, None if limit is None else limit + 1)
+        seats = streams if limit is None else pages
+        seat = seats.taken(call.tenant, asked.namespace is None, asked.cost)
+        lines = _seated(services.ledger.lines(asked, None if limit is None else limit + 1), seat)
         if limit is None:
-            return _streamed(form, asked, _limited(lines, seats))
+            return _streamed(form, asked, lines)
         page = list(lines)
-        follows = _place(asked, page[limit - 1], is_focus) if len(page) > limit else None
+        has_next = len(page) > limit and not asked.order
+        follows = _place(asked, page[limit - 1], is_focus) if has_next else None
         body = b"".join(_sheet(form, asked, page[:limit], follows))
         return tagged(Response(body, content_type=_TYPES[form]), follows)
 
@@ -80,16 +87,10 @@ def _streamed(form: str, asked: ReportQuery, lines: Generator[ReportLine]) -> Re
     return response
 
 
-def _limited(lines: Generator[ReportLine], seats: BoundedSemaphore) -> Generator[ReportLine]:
-    """The lines, unless this process reads too many such reports already: each keeps a database connection. A
-    request that is refused holds no thread."""
-    if not seats.acquire(blocking=False):
-        raise unavailable("too many full reports are being read; use limit, or retry later")
-    try:
-        with closing(lines):
-            yield from lines
-    finally:
-        seats.release()
+def _seated(lines: Generator[ReportLine], seat: AbstractContextManager[None]) -> Generator[ReportLine]:
+    """The lines, read while the report has its seat."""
+    with seat, closing(lines):
+        yield from lines
 
 
 def _timely(lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
@@ -107,11 +108,15 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     if is_focus and ("group" in call.given or "use" in call.given):
         raise bad("group" if "group" in call.given else "use", "FOCUS rows have columns of their own")
     columns = focus.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
+    if call.get("format") == "csv":  # a row for each price
+        columns = tuple(dict.fromkeys((*columns, *PRICE)))
     telling = columns[: focus.PLACE] if is_focus else columns
     place = shaped(call.get("after"), int, int, int, *(str for _ in telling))
-    span = _span(call, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
+    order = _order(call, is_focus)
+    span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
-    asked = ReportQuery(span, columns, now_ms, call.get("namespace"), step, zone, call.get("use") == "true")
+    with_use = call.get("use") == "true"
+    asked = ReportQuery(span, columns, now_ms, call.get("namespace"), step, zone, with_use, order=order)
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
@@ -122,11 +127,45 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     return replace(asked, after=(step_ms, (*key, *(_BEYOND for _ in columns[len(telling) :]))))
 
 
-def _span(call: Call, otherwise: Interval, is_focus: bool, place: tuple[Any, ...] | None) -> Interval:
+def _order(call: Call, is_focus: bool) -> str:
+    if call.get("sort", "columns") == "columns":
+        return ""
+    for name in ("after", "by"):
+        if call.get(name, "all") != "all":
+            raise bad(
+                "sort", f"it cannot be combined with {name}: the rows of the whole time range are ordered"
+            )
+    if is_focus:
+        raise bad("sort", "FOCUS rows have an order of their own")
+    return str(call.get("sort"))
+
+
+def _moment_ms(at: int | date | None, zone: str) -> int | None:
+    """A day begins at midnight in the zone."""
+    if not isinstance(at, date):
+        return at
+    return int(datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)).timestamp()) * _SECOND_MS
+
+
+def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
+    """The given ends of the time range."""
+    month = call.get("month")
+    if month is None:
+        return _moment_ms(call.get("from"), zone), _moment_ms(call.get("to"), zone)
+    for name in ("from", "to"):
+        if name in call.given:
+            raise bad("month", f"it cannot be combined with {name}")
+    start_ms = _moment_ms(month, zone) or 0
+    return start_ms, period_at("month", zone, start_ms).end_ms
+
+
+def _span(
+    call: Call, zone: str, otherwise: Interval, is_focus: bool, place: tuple[Any, ...] | None
+) -> Interval:
     """The requested time range, or that of the page before: all pages have the same range. FOCUS' times are
     whole seconds."""
     before = None if place is None else Interval(place[0], place[1])
-    start, end = call.get("from"), call.get("to")
+    start, end = _bounds(call, zone)
     rest, exact = before or otherwise, _SECOND_MS if is_focus else 1
     start = (rest.start_ms if start is None else start) // exact * exact
     end = (rest.end_ms if end is None else end) // exact * exact
@@ -151,7 +190,7 @@ def _sheet(
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
     if form == "csv":
         return report_formats.as_csv(
-            report_formats.columns(asked), (report_formats.cells(asked, each) for each in lines)
+            report_formats.columns(asked), (report_formats.csv_cells(asked, each) for each in lines)
         )
     if form == "focus-csv":
         return report_formats.as_csv(focus.NAMES, (focus.row(asked, each) for each in lines))

@@ -83,7 +83,9 @@ def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Sel
     every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
     keys = [ordered(dialect, every.c[name]) for name in asked.columns]
     sums = [func.sum(every.c[name]) for name in _SUMS]
-    found = select(*keys, *sums).group_by(*keys).order_by(*keys)
+    amount = sums[0] + sums[1]
+    by_amount = {"gpuHours": [amount.asc()], "-gpuHours": [amount.desc()]}.get(asked.order, [])
+    found = select(*keys, *sums).group_by(*keys).order_by(*by_amount, *keys)
     found = found.having(or_(*(each != 0 for each in (sums[0], sums[1], sums[4]))))
     if shape.has_after:
         place = (bindparam(f"after_{number}", type_=Text) for number in range(len(keys)))

@@ -63,7 +63,7 @@ def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
 def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
     """The namespaces in order, if a page can be made of some of them."""
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
-    if limit is None or asked.namespace is not None or not is_by_namespace:
+    if limit is None or asked.namespace is not None or asked.order or not is_by_namespace:
         return None
     return tuple(sorted(namespaces(connection, None)))
 
