@@ -48,6 +48,15 @@ def delete(api: Api, pod: Pod) -> tuple[Left, str]:
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
 
 
+def shorten(api: Api, pod: Pod) -> tuple[Left, str]:
+    """Shorten the grace period of a pod that is being deleted to that of an eviction, at least a second: with
+    none the API server would remove the object while the containers run."""
+    seconds = max(1, pod.spec_grace_ms // 1000)
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    path = pod_path(pod.namespace, pod.name)
+    return _left(api.call("DELETE", path, body | {"gracePeriodSeconds": seconds}, timeout_s=CALL_S))
+
+
 def _patch(api: Api, pod: Pod, status: Mapping[str, Any]) -> Reply:
     patch = {"metadata": {"uid": pod.uid, "resourceVersion": pod.version}, "status": status}
     path = f"{pod_path(pod.namespace, pod.name)}/status"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go
+from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go, shorten
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import Reservation
@@ -194,8 +194,8 @@ class Preemptor:
         context: PreemptionContext,
     ) -> bool:
         """True if the victim's eviction was accepted, or it is gone already."""
-        how = "evicted"
-        left, said = evict(self._api, victim)
+        how = "shortened" if victim.deleting else "evicted"
+        left, said = (shorten if victim.deleting else evict)(self._api, victim)
         if left == "protected":
             self.counts.protected += 1
             context = self._by_now(context)

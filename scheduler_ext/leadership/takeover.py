@@ -6,9 +6,9 @@
   has sent, names the version before the touch: it is answered 409 from now on.
 3. Now it leads, until the watch shows another replica's mark after its own, or the Lease names another.
 
-A pod so large that the store refuses the touch keeps nobody from leading: the store refuses every Binding of
-that version too (`pod_patches.touch_patch`). The leader does not bind it until its version has changed and a
-touch has succeeded.
+A pod so large that the store refuses the touch does not keep a replica from leading: the store refuses every
+Binding of that version too (`pod_patches.touch_patch`). The leader does not bind it until its version has
+changed and a touch has succeeded.
 
 An earlier leader that continues (it was stopped, or cut off) does no harm. A version from before the mark is
 void by the touch, and to learn a later version its watch must first show the mark, which deposes it. So a

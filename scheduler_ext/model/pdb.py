@@ -43,9 +43,9 @@ class PDBs:
     )
 
     def over(self, pod: Pod) -> tuple[PDB, ...]:
-        """The budgets that cover the pod."""
+        """The budgets that cover the pod; none for one that is being deleted, which is disrupted already."""
         theirs = self.by_namespace.get(pod.namespace)
-        if not theirs:
+        if not theirs or pod.deleting:
             return ()
         known = self._known.get(pod.uid)
         if known is not None and known[0] is pod:

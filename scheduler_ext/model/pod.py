@@ -57,6 +57,7 @@ class Pod:
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
+    spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
 
     @property
     def full_name(self) -> str:
@@ -136,6 +137,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
+        spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )
 
 

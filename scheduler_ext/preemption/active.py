@@ -14,7 +14,7 @@ EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted
 
 Result = Literal["bound", "elsewhere", "gone", "withdrawn", "observed"]
 RESULTS: tuple[Result, ...] = ("bound", "elsewhere", "gone", "withdrawn", "observed")
-HOW = ("evicted", "deleted")
+HOW = ("evicted", "deleted", "shortened")
 RESERVATION_KINDS: tuple[ReservationKind, ...] = ("fragmentation", "reclaim")
 
 

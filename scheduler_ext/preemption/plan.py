@@ -16,7 +16,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import MOST_MS, Reservation, ReservationKind
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt
-from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
@@ -169,7 +169,8 @@ def remaining_victims(
     if not may_preempt(pod, context.standings):
         return OUTRANKED
     there = [snapshot.pods.get(uid) for uid in asked]
-    given = [each for each in there if each is not None and each.node == node.name and not each.deleting]
+    here = [each for each in there if each is not None and each.node == node.name]
+    given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
     patient = replace(context, late_ms=MOST_MS)  # the reservation's own end limits the waiting
     choice = choose(on_them, node, patient, policy(pod), given)
@@ -186,7 +187,8 @@ def may_be_forced(pod: Pod, victim: Pod, standings: NamespaceStandings, limits: 
     """True if the victim may in the end be deleted against its PodDisruptionBudget: it is a debtor, and its
     budget is honoured for less time than cards can be held. A preemption by priority alone never violates
     a PodDisruptionBudget."""
-    lasts_ms = pdb_grace_ms(limits, standings) + victim.grace_ms + limits.patience_ms
+    grace_ms = victim.spec_grace_ms if victim.deleting else victim.grace_ms
+    lasts_ms = pdb_grace_ms(limits, standings) + grace_ms + limits.patience_ms
     return lasts_ms <= MOST_MS and is_debtor(victim, standings) and is_reclaim(pod, victim, standings)
 
 
@@ -220,8 +222,8 @@ def _is_ours(
 ) -> bool:
     """True if kube-scheduler would not do it and it is certain to succeed: kube-scheduler's own sums suffice
     then, and no PodDisruptionBudget forbids it."""
-    lower = bool(choice.victims) and all(victim.priority < pod.priority for victim in choice.victims)
-    if lower and _in_tree_short(pod, node):
+    lower = all(victim.priority < pod.priority and not victim.deleting for victim in choice.victims)
+    if choice.victims and lower and _in_tree_short(pod, node):
         return False
     if not _sums_suffice(pod, node, (*choice.victims, *choice.leaving)):
         return False

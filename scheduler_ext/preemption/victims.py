@@ -59,7 +59,8 @@ class Choice:
 
     def grace_ms(self, now_ms: int) -> int:
         """How long all pods that leave may take, by their grace periods."""
-        graces = [pod.grace_ms for pod in (*self.victims, *self.leaving)]
+        graces = [each.spec_grace_ms if each.deleting else each.grace_ms for each in self.victims]
+        graces += [pod.grace_ms for pod in self.leaving]
         ends = [pod.leaves_ms for pod in self.leaving] + [allocation.until_ms for allocation in self.ending]
         return max([*graces, *(at - now_ms for at in ends)], default=0)
 
@@ -83,7 +84,7 @@ def choose(
     placement = fit(waiting.request, rest, policy)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
-    leaving = tuple(pod for pod in _bound_pods(rest, context) if _leaves(pod, context))
+    leaving = tuple(pod for pod in _bound_pods(rest, context) if _is_awaited(pod, waiting, context))
     ending = tuple(allocation for allocation in rest.allocations.values() if allocation.state == "orphaned")
     if leaving or ending:
         rest = without_pods(rest, {pod.uid for pod in leaving} | {allocation.uid for allocation in ending})
@@ -168,6 +169,17 @@ def _leaves(pod: Pod, context: PreemptionContext) -> bool:
     return -context.late_ms < pod.leaves_ms - context.now_ms <= MOST_GRACE_MS
 
 
+def overstays(pod: Pod, now_ms: int) -> bool:
+    """True if the pod is being deleted with a longer grace period than an eviction would give it now."""
+    return pod.deleting and pod.leaves_ms - now_ms > pod.spec_grace_ms + LATE_MS
+
+
+def _is_awaited(pod: Pod, waiting: Pod, context: PreemptionContext) -> bool:
+    """True if it leaves by itself. One of lower rank that `overstays` is a candidate instead."""
+    may_shorten = overstays(pod, context.now_ms) and outranks(waiting, pod, context.standings)
+    return _leaves(pod, context) and not may_shorten
+
+
 def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list[Candidate]:
     """The pods on the node that may be evicted and hold some of its cards."""
     if context.cooldown.rests(node.name, context.now_ms):
@@ -176,7 +188,8 @@ def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list
     for pod in _bound_pods(node, context):
         allocation = node.allocations[pod.uid]
         spared = context.cooldown.spares(waiting, pod, context.standings, context.now_ms)
-        if pod.deleting or not (allocation.uses or allocation.unnamed):
+        stays = not pod.deleting or overstays(pod, context.now_ms)
+        if not stays or not (allocation.uses or allocation.unnamed):
             continue
         if not spared and outranks(waiting, pod, context.standings):
             rank = rank_of(pod, context.standings)
@@ -188,4 +201,5 @@ def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list
 
 
 def _age_ms(pod: Pod, context: PreemptionContext) -> int:
-    return context.now_ms - pod.started_ms if pod.started_ms else 0
+    """What it has worked, in milliseconds; 0 for a pod that is being deleted, whose work is given up."""
+    return context.now_ms - pod.started_ms if pod.started_ms and not pod.deleting else 0

@@ -182,7 +182,7 @@ def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:
     )
     victims = CounterMetricFamily(
         "bursar_extender_preemption_victims",
-        "Victims of preemption: evicted, deleted.",
+        "Victims of preemption: evicted, deleted, shortened (their deletion's grace period).",
         labels=["kind", "how"],
     )
     for family, counts in ((results, done.results), (victims, done.victims)):

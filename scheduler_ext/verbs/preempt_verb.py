@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose
+from scheduler_ext.preemption.victims import Choice, PreemptionContext, choose, overstays
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.snapshot import Snapshot
 
@@ -55,6 +55,8 @@ def _on(
     choice = choose(waiting, snapshot.node(name), context, policy, given)
     if choice is None or _breaks_a_promise(waiting, choice):
         return None
+    if any(pod.deleting for pod in choice.victims):
+        return None  # kube-scheduler does not shorten a grace period; the preemptor does
     uids = (*leaving.uids, *(pod.uid for pod in choice.victims))
     return NodeVictims(uids, leaving.violations + choice.violations) if uids else None
 
@@ -70,6 +72,8 @@ def _breaks_a_promise(waiting: Pod, choice: Choice) -> bool:
 def _may_be_asked(waiting: Pod, pod: Pod, name: str, snapshot: Snapshot, context: PreemptionContext) -> bool:
     if name not in (pod.node, snapshot.allocated_on.get(pod.uid)):
         return False
-    if context.cooldown.spares(waiting, pod, context.standings, context.now_ms):
+    if overstays(pod, context.now_ms) or context.cooldown.spares(
+        waiting, pod, context.standings, context.now_ms
+    ):
         return False
     return outranks(waiting, pod, context.standings)

@@ -127,6 +127,8 @@ class Store(StoredObjects):
             if "dryRun" not in options:
                 raw = copy.deepcopy(raw)
                 raw["metadata"]["deletionTimestamp"] = self.leaves_at
+                if "gracePeriodSeconds" in options:
+                    raw["metadata"]["deletionGracePeriodSeconds"] = options["gracePeriodSeconds"]
                 self.put("pods", raw)
             return 201 if evicted else 200, {"kind": "Status", "status": "Success"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.kwok_nodes import card_uuid
+from deploy.local.kwok_nodes import card_uuid, kwok_node
+from deploy.local.kwok_stages import FAKE_NODE
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, plane
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
@@ -312,6 +313,42 @@ def test_a_pod_disruption_budget_is_honoured_and_then_no_longer(teams: Teams) ->
     assert "how=deleted" in teams.extender.said()
     assert len(teams.running("team-b") & there) == 1
     teams.tidy(n=2)
+
+
+def test_a_debtor_that_deletes_itself_with_a_long_grace_period_gets_that_of_an_eviction(
+    teams: Teams,
+) -> None:
+    kubelets = kwok_node("n", cards=2, memory_mib=16_000)
+    kubelets["metadata"]["annotations"].pop(FAKE_NODE.partition("=")[0])  # nothing ends a pod there
+    teams.plane.api.call("POST", "/api/v1/nodes", kubelets)
+    anywhere = [{"operator": "Exists"}]  # without a kubelet the node is not ready
+    path, names = "/api/v1/namespaces/team-b/pods", ("debtor", "neighbour")
+    for name in names:
+        teams.make("team-b", name, 100, terminationGracePeriodSeconds=7, tolerations=anywhere)
+        eventually(lambda name=name: teams.where(name, "team-b"))  # type: ignore[misc]
+    teams.plane.api.call("DELETE", f"{path}/debtor?gracePeriodSeconds=1000000")
+    teams.make("team-a", "a1", 100, tolerations=anywhere)
+    teams.waits("a1")
+    teams.polls(3)
+    before = graces(teams)
+
+    teams.say("OVER_BUDGET")
+    eventually(lambda: teams.said("preempted"))
+    after = graces(teams)
+    for name in names:
+        teams.plane.api.call("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
+
+    assert before == {"debtor": 1_000_000, "neighbour": None}  # in budget it may
+    assert after == {"debtor": 7, "neighbour": None}
+    assert teams.said("preempted") == 1
+    assert "how=shortened" in teams.extender.said()
+    assert teams.held("a1")
+
+
+def graces(teams: Teams) -> dict[str, int | None]:
+    """The grace period of each deletion in team-b, in seconds."""
+    found = teams.of("team-b")
+    return {each["metadata"]["name"]: each["metadata"].get("deletionGracePeriodSeconds") for each in found}
 
 
 def test_killed_between_reservation_and_eviction_it_goes_on_where_it_was(teams: Teams) -> None:

@@ -678,7 +678,7 @@ def owed_cards(count: int, leaves_ms: int, waiting: int) -> list[Json]:
 
 
 def test_one_pod_that_leaves_makes_room_for_one_and_the_others_look_further(tmp_path: Path) -> None:
-    with stage(tmp_path, *owed_cards(6, NOW_MS + 60_000, waiting=3), standings=OWES) as world:
+    with stage(tmp_path, *owed_cards(6, NOW_MS + 40_000, waiting=3), standings=OWES) as world:
         world.settles()
         world.step(times=60)
 
@@ -694,11 +694,29 @@ def test_a_pod_that_ought_to_have_gone_long_since_saves_nobody(tmp_path: Path) -
         assert world.asked() == ["d1"]
 
 
-def test_a_pod_that_takes_longer_than_anybody_is_waited_for_saves_nobody(tmp_path: Path) -> None:
-    with stage(tmp_path, *owed_cards(2, NOW_MS + 86_400_000, waiting=1), standings=OWES) as world:
+def test_a_debtor_that_deleted_itself_with_a_long_grace_period_gets_that_of_an_eviction(
+    tmp_path: Path,
+) -> None:
+    with stage(tmp_path, *owed_cards(1, NOW_MS + 1_000_000_000, waiting=1), standings=OWES) as world:
         world.settles()
+        world.step(times=20)
 
-        assert world.asked() == ["d1"]
+        assert (world.asked(), world.api.made("delete")) == ([], ["d0"])
+        assert world.api.pod("d0", "team-b")["metadata"]["deletionGracePeriodSeconds"] == 30
+        assert reservation(world, "p0") == "n0"
+        assert [line for line in world.lines if line.startswith("preempted") and "shortened" in line]
+        world.ends("d0", "team-b")
+        world.step(times=30)
+        assert "n0" in world.freed
+
+
+def test_a_pod_that_is_no_debtor_may_take_as_long_as_it_likes(tmp_path: Path) -> None:
+    in_budget = NamespaceStandings({"team-a": IN_BUDGET, "team-b": IN_BUDGET})
+    with stage(tmp_path, *owed_cards(1, NOW_MS + 1_000_000_000, waiting=1), standings=in_budget) as world:
+        world.settles()
+        world.step(times=20)
+
+        assert (world.asked(), world.api.made("delete")) == ([], [])
 
 
 def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_let_go_and_others_leave(

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from scheduler_ext.preemption.victims import Choice, best
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot, assume
 from tests.scheduler_ext.preemption_worlds import (
     DEMOTED,
     IN,
+    NOW_MS,
     OVER,
     UNLIMITED,
     at,
@@ -96,6 +99,34 @@ def test_a_pod_that_leaves_anyway_is_waited_for_and_nobody_else_is_asked() -> No
     assert names_of(choice) == []
     assert choice is not None
     assert [pod.name for pod in choice.leaving] == ["leaving"]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "names"),
+    [
+        ("2027-01-15T08:00:30Z", []),  # as after an eviction: it is waited for
+        ("2027-01-15T08:00:45Z", []),
+        ("2027-01-15T08:00:46Z", ["leaving"]),
+        ("2038-01-01T00:00:00Z", ["leaving"]),
+    ],
+)
+@pytest.mark.parametrize("priority", [0, 9])
+def test_a_pod_of_lower_rank_that_takes_longer_than_an_eviction_would_is_a_victim(
+    leaves: str, names: list[str], priority: int
+) -> None:
+    leaving = on(percent(60, "leaving", priority=priority), "n", "GPU-0")
+    leaving["metadata"] |= {"deletionTimestamp": leaves, "deletionGracePeriodSeconds": 1_000_000}
+    choice = chosen(read(percent(70, "waiting", priority=5)), cards(1, leaving))
+
+    outranked = priority < 5
+    if names and not outranked:
+        assert choice is None or not choice.victims
+        return
+    assert names_of(choice) == names
+    assert choice is not None
+    assert bool(choice.leaving) is not bool(names)
+    if names:
+        assert choice.grace_ms(NOW_MS) == 30_000
 
 
 def test_a_pod_that_is_only_being_bound_is_nobody_to_be_asked() -> None:
