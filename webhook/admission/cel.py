@@ -3,6 +3,7 @@ namespaces. Tests compare the manifests with them.
 """
 
 from collections.abc import Iterable
+from textwrap import indent
 
 from timekeeper.core import names
 from timekeeper.core.dialects import GPU_RESOURCE
@@ -13,18 +14,40 @@ from webhook.rules.forged import OURS, OWNED
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
+# Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and
+# requests of all containers together. Beyond these the API server would search for seconds.
+MOST_ENTRIES = 1000
+MOST_MEMBERS = 20_000
+
 # gpu-manager itself writes this on a pod when it starts it
 _PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
 
 
+def small() -> str:
+    """True for the pods whose lists and maps are short enough to be searched. Every expression that searches
+    a pod asks for this first, because users choose the lengths and the API server pays for the search. The
+    policy `bursar-sizes` refuses all other pods."""
+    return f"""\
+[dyn(object.metadata).?annotations, dyn(object.metadata).?labels, dyn(object.spec).?volumes, dyn(object.spec).?schedulingGates,
+ dyn(object.spec).?containers, dyn(object.spec).?initContainers, dyn(object.spec).?ephemeralContainers]
+  .all(each, size(each.orValue([])) <= {MOST_ENTRIES})
+&& (dyn(object.spec).?containers.orValue([]) + dyn(object.spec).?initContainers.orValue([]) + dyn(object.spec).?ephemeralContainers.orValue([]))
+  .map(c, size(c.?env.orValue([])) + size(c.?volumeMounts.orValue([]))
+    + size(c.?resources.?limits.orValue({{}})) + size(c.?resources.?requests.orValue({{}}))).sum() <= {MOST_MEMBERS}
+"""  # noqa: E501
+
+
 def gpu_pods() -> str:
     """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
-    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES.
+    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES; and those that are
+    not `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
 object != null && has(object.spec) && (
   (has(object.metadata.labels) && '{names.GOVERNED}' in object.metadata.labels)
+  || !(
+{indent(small(), "    ")}  )
   || (
     (has(object.spec.containers) ? object.spec.containers : [])
     + (has(object.spec.initContainers) ? object.spec.initContainers : [])

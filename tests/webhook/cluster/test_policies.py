@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from tests.support.profile import examples
 from tests.support.waiting import eventually
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
+from tests.webhook.policies import MANIFESTS, Policies
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import POLICY, plain, violations_of
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
 
-MANIFESTS = ROOT / "deploy" / "manifests"
 PAGE = ROOT / "docs" / "bypass.md"
 
 # The policy's rules. That a request equals its limit the API server itself checks of every extended resource.
@@ -41,40 +40,6 @@ COVERED = frozenset(
         "whole-cards-only",
     )
 )
-
-
-class Policies:
-    """A cluster with our policies and nothing else of ours: no webhook is installed."""
-
-    def __init__(self, cp: ControlPlane) -> None:
-        self.cp = cp
-        for namespace in ("bursar-system", "team-a"):
-            self.namespace(namespace)
-        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
-            self.kubectl("apply", "--server-side", "-f", str(file))
-        bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
-        eventually(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
-
-    def namespace(self, name: str, **labels: str) -> None:
-        """Makes a namespace that takes pods; labels are Bursar's."""
-        metadata = {"name": name, "labels": {f"bursar.dev/{key}": value for key, value in labels.items()}}
-        self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": metadata})
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        eventually(lambda: self.cp.api.answers(account), "the namespace's account")
-
-    def kubectl(self, *arguments: str, input: str | None = None) -> "subprocess.CompletedProcess[str]":
-        """kubectl, which must succeed."""
-        done = self.cp.kubectl(*arguments, input=input)
-        assert done.returncode == 0, done.stderr
-        return done
-
-    def refusal(self, pod: Json, namespace: str = "team-a") -> str:
-        """What a creation that stores nothing is refused with; empty where it is not."""
-        try:
-            self.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
-        except ApiError as error:
-            return str(error)
-        return ""
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import yaml
 from tests.webhook.cases import WAYS
 from tests.webhook.worlds import POLICY, half, violations_of
 from tests.worlds import Json
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
-from timekeeper.core.names import NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from webhook.admission import cel
 from webhook.rules import denylist
 from webhook.rules.device_classes import CONFIG_MAP, JudgedClasses
@@ -155,7 +157,10 @@ POLICIES = {
     if each["kind"] == "ValidatingAdmissionPolicy"
 }
 WARNING = {"bursar-privileged", "bursar-node-access"}
-EVERYWHERE = {"bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds"}
+EVERYWHERE = {
+    *("bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds", "bursar-growth"),
+    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace"),
+}
 
 
 def variable(policy: str, name: str) -> str:
@@ -183,6 +188,9 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None
             "namespace": NAMESPACE,
             "parameterNotFoundAction": missing,  # Deny would refuse every pod
         }
+    governed = [{"key": GOVERNED, "operator": "Exists"}]
+    params = {"selector": {"matchExpressions": governed}, "parameterNotFoundAction": "Allow"}
+    assert bindings.get("bursar-eviction-grace", {}).pop("paramRef", None) == params
     assert bindings == {
         name: {
             "policyName": name,
@@ -198,6 +206,68 @@ def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_g
     selectors = {name: each["matchConstraints"].get("namespaceSelector") for name, each in POLICIES.items()}
 
     assert selectors == {name: None if name in EVERYWHERE else cel.governed_namespaces() for name in POLICIES}
+
+
+def test_the_longest_grace_period_is_the_default_of_the_budgets() -> None:
+    seconds = BudgetSettings().max_grace_period_ms // 1000
+
+    for name in ("bursar-grace", "bursar-eviction-grace"):
+        assert (POLICIES[name]["variables"][0]["name"], variable(name, "longest")) == (
+            "longest",
+            str(seconds),
+        )
+
+
+_LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
+# What bounds these is not a condition of ours: the API server itself takes at most 32 requests of a claim.
+_BOUNDED_BY_KUBERNETES = {"bursar-device-claims"}
+
+
+def test_a_match_condition_that_searches_a_pod_asks_for_its_size_first() -> None:
+    """The API server evaluates all match conditions of a policy, so each must begin with the sizes."""
+    for name in POLICIES.keys() - _BOUNDED_BY_KUBERNETES:
+        for condition in POLICIES[name].get("matchConditions", []):
+            text = condition["expression"]
+            if _LOOP.search(text):
+                sizes = "size(object.status.?conditions.orValue([])) > 1000\n||"
+                assert text.startswith((f"{cel.small()}&& (", sizes)), (name, condition["name"])
+    for webhook in webhooks().values():
+        before = webhook["matchConditions"][0]["expression"].partition("!(\n")[0]
+        assert not _LOOP.search(before)
+        assert f"  || !(\n{indent(cel.small(), '    ')}  )\n" in webhook["matchConditions"][0]["expression"]
+
+
+def test_a_policy_on_new_pods_that_searches_them_has_such_a_condition() -> None:
+    """`bursar-sizes` refuses what the others leave out."""
+    for name, spec in POLICIES.items():
+        (first, *_) = spec["matchConstraints"]["resourceRules"]
+        if (first["operations"], first["resources"]) == (["CREATE"], ["pods"]):
+            conditions = spec.get("matchConditions") or spec["validations"]
+            assert any(each["expression"].startswith(cel.small()) for each in conditions), name
+    assert POLICIES["bursar-sizes"]["validations"][0]["expression"] == cel.small()
+
+
+@pytest.mark.parametrize(
+    ("name", "searching"),
+    [
+        ("bursar-written-once", ("annotations", "labels", "gates")),
+        ("bursar-bindings", ("found",)),
+    ],
+)
+def test_an_update_is_searched_only_where_there_is_little_to_search(
+    name: str, searching: tuple[str, ...]
+) -> None:
+    assert POLICIES[name]["validations"][0]["expression"] == "variables.few"
+    assert not _LOOP.search(variable(name, "few"))
+    for each in searching:
+        assert variable(name, each).lstrip("(!").startswith("variables.few")
+    looping = {each["name"] for each in POLICIES[name]["variables"] if _LOOP.search(each["expression"])}
+    assert looping == set(searching)
+
+
+def test_the_images_of_a_sidecar_are_compared_only_where_containers_are_few() -> None:
+    assert POLICIES["bursar-sidecar"]["validations"][0]["expression"].startswith("variables.few && ")
+    assert not _LOOP.search(variable("bursar-sidecar", "few"))
 
 
 def test_every_regular_expression_of_the_policies_follows_from_the_dialects() -> None:

@@ -1,0 +1,66 @@
+"""A real API server with the policies of this checkout."""
+
+import json
+import subprocess
+from typing import Any
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from tests.support.waiting import eventually
+from tests.webhook.cases import a_pod
+from tests.webhook.servers import ROOT
+from tests.webhook.worlds import plain
+from tests.worlds import Json, container
+
+MANIFESTS = ROOT / "deploy" / "manifests"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Policies:
+    """A cluster with our policies and nothing else of ours: no webhook is installed."""
+
+    def __init__(self, cp: ControlPlane) -> None:
+        self.cp = cp
+        for namespace in ("bursar-system", "team-a"):
+            self.namespace(namespace)
+        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
+            self.kubectl("apply", "--server-side", "-f", str(file))
+        bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
+        eventually(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
+
+    def namespace(self, name: str, **labels: str) -> None:
+        """Makes a namespace that takes pods; labels are Bursar's."""
+        metadata = {"name": name, "labels": {f"bursar.dev/{key}": value for key, value in labels.items()}}
+        self.cp.api.call("POST", "/api/v1/namespaces", {"metadata": metadata})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        eventually(lambda: self.cp.api.answers(account), "the namespace's account")
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> "subprocess.CompletedProcess[str]":
+        """kubectl, which must succeed."""
+        done = self.cp.kubectl(*arguments, input=input)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def refusal(self, pod: Json, namespace: str = "team-a") -> str:
+        """What a creation that stores nothing is refused with; empty where it is not."""
+        try:
+            self.cp.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def said(self, method: str, path: str, body: object = None) -> str:
+        """What a call is refused with; empty where it is not. A PATCH replaces lists, but of containers it
+        changes the named one."""
+        patch = STRATEGIC if "containers" in json.dumps(body).lower() else MERGE
+        kind = patch if method == "PATCH" else "application/json"
+        try:
+            self.cp.api.call(method, path, body, kind)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def get(self, path: str) -> Any:
+        """An object."""
+        return self.cp.api.call("GET", path)
