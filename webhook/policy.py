@@ -52,6 +52,19 @@ class Sidecar:
 
 
 @dataclass(frozen=True, slots=True)
+class SidecarImages:
+    """The images that a container of the sidecar's name may have when its pod is created, also where none is
+    injected now: another replica may have injected it."""
+
+    image: str  # the configured one
+    mirrors: tuple[str, ...] = ()  # how other images may begin
+
+    def allow(self, image: object) -> bool:
+        """Whether this is the configured image or one under a mirror."""
+        return image == self.image or (isinstance(image, str) and image.startswith(self.mirrors))
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
     """How the pods of one namespace are governed now."""
 
@@ -64,6 +77,7 @@ class AdmissionPolicy:
     max_grace_s: int
     runtime_class: str  # for pods that name none; empty: none is set
     sidecar: Sidecar | None  # None: none is injected
+    sidecar_images: SidecarImages
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off

@@ -14,7 +14,7 @@ from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import API_VERSION
 
@@ -32,6 +32,7 @@ POLICY = AdmissionPolicy(
     max_grace_s=600,
     runtime_class="",
     sidecar=SIDECAR,
+    sidecar_images=SidecarImages(SIDECAR.image, ("mirror.example/",)),
 )
 OURS = (
     *("NVIDIA_VISIBLE_DEVICES", "BURSAR_CA", "BURSAR_TIMEKEEPER_URL", "BURSAR_SPOOL", "BURSAR_TOKEN_FILE"),

@@ -40,7 +40,7 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
         return None
     word = _recorded_word(review.pod)
     request = parse(review.pod).request
-    governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod), policy)
+    governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod, policy), policy)
     if request is None or any(map(_is_of_first_call, govern(review.pod, request, word, governing))):
         return None
     return word

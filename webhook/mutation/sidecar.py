@@ -167,8 +167,7 @@ def is_ours(raw: Json, native: bool) -> bool:
     """Whether a container of the sidecar's name is what this or another release injects, with additions of
     other webhooks. ``native``: it is an init container.
 
-    The image may differ, because clusters rewrite images to their mirrors; so may values that `refresh` sets,
-    and the paths of mounts.
+    Values that `refreshed` sets may differ, and so may the paths of mounts. The image is judged on its own.
     """
     mounted = {each.get("name") for each in sequence_of(raw.get("volumeMounts"))}
     return (

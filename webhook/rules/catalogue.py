@@ -131,7 +131,8 @@ FORGERY = (
     Rule("forged-gate", "a scheduling gate under `bursar.dev/`", "only Bursar could remove it"),
     Rule(
         "sidecar-name",
-        "a container named `bursar-sidecar` that is not the injected one",
+        "a container named `bursar-sidecar` that is not the injected one, or whose image is neither "
+        "`--sidecar-image` nor one under `--sidecar-mirrors`",
         "its heartbeats would count as those of the sidecar",
     ),
     Rule(

@@ -51,7 +51,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 
 
-def reserved_name_violations(pod: Json) -> Iterator[Violation]:
+def reserved_name_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
     """Containers and volumes that have a name of Bursar's own and are not what Bursar injects."""
     spec = pod["spec"]
     seen = 0
@@ -62,6 +62,8 @@ def reserved_name_violations(pod: Json) -> Iterator[Violation]:
             seen += 1
             if seen > 1 or not sidecar.is_ours(container, native=field == "initContainers"):
                 yield _reserved("sidecar-name", f"spec.{field}[{index}].name", names.SIDECAR, "container")
+            elif not policy.sidecar_images.allow(container.get("image")):
+                yield _foreign_image(f"spec.{field}[{index}].image", container.get("image"), policy)
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
         if volume["name"] in sidecar.VOLUME_NAMES and not sidecar.is_our_volume(volume):
             yield _reserved("sidecar-volume", f"spec.volumes[{index}].name", volume["name"], "volume")
@@ -94,6 +96,18 @@ def _annotation(name: str, value: str) -> Violation:
 def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
     problem = "only Bursar and node plugins write this"
     return Violation(rule, path, shown(value), problem, "the pod without it", "removing it")
+
+
+def _foreign_image(path: str, image: object, policy: AdmissionPolicy) -> Violation:
+    images = policy.sidecar_images
+    return Violation(
+        "sidecar-name",
+        path,
+        shown(str(image or "")),
+        "a container of this name runs the image of Bursar's sidecar",
+        ", ".join((images.image, *(f"images that begin with {each}" for each in images.mirrors))),
+        "the pod without this container: Bursar adds it",
+    )
 
 
 def _reserved(rule: str, path: str, name: str, kind: str) -> Violation:

@@ -24,6 +24,6 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
     return (
         *found,
         *placement_violations(pod, policy),
-        *reserved_name_violations(pod),
+        *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
     )

@@ -29,6 +29,16 @@ def folder(text: str) -> str:
     return text
 
 
+def mirrors(text: str) -> tuple[str, ...]:
+    """The value of ``--sidecar-mirrors``: beginnings of images, each with a whole name of a registry, folder
+    or repository."""
+    given = tuple(each.strip() for each in text.split(",") if each.strip())
+    for each in given:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:-]*[/:@]", each, re.ASCII):
+            raise wrong(each, "a beginning that ends in / : or @, such as registry.example/bursar/sidecar:")
+    return given
+
+
 def priority_class(text: str) -> PriorityClass:
     """The value of a flag that takes ``NAME=VALUE``."""
     name, _, value = text.partition("=")

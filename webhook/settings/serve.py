@@ -9,8 +9,15 @@ from pathlib import Path
 from timekeeper.core import __version__, names
 from timekeeper.runtime.flags import Parser, address, https, optional
 from webhook.admission.workloads import TemplatePath
-from webhook.policy import AdmissionPolicy, Sidecar
-from webhook.settings.flag_values import NATURAL, folder, priority_class, sidecar_resources, template_paths
+from webhook.policy import AdmissionPolicy, Sidecar, SidecarImages
+from webhook.settings.flag_values import (
+    NATURAL,
+    folder,
+    mirrors,
+    priority_class,
+    sidecar_resources,
+    template_paths,
+)
 
 _TRUST = Path("/etc/bursar/tls")
 
@@ -67,6 +74,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
             max_grace_s=given.max_grace_period,
             runtime_class=given.runtime_class,
             sidecar=None if given.sidecar == "off" else sidecar,
+            sidecar_images=SidecarImages(given.sidecar_image, given.sidecar_mirrors),
             mps_pipes=given.mps_pipe_directory if given.mps == "on" else "",
         ),
         template_paths=tuple(given.template_path),
@@ -132,6 +140,13 @@ def _serving_flags(flags: Parser) -> None:
 def _injection(flags: Parser) -> None:
     """What it writes into pods."""
     flags.add("--sidecar-image", str, f"bursar/sidecar:{__version__}", "image of the injected sidecar")
+    flags.add(
+        "--sidecar-mirrors",
+        mirrors,
+        "",
+        "how images of the sidecar may begin beside --sidecar-image, separated by commas, for clusters that "
+        "rewrite images; for example registry.example/bursar/sidecar:",
+    )
     flags.add(
         "--sidecar-timekeeper-url",
         optional(https, ""),

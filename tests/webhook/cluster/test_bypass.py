@@ -99,6 +99,28 @@ def stored(world: Registered, name: str, namespace: str = "team-a") -> Json:
     return found
 
 
+# pods that ask for a card
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_no_image_of_a_tenant_runs_under_the_sidecars_name(world: Registered, native: bool) -> None:
+    make(world, a_pod(half("main")), f"a-model-{native}".lower())
+    spec = stored(world, f"a-model-{native}".lower())["spec"]
+    (sidecar,) = (each for each in spec["initContainers"] if each["name"] == "bursar-sidecar")
+    volumes = [each for each in spec["volumes"] if each["name"].startswith("bursar-")]
+    if not native:
+        del sidecar["restartPolicy"]
+
+    def copied(**changes: str) -> Json:
+        containers = [half("main")] if native else [half("main"), sidecar | changes]
+        return a_pod(*containers, init=[sidecar | changes] if native else [], volumes=volumes)
+
+    said = refusal(world, copied(image="tenant.example/free:1"))
+
+    assert "a container of this name runs the image of Bursar's sidecar" in said
+    assert refusal(world, copied()) == ""
+
+
 # pods that ask for no card
 
 
@@ -693,14 +715,16 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
         for document in yaml.safe_load_all(file.read_text())
     ]
     names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
-    texts = [(MANIFESTS / f"admission-{name}.yaml").read_text() for name in ("bypass", "node-access")]
+    texts = [
+        (MANIFESTS / f"admission-{name}.yaml").read_text()
+        for name in ("bypass", "node-access", "grace", "sizes", "updates")
+    ]
     text = "".join(texts)
     rules = set(re.findall(r"[^:] \[([a-z-]+)\]['\n]", text))
 
     assert set(re.findall(r"`(bursar-[a-z-]+)`", page)) & names == names
     assert {rule for rule in rules if f"`{rule}`" not in page} == set()
     assert rules == {case.rule for case in (*WAYS.values(), *SUSPECT.values())} | {
-        "forged-annotation",
-        "forged-label",
-        "exemption",
+        *("forged-annotation", "forged-label", "exemption"),
+        *("grace-period", "pod-parts", "pod-size", "sidecar-name"),
     }

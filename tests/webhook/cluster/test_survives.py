@@ -75,7 +75,7 @@ class World:
 
     def _webhook(self, folder: Path, way: str) -> Webhook:
         folder.mkdir()
-        image = ("--sidecar-image", "example/sidecar:1")
+        image = ("--sidecar-mirrors", "mirror.example/", "--sidecar-image", "example/sidecar:1")
         return Webhook(folder, self.tls, self.timekeeper.url, *image, *FLAGS[way], workers=1)
 
     def _register(self, way: str, webhook: Webhook) -> None:

@@ -449,7 +449,7 @@ def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
     pod = governed(admitted(half(), **fields), policy=policy)
     api = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-x"}
     sidecar_of(pod).update(
-        image="example/sidecar:0",
+        image="mirror.example/sidecar:0",
         imagePullPolicy="Always",
         env=[
             {"name": "BURSAR_SPOOL", "value": "/var/spool/bursar"},

@@ -222,8 +222,19 @@ def test_our_sidecar_passes_with_what_other_webhooks_and_the_api_server_add_to_i
 
 @pytest.mark.parametrize(
     "difference",
-    [{"command": ["sh"]}, {"args": ["--evil"]}, {"restartPolicy": None}, {"volumeMounts": []}],
-    ids=["another command", "arguments", "not native", "without its token"],
+    [
+        {"command": ["sh"]},
+        {"args": ["--evil"]},
+        {"restartPolicy": None},
+        {"volumeMounts": []},
+        {"image": "tenant.example/free:1"},
+        {"image": f"{POLICY.sidecar_images.image}-of-mine"},
+        {"image": "mirror.example.tenant.example/sidecar:1"},
+    ],
+    ids=[
+        *("another command", "arguments", "not native", "without its token", "another image"),
+        *("a longer tag", "no mirror of ours"),
+    ],
 )
 def test_a_sidecar_of_our_name_that_is_another_is_refused(difference: Json) -> None:
     raw = governed(admitted(half()))

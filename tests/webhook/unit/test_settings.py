@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 
@@ -19,6 +19,7 @@ POLICY = AdmissionPolicy(
     max_grace_s=600,
     runtime_class="",
     sidecar=Sidecar("bursar/sidecar:0.1.0", "https://bursar-timekeeper.bursar-system.svc", ""),
+    sidecar_images=SidecarImages("bursar/sidecar:0.1.0"),
 )
 
 
@@ -51,6 +52,34 @@ def test_sidecars_report_where_they_are_told_and_may_be_left_out() -> None:
 
     assert settings.policy.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
     assert read(["--sidecar", "off"], {}).policy.sidecar is None
+
+
+def test_images_of_sidecars_are_the_configured_one_and_those_of_whole_names() -> None:
+    flags = [
+        "--sidecar=off",
+        "--sidecar-image=a/b:1",
+        "--sidecar-mirrors=r.example/b:, mirror.example:5000/a/",
+    ]
+
+    images = read(flags, {}).policy.sidecar_images
+
+    assert images == SidecarImages("a/b:1", ("r.example/b:", "mirror.example:5000/a/"))
+    assert {each: images.allow(each) for each in ("a/b:1", "r.example/b:2", "mirror.example:5000/a/b")} == {
+        "a/b:1": True,
+        "r.example/b:2": True,
+        "mirror.example:5000/a/b": True,
+    }
+    assert not any(map(images.allow, ("a/b:2", "r.example/bad:2", "x/r.example/b:2", "", None)))
+
+
+@pytest.mark.parametrize("given", ["registry.example/bursar", "/", "a/,b"])
+def test_a_mirror_that_others_could_begin_like_is_refused(
+    given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read([f"--sidecar-mirrors={given}"], {})
+
+    assert "a beginning that ends in / : or @" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("way", "native"), [("native", True), ("on", True), ("container", False)])
