@@ -222,6 +222,7 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_told(tm
         return done.returncode, done.stderr
 
     with ControlPlane(Options()) as cp:
+        assert cp.kubectl("apply", "-f", str(MANIFESTS / "00-namespace.yaml")).returncode == 0
         run(cp, tmp_path, watch_only)
         for file in sorted((tmp_path / "deploy" / "manifests").glob("admission-*.yaml")):
             assert cp.kubectl("apply", "--server-side", "-f", str(file)).returncode == 0

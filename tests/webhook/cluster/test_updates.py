@@ -3,6 +3,7 @@ policies alone: each attack, and the nearest harmless request."""
 
 import json
 import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -138,7 +139,7 @@ def forged(fields: Json) -> Json:
 
 
 # field -> what many of it, and one of it, is in a patch
-GROWTH = {
+GROWTH: dict[str, Callable[[list[str]], Json]] = {
     "labels": lambda names: {"metadata": {"labels": {f"{'x' * 200}/{each}": each for each in names[:990]}}},
     "finalizers": lambda names: {"metadata": {"finalizers": [f"{'x' * 200}/{each}" for each in names]}},
     "ownerReferences": lambda names: {
@@ -221,7 +222,9 @@ def test_labels_added_until_they_are_refused_leave_room_for_all_that_others_writ
 def test_annotations_leave_room_for_those_of_a_binding(policies: Policies) -> None:
     """The API server takes 256 KiB of annotations, and does not count those that a Binding adds."""
     make(policies, "annotated", bound=False)
-    kib = lambda count: {"metadata": {"annotations": {"team.example/long": "x" * 1024 * count}}}  # noqa: E731
+
+    def kib(count: int) -> Json:
+        return {"metadata": {"annotations": {"team.example/long": "x" * 1024 * count}}}
 
     assert "metadata.annotations: with these and those of a Binding" in patched(
         policies, "annotated", kib(200)
