@@ -30,6 +30,7 @@ from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.stack import free_port
 from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
@@ -285,6 +286,13 @@ def _count(status: int, body: Any, result: Created) -> None:
         result.failures["not governed"] += 1
     else:
         result.governed += 1
+
+
+def asking_nobody(folder: Path) -> tuple[str, ...]:
+    """Flags of a webhook without a timekeeper."""
+    token = folder / "token"
+    token.write_text("none")
+    return "--timekeeper-url", f"https://127.0.0.1:{free_port()}", "--token-file", str(token)
 
 
 def gpu_pod(name: str) -> Json:

@@ -35,11 +35,11 @@ def _server(settings: WebhookSettings, listener_fd: int) -> HttpServer:
         worker_metrics = metrics.of_all_workers()
 
         def load() -> ssl.SSLContext:
-            context = server_context(settings.certificate, settings.key)
+            context = server_context(settings.certificate, settings.key, settings.client_ca, required=False)
             worker_metrics.certificate_loaded(expiry(settings.certificate))
             return context
 
-        files = (settings.certificate, settings.key)
+        files = tuple(filter(None, (settings.certificate, settings.key, settings.client_ca)))
         return wiring.make_service(settings, worker_metrics, FileWatch(files, load, monotonic_ms, log))
 
     def ready(_arbiter: object) -> None:

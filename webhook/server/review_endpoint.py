@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.flask_routes import PostCall
-from timekeeper.runtime.http.service import HttpAnswer, Route, plain_text
+from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, Route, plain_text
 from timekeeper.runtime.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError
@@ -21,6 +21,12 @@ from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode
 
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the API server takes objects of 3 MiB, and a review holds two at most
+
+_UNVERIFIED = plain_text(
+    HTTPStatus.FORBIDDEN,
+    "reviews are answered only to clients with a certificate of --client-ca; allowed: the API server, by the "
+    "kubeconfig of its AdmissionConfiguration",
+)
 
 R = TypeVar("R", PodReview, ObjectReview)
 
@@ -45,11 +51,18 @@ def review_calls(
     return {f"/{each.name}": call(each) for each in webhooks}
 
 
-def review_routes(calls: Mapping[str, PostCall]) -> tuple[Route, ...]:
-    """The calls as routes of the loop: a review is pure computation, and threads would only slow it down."""
+def review_routes(calls: Mapping[str, PostCall], log: Log, verified_only: bool = False) -> tuple[Route, ...]:
+    """The calls as routes of the loop: a review is pure computation, and threads would only slow it down.
+    ``verified_only``: a caller without a certificate of the client CA gets 403, and nothing is counted."""
 
     def route(path: str, call: PostCall) -> Route:
-        return Route("POST", path, lambda request: call(request.body))
+        def handler(request: HttpRequest) -> HttpAnswer:
+            if verified_only and not request.is_verified:
+                log("unverified-caller", level="warning", peer=request.client[0], path=path)
+                return _UNVERIFIED
+            return call(request.body)
+
+        return Route("POST", path, handler)
 
     return tuple(route(path, call) for path, call in calls.items())
 

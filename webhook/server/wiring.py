@@ -29,5 +29,8 @@ def make_service(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
     calls = create_calls(admission, metrics, log, settings.template_paths)
-    app = create_app(calls, admission, metrics)
-    return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), review_routes(calls), tls=tls)
+    verified_only = settings.client_ca is not None
+    # Flask does not see who the caller is, so with a client CA it takes no reviews
+    app = create_app({} if verified_only else calls, admission, metrics)
+    routes = review_routes(calls, log, verified_only)
+    return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.core import __version__, names
-from timekeeper.runtime.flags import Parser, address, https, optional
+from timekeeper.runtime.flags import Parser, address, https, optional, path_or_none
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import AdmissionPolicy, Sidecar, SidecarImages
 from webhook.settings.flag_values import (
@@ -32,6 +32,7 @@ class WebhookSettings:
     certificate: Path
     key: Path
     ca: Path
+    client_ca: Path | None  # signs the certificates of callers; None: reviews are answered to everybody
     timekeeper_url: str
     token_file: Path
     stale_after_ms: int  # without an answer of the timekeeper for so long, standings are UNKNOWN
@@ -61,6 +62,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
         certificate=given.tls_cert,
         key=given.tls_key,
         ca=given.ca,
+        client_ca=given.client_ca,
         timekeeper_url=given.timekeeper_url,
         token_file=given.token_file,
         stale_after_ms=1000 * given.stale_after,
@@ -119,6 +121,13 @@ def _serving_flags(flags: Parser) -> None:
     flags.add("--tls-key", Path, str(_TRUST / "tls.key"), "its private key, PEM")
     flags.add(
         "--ca", Path, str(_TRUST / "ca.crt"), "CA bundle of the timekeeper, PEM; also given to the sidecars"
+    )
+    flags.add(
+        "--client-ca",
+        path_or_none,
+        "",
+        "CA of the API server's client certificate, PEM; reviews of other callers get 403. Empty: every "
+        "caller gets an answer",
     )
     flags.add(
         "--timekeeper-url",

@@ -17,7 +17,7 @@ from cryptography import x509
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
-from deploy.local.stack import Stack, Tuning, free_port
+from deploy.local.stack import Stack, Tuning
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     AGENTS_NAMESPACE,
@@ -29,6 +29,7 @@ from tests.webhook.replicas import (
     Certificates,
     Creators,
     Replica,
+    asking_nobody,
     gpu_pod,
     prepared,
     served,
@@ -119,13 +120,6 @@ def test_three_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(tmp_pat
     assert len(seen.leaves) >= 2 * ROTATIONS
     assert min(seen.created()) >= CREATIONS
     assert done.governed >= 2 * CREATIONS * ROTATIONS
-
-
-def asking_nobody(folder: Path) -> tuple[str, ...]:
-    """Flags of a webhook without a timekeeper."""
-    token = folder / "token"
-    token.write_text("none")
-    return "--timekeeper-url", f"https://127.0.0.1:{free_port()}", "--token-file", str(token)
 
 
 # who else trusts: the webhook's polls, and sidecars

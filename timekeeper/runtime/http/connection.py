@@ -39,6 +39,7 @@ class HttpConnection:
         self.outbox = bytearray()  # composed and not sent yet
         self.until = until  # when it is closed if the next thing has not happened
         self.is_ready = not self.is_tls  # the handshake is done
+        self.is_verified = False  # the client has shown a certificate of the client CA
         self.busy = False  # a request is being answered
         self.busy_bytes = 0  # the size of its body
         self.ending = False  # no further request is answered

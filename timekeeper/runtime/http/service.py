@@ -33,6 +33,7 @@ class HttpRequest:
     client: tuple[str, int]
     server: tuple[str, int]
     reply: Callable[[HttpAnswer], None]
+    is_verified: bool = False  # the client has shown a certificate of the client CA
 
 
 # Returns the answer; or a handler, which a thread of the application's pool then calls; or None, and calls

@@ -190,6 +190,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         if not connection.is_ready:
             connection.sock.do_handshake()  # type: ignore[attr-defined] # it is an SSLSocket
             connection.is_ready = True
+            connection.is_verified = bool(connection.sock.getpeercert())  # type: ignore[attr-defined]
         if connection.outbox or connection.ending or connection.reader.buffer:
             self._answer_all(connection)
         for _ in range(RECEIVES_A_TURN):
@@ -259,7 +260,7 @@ class HttpWorker(Worker):  # type: ignore[misc]
         self._unanswered_bytes -= before - len(reader.buffer)
         connection.busy = True
         reply = partial(self._reply, connection, head.closes)
-        request = HttpRequest(head, body, connection.client, connection.server, reply)
+        request = HttpRequest(head, body, connection.client, connection.server, reply, connection.is_verified)
         handler, threads = self._routes.get((head.method, head.path), self._others)
         return self._answer(connection, request, handler, threads)
 
