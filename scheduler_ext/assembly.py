@@ -48,7 +48,7 @@ from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core import names
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.event_recorder import EventRecorder, EventType
 from timekeeper.runtime.http.flask_routes import PostCall
 from timekeeper.runtime.lease_election import LeaseName
 from timekeeper.runtime.log import Log, log
@@ -163,6 +163,9 @@ class Extender:
             standings=self.standings,
         )
 
+    def _tell(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None:
+        self.events.post(pod.namespace, pod.name, pod.uid, reason, text, event_type)
+
     @cached_property
     def preemptor(self) -> Preemptor:
         """Makes room for waiting pods."""
@@ -175,7 +178,7 @@ class Extender:
             pdbs=self.pdbs.now,
             leads=self.leadership.leads,
             freed=self.requeuer.freed,
-            tell=lambda pod, reason, text: self.events.post(pod.namespace, pod.name, pod.uid, reason, text),
+            tell=self._tell,
             log=self._say,
             now_ms=now_ms,
             seconds=time.monotonic,

@@ -12,6 +12,7 @@ objects alone: they say which victims are left.
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go, shorten
@@ -21,6 +22,7 @@ from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
 from scheduler_ext.preemption.cooldown import Cooldown
+from scheduler_ext.preemption.event_texts import held_text, left_text
 from scheduler_ext.preemption.plan import (
     PreemptionLimits,
     has_room,
@@ -40,6 +42,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.event_recorder import EventType
 from timekeeper.runtime.log import Log
 
 TICK_S = 0.1
@@ -51,7 +54,11 @@ BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun w
 BREATHES_EACH = 8  # nodes
 BREATH_S = 0.002
 
-Tell = Callable[[Pod, str, str], None]  # posts an Event on a pod: reason and text
+
+class Tell(Protocol):
+    """Posts an Event on a pod: reason and text."""
+
+    def __call__(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,7 @@ class Preemptor:
         preemption = self._active.of(pod, reservation)
         if preemption is None:
             preemption = self._active.begin(pod, reservation)
-            self._wiring.tell(pod, "CardsHeld", _held_text(reservation))
+            self._wiring.tell(pod, "CardsHeld", held_text(reservation))
         if not reservation.lasts(context.now_ms):
             return self._let_go(pod, preemption, "TimeUp", "the cards did not become free in time")
         allocation = snapshot.allocation(pod.uid)
@@ -211,7 +218,10 @@ class Preemptor:
         kind = kind_of(pod, [victim], context.standings)
         self.counts.left(kind, how)
         self._wiring.tell(
-            victim, "Preempted" if kind == "fragmentation" else "Reclaimed", _left_text(pod, kind)
+            victim,
+            "Preempted" if kind == "fragmentation" else "Reclaimed",
+            left_text(victim, pod, kind),
+            "Warning",
         )
         self._wiring.log(
             "preempted", pod=victim.full_name, uid=victim.uid, how=how, kind=kind, by=pod.full_name
@@ -333,17 +343,3 @@ class Preemptor:
 def _without(cooldown: Cooldown, pod: Pod) -> Cooldown:
     """The cool-down without this pod's own evictions: they must not spare its remaining victims."""
     return Cooldown(tuple(each for each in cooldown.evictions if each.beneficiary != pod.uid))
-
-
-def _held_text(reservation: Reservation) -> str:
-    cards = len({each.uuid for _, slices in reservation.placement.containers for each in slices})
-    on, them = ("a GPU", "it") if cards == 1 else (f"{cards} GPUs", "them")
-    whose = "pods of over-budget namespaces" if reservation.kind == "reclaim" else "pods of lower priority"
-    return f"Reserved {on} on node {reservation.node}; evicting {whose} to free {them}."
-
-
-def _left_text(pod: Pod, kind: str) -> str:
-    """The Event on the victim. It names the beneficiary by UID only, as kube-scheduler does: another
-    namespace's name may be confidential."""
-    why = "namespace over GPU budget" if kind == "reclaim" else "lower priority"
-    return f"Evicted: {why}; GPU reassigned to pod {pod.uid}."

@@ -20,6 +20,7 @@ from tests.scheduler_ext.reserving import NOW_MS, stamp
 from tests.scheduler_ext.worlds import percent
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.runtime.connect import connect
+from timekeeper.runtime.event_recorder import EventType
 
 Json = dict[str, Any]
 
@@ -67,6 +68,7 @@ class Stage:
         self.look_s = 0.0
         self._turned: NamespaceStandings | None = None
         self.told: list[tuple[str, str]] = []
+        self.warned: list[str] = []  # the texts of Warnings
         self.lines: list[str] = []
         self.freed: list[str] = []
         self.cache = ClusterCache(lambda: self.now_ms, self.freed.extend)
@@ -137,7 +139,7 @@ class Stage:
             pdbs=lambda: self.pdbs,
             leads=lambda: self.leads,
             freed=self.freed.extend,
-            tell=lambda pod, reason, _: self.told.append((pod.name, reason)),
+            tell=self._tell,
             log=lambda event, **fields: self.lines.append(f"{event} {fields}"),
             now_ms=lambda: self.now_ms,
             seconds=lambda: self.now_ms / 1000,
@@ -146,6 +148,11 @@ class Stage:
         return Preemptor(
             self._client, world, PreemptionLimits(180_000, 600_000, self._most, SCHEDULER, self._heeds)
         )
+
+    def _tell(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None:
+        self.told.append((pod.name, reason))
+        if event_type == "Warning":
+            self.warned.append(text)
 
     def turns_after_evictions(self, standings: NamespaceStandings) -> None:
         """So the standings are as soon as anybody has been asked to leave."""

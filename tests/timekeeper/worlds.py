@@ -21,6 +21,7 @@ from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
 from timekeeper.settler.cluster.watches import sources
+from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -209,7 +210,8 @@ class Town:
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
-        self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
+        self.pod_notices: list[PodNotice] = []
+        self.settler = self._settler()
         self.client: FlaskClient = self.serve()
 
     def serve(self, damage: Callable[[], str] = lambda: "") -> FlaskClient:
@@ -279,9 +281,18 @@ class Town:
         self.restart()
         self.tick()
 
+    def _settler(self) -> Settler:
+        return Settler(
+            self.store,
+            self.clock,
+            self.notices.append,
+            seconds=lambda: 0.0,
+            notify_pod=self.pod_notices.append,
+        )
+
     def start_anew(self) -> None:
         """The settler is killed and started again: it has only the database, and no list has arrived yet."""
-        self.settler = Settler(self.store, self.clock, self.notices.append, seconds=lambda: 0.0)
+        self.settler = self._settler()
 
     def restart(self) -> None:
         """The settler is killed and started again, and receives all lists."""

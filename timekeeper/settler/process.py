@@ -19,6 +19,7 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
+from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.retention import roll_up_daily
@@ -67,7 +68,13 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
     Thread(target=events.run, args=(stop,), name="events", daemon=True).start()
     try:
-        settler = Settler(store, now_ms, partial(report, events, settings.namespace), me)
+        settler = Settler(
+            store,
+            now_ms,
+            partial(report, events, settings.namespace),
+            me,
+            notify_pod=partial(report_on_pod, events),
+        )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
         return 1
@@ -112,6 +119,12 @@ def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:
     events.post_on_config_map(
         namespace, config_map.name, config_map.uid, notice.reason, notice.message, "Warning"
     )
+
+
+def report_on_pod(events: EventRecorder, notice: PodNotice) -> None:
+    """Post the notice as an Event on its pod."""
+    pod = notice.pod
+    events.post(pod.namespace, pod.name, pod.uid, notice.reason, notice.message, notice.type)
 
 
 def _failed(source: str, sentence: str) -> None:

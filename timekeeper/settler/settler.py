@@ -12,11 +12,12 @@ from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.database_totals import DatabaseTotals, read_grants
 from timekeeper.settler.state.ledger_state import read_ledger_state
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
-from timekeeper.settler.tick_report import report
+from timekeeper.settler.tick_report import Notices, report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
 from timekeeper.store.writes import fencing, settling
@@ -48,10 +49,11 @@ class Settler:
         notify: Callable[[BudgetNotice], None],
         holder: str = "settler",
         seconds: Callable[[], float] = time.monotonic,
+        notify_pod: Callable[[PodNotice], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._notify = notify
+        self._notices = Notices(notify, notify_pod)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._next_beats_s = 0.0
@@ -127,7 +129,7 @@ class Settler:
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
-        self._report(decision, read, history.settings(now_ms).mode)
+        self._report(decision, read, history, now_ms)
         self._commit(decision, history)
         return decision.changes != Changes()
 
@@ -213,8 +215,8 @@ class Settler:
         took_s = self._seconds() - began_s
         self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
 
-    def _report(self, decision: TickDecision, read: EntryChanges, mode: str) -> None:
-        report(self.cluster, self.ledger, decision, read, self._notify, mode)
+    def _report(self, decision: TickDecision, read: EntryChanges, history: History, now_ms: int) -> None:
+        report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

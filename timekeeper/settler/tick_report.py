@@ -2,15 +2,28 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from timekeeper import metrics
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
 from timekeeper.core.budgets.policy import MODES
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
+from timekeeper.settler.pod_notices import BudgetState, PodNotice, change_notices, demotion_notice, state_of
 from timekeeper.settler.state.ledger_state import LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Where messages for people go. Neither may block or raise."""
+
+    budget: Callable[[BudgetNotice], None]
+    pod: Callable[[PodNotice], None]
+
 
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
@@ -20,13 +33,16 @@ def report(
     ledger: LedgerState,
     decision: TickDecision,
     read: EntryChanges,
-    notify: Callable[[BudgetNotice], None],
-    current_mode: str,
+    notices: Notices,
+    history: History,
+    now_ms: int,
 ) -> None:
-    """Log and count what was written. Called before the ledger state takes the changes in. ``current_mode``:
-    the cluster's mode of admission after them."""
+    """Log and count what was written. Called before the ledger state takes the changes in. ``history``:
+    with the entries of this tick."""
+    settings = history.settings(now_ms)
     for notice in read.notices:
-        notify(notice)
+        notices.budget(notice)
+    _demotions(cluster, notices, history, now_ms)
     _sessions(decision)
     _postings(decision.changes)
     for grant in decision.changes.grants:
@@ -52,11 +68,26 @@ def report(
         )
         cluster.deletions_dropped = 0
     if decision.statement_cache is not ledger.statement_cache:
-        _standings(ledger, decision)
+        changed = _standings(ledger, decision)
+        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
+            notices.pod(pod_notice)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
     for mode in MODES:
-        metrics.MODE.labels(mode).set(mode == current_mode)
+        metrics.MODE.labels(mode).set(mode == settings.mode)
+
+
+def _demotions(cluster: ClusterState, notices: Notices, history: History, now_ms: int) -> None:
+    """Once for each pod that was admitted over budget; the recorder drops repetitions."""
+    settings = history.settings(now_ms)
+    for uid in cluster.changed_pods:
+        pod = cluster.pods.get(uid)
+        if pod is None:
+            continue
+        mode = history.budget(pod.namespace, now_ms).budget.mode or settings.mode
+        notice = demotion_notice(pod, settings.over_budget_class, now_ms)
+        if notice is not None and mode == "enforce":
+            notices.pod(notice)
 
 
 def _sessions(decision: TickDecision) -> None:
@@ -95,17 +126,23 @@ def _postings(changes: Changes) -> None:
         metrics.POSTINGS.labels(kind).inc(count)
 
 
-def _standings(ledger: LedgerState, decision: TickDecision) -> None:
-    """Standings that changed. Only statements that were recomputed are compared: a few of thousands."""
-    cache, standings = decision.statement_cache, ledger.standings
+def _standings(ledger: LedgerState, decision: TickDecision) -> dict[str, tuple[BudgetState, Statement]]:
+    """Logs standings that changed. Returns the state before, and the account, of the namespaces whose state
+    changed. Only statements that were recomputed are compared: a few of thousands."""
+    cache, states = decision.statement_cache, ledger.budget_states
     made = cache.statements.namespaces
-    for name in standings.keys() - made.keys():
-        del standings[name]
+    changed: dict[str, tuple[BudgetState, Statement]] = {}
+    for name in states.keys() - made.keys():
+        del states[name]
     for name in sorted(cache.fresh & made.keys()):
-        standing = made[name].standing
-        if standings.get(name, standing) != standing:
-            log("standing-changed", namespace=name, now=standing, before=standings[name])
-        standings[name] = standing
-    counts = Counter(standings.values())
+        state = state_of(made[name])
+        before = states.get(name, state)
+        if before != state:
+            changed[name] = (before, made[name])
+        if before.standing != state.standing:
+            log("standing-changed", namespace=name, now=state.standing, before=before.standing)
+        states[name] = state
+    counts = Counter(state.standing for state in states.values())
     for word in _WORDS:
         metrics.STANDINGS.labels(word).set(counts[word])
+    return changed

@@ -115,6 +115,9 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path:
 
         assert world.asked() == ["a"]
         assert ("a", "Reclaimed") in world.told
+        (text,) = world.warned
+        assert "/a: namespace " in text
+        assert "is over its GPU budget; its GPUs go to pod " in text
         assert world.preemptor.counts.victims["reclaim", "evicted"] == 1
 
 

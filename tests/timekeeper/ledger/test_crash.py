@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
+from timekeeper.accounts.budget_history import History
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.settler import Settler
@@ -177,11 +178,11 @@ class DiesAfterCommit(Settler):
     dies_at = -1
     commits = 0
 
-    def _report(self, decision: TickDecision, read: EntryChanges, mode: str) -> None:
+    def _report(self, decision: TickDecision, read: EntryChanges, history: History, now_ms: int) -> None:
         self.commits += 1
         if self.commits == self.dies_at:
             raise KilledError
-        super()._report(decision, read, mode)
+        super()._report(decision, read, history, now_ms)
 
 
 @pytest.mark.parametrize("dies_at", range(1, len(STEPS) + 1))

@@ -12,6 +12,7 @@ from timekeeper.accounts.session import Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.settler.pod_notices import BudgetState
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
@@ -40,7 +41,8 @@ class LedgerState:
     folded: set[str] = field(default_factory=set)
     # posted amount by namespace and span; grows by our own postings, read anew at start
     totals: dict[Part, int] = field(default_factory=dict)
-    standings: dict[str, str] = field(default_factory=dict)  # namespace -> standing as last logged
+    # namespace -> its state as last logged
+    budget_states: dict[str, BudgetState] = field(default_factory=dict)
     pulse: Pulse = NEVER  # the last sign of life that was written
     # what open sessions owe and reserve
     open_totals: OpenSessionTotals = field(default_factory=OpenSessionTotals)

@@ -1,0 +1,19 @@
+"""The texts of the Events on pods that wait for cards, and on those evicted for them."""
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.reservation import Reservation
+
+
+def held_text(reservation: Reservation) -> str:
+    """On the pod for which cards are reserved."""
+    cards = len({each.uuid for _, slices in reservation.placement.containers for each in slices})
+    on, them = ("a GPU", "it") if cards == 1 else (f"{cards} GPUs", "them")
+    whose = "pods of over-budget namespaces" if reservation.kind == "reclaim" else "pods of lower priority"
+    return f"Reserved {on} on node {reservation.node}; evicting {whose} to free {them}."
+
+
+def left_text(victim: Pod, pod: Pod, kind: str) -> str:
+    """The Event on the victim. It names both pods and the reason, so that the owner can ask whom the GPUs
+    went to."""
+    why = f"namespace {victim.namespace} is over its GPU budget" if kind == "reclaim" else "lower priority"
+    return f"Evicted pod {victim.full_name}: {why}; its GPUs go to pod {pod.full_name}."

@@ -1,0 +1,100 @@
+"""What pods are told about their namespace's budget: `kubectl describe pod` shows it as Events."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.budgets.policy import GPU_HOUR
+
+MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
+FRESH_MS = 300_000  # a pod that is older is not told of its creation again after a restart
+
+
+@dataclass(frozen=True, slots=True)
+class PodNotice:
+    """A message about a pod: becomes an Event on it."""
+
+    pod: LedgerPod
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """What of a namespace's account its pods are told when it changes."""
+
+    standing: str
+    is_nearly_spent: bool  # from ``warnAt`` on
+
+
+def state_of(statement: Statement) -> BudgetState:
+    """The state of a namespace, its group's account included."""
+    return BudgetState(statement.standing, statement.warning.is_nearly_spent)
+
+
+def change_notices(
+    changes: Mapping[str, tuple[BudgetState, Statement]], pods: Iterable[LedgerPod], mode: str
+) -> Iterator[PodNotice]:
+    """Notices on the pods of namespaces whose state changed. ``changes``: namespace -> its state before, and
+    its account now; ``mode``: the cluster's mode of admission."""
+    by_namespace = defaultdict[str, list[LedgerPod]](list)
+    for pod in pods:
+        if pod.namespace in changes and pod.ended_ms is None:
+            by_namespace[pod.namespace].append(pod)
+    for name, (before, statement) in sorted(changes.items()):
+        text = _change(name, before, statement, statement.in_force.budget.mode or mode)
+        if text is not None:
+            waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
+            yield from (PodNotice(pod, *text) for pod in waiting_first[:MOST_PODS])
+
+
+def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:
+    """The notice on a new pod that was admitted over budget; None for others."""
+    if pod.standing != "OVER_BUDGET" or pod.node or now_ms - pod.created_ms > FRESH_MS:
+        return None
+    message = (
+        f"Namespace {pod.namespace} was over its GPU budget when this pod was created. Its priority class is "
+        f"at most {lower_class}, so pods of namespaces in budget go first. It keeps the class until it is "
+        "created again."
+    )
+    return PodNotice(pod, "Demoted", message, "Warning")
+
+
+def _change(
+    name: str, before: BudgetState, statement: Statement, mode: str
+) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
+    now = state_of(statement)
+    if now.standing == "OVER_BUDGET" != before.standing:
+        account = statement.deciding
+        effect = _EFFECTS.get(account.in_force.budget.on_exhausted, _EFFECTS["deprioritize"])
+        observed = " The mode is observe, so this has no effect." if mode == "observe" else ""
+        return "OverBudget", f"{_used(name, account)} {effect}{observed}", "Warning"
+    if before.standing == "OVER_BUDGET" != now.standing:
+        return "BackInBudget", f"Namespace {name} is in its GPU budget again.", "Normal"
+    if now.is_nearly_spent and not before.is_nearly_spent and now.standing == "IN_BUDGET":
+        return "BudgetNearlyUsed", _used(name, statement.warning), "Warning"
+    return None
+
+
+_EFFECTS = {
+    "deprioritize": "Its new pods get lower priority; pods of namespaces in budget go first.",
+    "reclaim": "Its waiting pods go last, and its running pods are evicted where a pod of a namespace in "
+    "budget needs their GPUs.",
+    "deny": "Its new GPU pods are refused, and its waiting ones are not placed once the grant is spent.",
+}
+
+
+def _used(name: str, account: Statement) -> str:
+    balance = account.balance
+    granted, remaining = balance.granted or 0, balance.remaining or 0
+    whose = (
+        f"Namespace {name}"
+        if not account.in_force.key.startswith("_group.")
+        else (f"{account.in_force.key}, the group of namespace {name},")
+    )
+    used = (granted - remaining) / GPU_HOUR
+    return f"{whose} has used or reserved {used:.2f} of {granted / GPU_HOUR:.2f} GPU-hours of its budget."
