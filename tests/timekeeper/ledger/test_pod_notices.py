@@ -10,7 +10,9 @@ ENTRY = "gpuHours: 1\nperiod: month\nwarnAt: 0.8"
 
 
 def told(town: Town) -> list[tuple[str, str, str]]:
-    found = [(notice.pod.name, notice.reason, notice.type) for notice in town.pod_notices]
+    found: list[tuple[str, str, str]] = [
+        (notice.pod.name, notice.reason, notice.type) for notice in town.pod_notices
+    ]
     town.pod_notices.clear()
     return found
 
