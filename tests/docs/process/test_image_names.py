@@ -17,6 +17,10 @@ def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulle
     subprocess.run(["bash", "-euc", f"REGISTRY=registry.example.com/b\n{command}"], cwd=tmp_path, check=True)
 
     texts = [file.read_text() for file in tmp_path.rglob("*.yaml")]
-    named = {image for text in texts for image in re.findall(r"^[^#\n]*image[:=] *(\S+)", text, re.MULTILINE)}
+    named = {
+        image
+        for text in texts
+        for image in re.findall(r"^[^#\n]*image[:=] *(\S+[/:]\S+)", text, re.MULTILINE)
+    }
     assert {image.partition("/")[0] for image in named} == {"registry.example.com", "registry.k8s.io"}
     assert any("--sidecar-image=registry.example.com/b/sidecar" in text for text in texts)
