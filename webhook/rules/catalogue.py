@@ -280,9 +280,12 @@ PLACING = (
     ),
     Rule(
         "pod-size",
-        "a GPU pod of more than 1 MiB, including what admission adds",
+        "a GPU pod of more than 1 MiB, including what admission adds, of more than 192 KiB of annotations, "
+        "or of cards and containers whose Binding would write more than 64 KiB",
         "etcd accepts 1.5 MiB: a pod just below that is stored, but later writes of the scheduler and the "
-        "kubelet, even its deletion, are refused, and it would hold its cards for ever",
+        "kubelet, even its deletion, are refused, and it would hold its cards for ever. The API server "
+        "accepts 256 KiB of annotations, but does not count those of a Binding, and refuses every later "
+        "update",
     ),
     Rule(
         "legacy-sidecar",

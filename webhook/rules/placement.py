@@ -1,28 +1,21 @@
-"""Where a GPU pod may run and how long it stays: node, scheduler, priority, grace period, constraints,
-size."""
+"""Where a GPU pod may run and how long it stays: node, scheduler, priority, grace period, constraints."""
 
 import re
 from collections.abc import Iterator
-
-import orjson
 
 from timekeeper.core import names
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.constraints import excess, listed
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.govern import is_above_budget_class
-from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.policy import AdmissionPolicy
-from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+from webhook.rules.size import size_violations
+from webhook.wire.pod_review import sequence_of
 
 DEFAULT_SCHEDULERS = ("", "default-scheduler")
 LEGACY_SIDECAR = "gpu-sidecar"
-
-_MOST_ADDED = 1024  # to a container: five variables, three with its name
-_KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread constraints and affinities
-_MOST_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
-MOST_BYTES = 1024 * 1024  # etcd takes 1.5 MiB, and status, binding and what kubelet writes come on top
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
@@ -34,8 +27,11 @@ _LISTS = (
 _LISTED = frozenset(name for name, *_ in _LISTS)
 
 
-def placement_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
-    """For a pod with a GPU request: what would prevent its placement, or its end in time."""
+def placement_violations(
+    pod: Json, request: GPURequest | None, policy: AdmissionPolicy
+) -> Iterator[Violation]:
+    """For a pod with a GPU request: what would prevent its placement, or its end in time. ``request`` is None
+    where the request is not valid."""
     spec = pod["spec"]
     yield from _by_hand(spec)
     annotations = annotations_of(pod)
@@ -46,7 +42,7 @@ def placement_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violati
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)
-    yield from _size(pod)
+    yield from size_violations(pod, request)
 
 
 def _by_hand(spec: Json) -> Iterator[Violation]:
@@ -150,67 +146,3 @@ def _legacy_sidecar(spec: Json) -> Iterator[Violation]:
                 "the pod without it: Bursar injects its own sidecar",
                 "removing the container",
             )
-
-
-def _size(pod: Json) -> Iterator[Violation]:
-    if is_surely_small(pod):
-        return
-    size = weight(pod) + growth(pod)
-    if size > MOST_BYTES:
-        yield Violation(
-            "pod-size",
-            "spec",
-            shown(f"{-(-size // 1024)} KiB"),
-            "so large a pod can be created, but then be neither bound nor deleted, and its status cannot "
-            "be written",
-            f"at most {MOST_BYTES // 1024} KiB in total",
-            "moving long values into a ConfigMap or a volume",
-        )
-
-
-def is_surely_small(pod: Json) -> bool:
-    """True where the length of the pod's JSON proves that its weight with its growth is allowed. It takes a
-    tenth of the time of `weight`: no value weighs more than twice its JSON text."""
-    try:
-        text = orjson.dumps(pod)
-    except orjson.JSONEncodeError:  # nested too deeply for the library, or parsed from YAML
-        return False
-    containers = sum(len(sequence_of(pod["spec"].get(field))) for field in CONTAINER_LISTS)
-    return 2 * len(text) + containers * _MOST_ADDED <= MOST_BYTES and _KEYS.encode() not in text
-
-
-def growth(pod: Json) -> int:
-    """The most by which the weight grows after this call: governing adds variables to containers, and the API
-    server expands label keys (matchLabelKeys) after the mutating webhooks."""
-    spec = pod["spec"]
-    every = [each for field in CONTAINER_LISTS for each in sequence_of(spec.get(field))]
-    has_variable = [
-        VISIBLE_DEVICES in [each["name"] for each in sequence_of(one.get("env"))] for one in every
-    ]
-    keys, left = 0, [spec]
-    while left:
-        each = left.pop()
-        if isinstance(each, dict):
-            for name, value in each.items():
-                if name.endswith(_KEYS) and isinstance(value, list):
-                    keys += sum(len(str(key)) + _MOST_OF_A_KEY for key in value)
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-    return has_variable.count(False) * _MOST_ADDED + keys
-
-
-def weight(value: object) -> int:
-    """About the bytes that the value takes in etcd: names and texts, and 3 bytes for each value."""
-    total, left = 0, [value]
-    while left:  # no recursion: users choose the depth of nesting
-        each = left.pop()
-        total += 3
-        if isinstance(each, str):
-            total += len(each) if each.isascii() else len(each.encode(errors="surrogatepass"))
-        elif isinstance(each, dict):
-            total += sum(map(len, each))
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-    return total

@@ -23,7 +23,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         return (*found, *visible_without_request(pod))
     return (
         *found,
-        *placement_violations(pod, policy),
+        *placement_violations(pod, parsed.request, policy),
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
     )

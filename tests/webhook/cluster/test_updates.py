@@ -16,7 +16,7 @@ from tests.webhook.worlds import plain
 from tests.worlds import Json
 from timekeeper.core.budgets.policy import BudgetSettings
 from webhook.admission.cel import MOST_ENTRIES
-from webhook.rules.placement import MOST_BYTES
+from webhook.rules.size import MOST_BYTES
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LONGEST_S = BudgetSettings().max_grace_period_ms // 1000

@@ -3,11 +3,14 @@
 import copy
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scheduler_ext.binding.manifest import written_for
 from tests.webhook.worlds import (
     OBSERVING,
     POLICY,
@@ -22,9 +25,9 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
 from webhook.policy import PriorityClass
-from webhook.rules.placement import growth, is_surely_small, weight
+from webhook.rules.size import binding_bytes, growth, is_surely_small, weight
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:
@@ -206,7 +209,7 @@ def test_what_is_wrong_is_found_in_every_mode() -> None:
 
 
 def test_a_list_without_end_is_one_violation_whatever_its_names_are() -> None:
-    endless = {"bursar.dev/gpu-models": "?," * 100_000, "bursar.dev/exclude-gpu-models": "?," * 65}
+    endless = {"bursar.dev/gpu-models": "?," * 80_000, "bursar.dev/exclude-gpu-models": "?," * 65}
 
     rules_broken = [rule for rule, _ in broken(with_annotations(admitted(half()), endless))]
 
@@ -269,11 +272,65 @@ def test_what_a_pod_grows_by_after_it_is_judged_counts_too() -> None:
     assert [rule for rule, _ in broken(spread)] == ["pod-size"]
     assert weight(many) < 2**20 < weight(governed(many))
     assert weight(many) + growth(many) > weight(governed(many)) - weight(sidecar_of(governed(many)))
-    assert [rule for rule, _ in broken(many)] == ["pod-size"]
+    assert [rule for rule, _ in broken(many)] == ["pod-size"] * 2, "its Binding is too long too"
     assert growth(governed(admitted(half(), plain()))) == 0
     for each in spread["spec"]["topologySpreadConstraints"]:
         del each["matchLabelKeys"]
     assert broken(spread) == []
+
+
+def test_annotations_leave_room_for_those_of_a_binding() -> None:
+    def annotated(characters: int) -> Json:
+        return with_annotations(admitted(half()), {"team.example/a": "é" * characters})
+
+    assert broken(annotated(98 * 1024)) == [("pod-size", '"197 KiB"')]
+    assert broken(annotated(95 * 1024)) == []
+
+
+def test_managed_fields_count_as_the_text_that_etcd_takes() -> None:
+    """Six bytes for a control character that a user has forged there."""
+    raw = admitted(half())
+    names = {f"f:{chr(1) * 1000}{index}": {} for index in range(180)}
+    raw["metadata"]["managedFields"] = [{"manager": "tess", "fieldsV1": {"f:metadata": {"f:labels": names}}}]
+
+    assert weight(raw) < 200_000
+    assert [rule for rule, _ in broken(raw)] == ["pod-size"]
+
+
+@given(
+    st.lists(st.integers(1, 64), min_size=1, max_size=30),
+    st.integers(1, 63),
+    st.sampled_from([50, 1000]),
+)
+def test_what_a_binding_writes_is_no_more_than_was_counted(cards: list[int], name: int, share: int) -> None:
+    called = [f"{index:02}".ljust(name, "n")[:63] for index in range(len(cards))]
+    request = GPURequest(
+        "bursar",
+        tuple(
+            ContainerAsk(each, False, Ask(count, share, 0)) for each, count in zip(called, cards, strict=True)
+        ),
+    )
+    uuids = [f"MIG-GPU-{index:08}-0000-0000-0000-000000000000/13/0" for index in range(64)]
+    placement = Placement(
+        tuple(
+            (each, tuple(Slice(uuids[index], index, share, 1_048_576) for index in range(count)))
+            for each, count in zip(called, cards, strict=True)
+        )
+    )
+    pod: Any = SimpleNamespace(containers=tuple(called))
+
+    written = written_for(pod, request, placement, "n" * 63, 1)
+
+    bytes_written = sum(len(key) + len(value) for key, value in written.annotations.items())
+    assert bytes_written <= binding_bytes(request)
+
+
+def test_a_pod_whose_binding_would_be_too_long_is_refused() -> None:
+    def cards(count: str, containers: int) -> Json:
+        return admitted(*(container(f"c{n}", gpu_count=count, gpu_percent=count) for n in range(containers)))
+
+    assert [rule for rule, _ in broken(cards("64", 5))] == ["pod-size"]
+    assert broken(cards("8", 10)) == []
 
 
 def test_a_large_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
