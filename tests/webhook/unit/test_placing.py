@@ -290,7 +290,7 @@ def test_annotations_leave_room_for_those_of_a_binding() -> None:
 def test_managed_fields_count_as_the_text_that_etcd_takes() -> None:
     """Six bytes for a control character that a user has forged there."""
     raw = admitted(half())
-    names = {f"f:{chr(1) * 1000}{index}": {} for index in range(180)}
+    names: Json = {f"f:{chr(1) * 1000}{index}": {} for index in range(180)}
     raw["metadata"]["managedFields"] = [{"manager": "tess", "fieldsV1": {"f:metadata": {"f:labels": names}}}]
 
     assert weight(raw) < 200_000
