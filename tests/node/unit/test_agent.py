@@ -51,9 +51,12 @@ class World:
         return [event for event, _ in self.said]
 
 
-def test_a_look_is_written_once_and_only_what_changes_later() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
 
+
+def test_a_look_is_written_once_and_only_what_changes_later(world: World) -> None:
     for at in range(5):
         world.agent.on_reading(look(A, B), at * LOOK_MS)
         world.agent.write_if_due(at * LOOK_MS)
@@ -61,8 +64,7 @@ def test_a_look_is_written_once_and_only_what_changes_later() -> None:
     assert len(world.patches) == 1
 
 
-def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> None:
-    world = World()
+def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is(world: World) -> None:
     world.agent.on_node(None, 0)
     world.agent.on_reading(look(A), 1)
     world.agent.write_if_due(1)
@@ -73,8 +75,7 @@ def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is() -> Non
     assert len(world.patches) == 1
 
 
-def test_looks_from_before_the_node_was_heard_count_when_it_is() -> None:
-    world = World()
+def test_looks_from_before_the_node_was_heard_count_when_it_is(world: World) -> None:
     agent = Agent(AgentPorts(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
     agent.on_reading(look(A), 0)
     agent.on_node(node(), 1)
@@ -82,8 +83,7 @@ def test_looks_from_before_the_node_was_heard_count_when_it_is() -> None:
     assert agent.cards == (A,)
 
 
-def test_a_node_that_was_deleted_and_made_again_gets_everything_again() -> None:
-    world = World()
+def test_a_node_that_was_deleted_and_made_again_gets_everything_again(world: World) -> None:
     world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
     world.agent.on_node(None, GAP_MS)
@@ -93,8 +93,7 @@ def test_a_node_that_was_deleted_and_made_again_gets_everything_again() -> None:
     assert world.patches[1] == world.patches[0]
 
 
-def test_what_somebody_removed_is_written_again_but_not_without_a_breath() -> None:
-    world = World()
+def test_what_somebody_removed_is_written_again_but_not_without_a_breath(world: World) -> None:
     world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
 
@@ -105,8 +104,7 @@ def test_what_somebody_removed_is_written_again_but_not_without_a_breath() -> No
     assert len(world.patches) == 2
 
 
-def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> None:
-    world = World()
+def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again(world: World) -> None:
     world.version = 10
     world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
@@ -117,8 +115,7 @@ def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again() -> Non
 
 
 @pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
-def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: int) -> None:
-    world = World()
+def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(world: World, status: int) -> None:
     world.answer = lambda _: ApiAnswer(status, None, "no")
     world.agent.on_reading(look(A), 0)
     for at in range(0, 10 * LONGEST_PAUSE_MS, 500):
@@ -131,9 +128,7 @@ def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(status: 
     assert world.agent.writes == {"written": 1, "refused": len(world.patches) - 1, "failed": 0}
 
 
-def test_an_api_server_that_is_away_costs_nothing_but_time() -> None:
-    world = World()
-
+def test_an_api_server_that_is_away_costs_nothing_but_time(world: World) -> None:
     def away(_: dict[str, Any]) -> ApiAnswer:
         raise ApiUnreachable("Connection refused")
 
@@ -146,8 +141,7 @@ def test_an_api_server_that_is_away_costs_nothing_but_time() -> None:
     assert world.agent.writes == {"written": 1, "refused": 0, "failed": 1}
 
 
-def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_well() -> None:
-    world = World()
+def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_well(world: World) -> None:
     on_both, on_b = pod("both", "GPU-a", "GPU-b"), pod("b", "GPU-b")
     world.agent.pods = (on_both, on_b, pod("none"))
     world.agent.on_reading(look(A, B), 0)
@@ -162,8 +156,7 @@ def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_w
     assert world.words() == ["card-unhealthy", "card-healthy-again"]
 
 
-def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_minutes() -> None:
-    world = World()
+def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_minutes(world: World) -> None:
     world.agent.pods = (pod("p", "GPU-a"),)
     for at in range(0, 3_600_000, 1_000):
         world.agent.on_reading(
@@ -175,8 +168,7 @@ def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_
     assert (kinds.count("Warning"), kinds.count("Normal")) == (6, 6)
 
 
-def test_what_a_card_came_to_is_told_when_it_is_time_again() -> None:
-    world = World()
+def test_what_a_card_came_to_is_told_when_it_is_time_again(world: World) -> None:
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     ill = card("GPU-a", healthy=False, fault="XID 48")
     for at, seen in ((0, look(A, B)), (1, look(ill, B)), (2, look(A, B)), (3, look(ill, B))):
@@ -190,8 +182,7 @@ def test_what_a_card_came_to_is_told_when_it_is_time_again() -> None:
     assert len(world.notices) == 3
 
 
-def test_cards_that_fail_together_are_one_event_on_a_pod() -> None:
-    world = World()
+def test_cards_that_fail_together_are_one_event_on_a_pod(world: World) -> None:
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     world.agent.on_reading(look(A, B), 0)
     world.agent.on_card_failed(CardFailed(("GPU-a", "GPU-b"), "XID 79"), 1)
@@ -215,8 +206,9 @@ def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> N
     assert [(each.name, each.kind) for each in world.notices] == [("p", "Normal"), ("new", "Warning")]
 
 
-def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_written_each_time() -> None:
-    world = World()
+def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_written_each_time(
+    world: World,
+) -> None:
     for at in range(0, 1_200_000, 5_000):
         comes_and_goes = at < 300_000 and at % 10_000
         stays = 300_000 <= at < 400_000
@@ -229,8 +221,7 @@ def test_mps_is_in_the_inventory_once_it_lasts_and_does_not_have_the_node_writte
     assert '"mps"' not in told[2]
 
 
-def test_an_xid_is_written_at_once() -> None:
-    world = World()
+def test_an_xid_is_written_at_once(world: World) -> None:
     world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
     world.agent.on_card_failed(CardFailed(("GPU-a",), "XID 79"), GAP_MS)
@@ -241,8 +232,9 @@ def test_an_xid_is_written_at_once() -> None:
     assert "status" not in world.patches[1]
 
 
-def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_are_well_after() -> None:
-    world = World()
+def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_are_well_after(
+    world: World,
+) -> None:
     world.agent.on_reading(look(A), 0)
     for at in range(0, 30_000, 1_000):
         world.agent.tick(at)
@@ -270,8 +262,7 @@ def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_
     assert world.words() == ["nvml-silent"]
 
 
-def test_a_node_without_a_driver_and_without_an_inventory_gets_none() -> None:
-    world = World()
+def test_a_node_without_a_driver_and_without_an_inventory_gets_none(world: World) -> None:
     for at in range(0, 100_000, LOOK_MS):
         world.agent.on_reading(look(error="no library"), at)
         world.agent.write_if_due(at)

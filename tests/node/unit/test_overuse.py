@@ -43,9 +43,12 @@ class Readings:
         return notices
 
 
-def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> None:
-    looks = Readings()
+@pytest.fixture
+def looks() -> Readings:
+    return Readings()
 
+
+def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures(looks: Readings) -> None:
     looks.look(8_001, times=100)
 
     assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
@@ -54,16 +57,13 @@ def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures() -> N
     )
 
 
-def test_all_of_its_share_is_not_over_it() -> None:
-    looks = Readings()
-
+def test_all_of_its_share_is_not_over_it(looks: Readings) -> None:
     looks.look(8_000, times=100)
 
     assert (looks.told, looks.episodes) == ([], {})
 
 
-def test_a_short_peak_is_no_alarm() -> None:
-    looks = Readings()
+def test_a_short_peak_is_no_alarm(looks: Readings) -> None:
     for _ in range(10):
         looks.look(20_000, times=3)
         looks.look(1)
@@ -71,17 +71,14 @@ def test_a_short_peak_is_no_alarm() -> None:
     assert looks.told == []
 
 
-def test_it_is_told_again_each_hour_while_it_lasts() -> None:
-    looks = Readings()
-
+def test_it_is_told_again_each_hour_while_it_lasts(looks: Readings) -> None:
     looks.look(9_000, times=2 * TELL_AGAIN_MS // STEP + 10)
 
     first = STEP + OVER_FOR_MS
     assert looks.told == [(first + hour * TELL_AGAIN_MS, OVER) for hour in range(3)]
 
 
-def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told() -> None:
-    looks = Readings()
+def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told(looks: Readings) -> None:
     looks.look(9_000, times=5)
     looks.look(7_000, times=5)
 
@@ -90,8 +87,7 @@ def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told()
     assert looks.episodes == {}
 
 
-def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
-    looks = Readings()
+def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour(looks: Readings) -> None:
     while looks.now_ms < 3 * TELL_AGAIN_MS:
         looks.look(9_000, times=5)
         looks.look(1)
@@ -100,8 +96,7 @@ def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour() -> None:
     assert at == [(reason, hour) for hour in range(3) for reason in (OVER, WITHIN)]
 
 
-def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
-    looks = Readings()
+def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either(looks: Readings) -> None:
     looks.look(9_000, times=4)
     looks.look(1, times=TELL_AGAIN_MS // STEP - 1)
     looks.look(9_000, times=3)
@@ -110,8 +105,9 @@ def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either() -> None:
     assert [reason for _, reason in looks.told] == [OVER, WITHIN]
 
 
-def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts() -> None:
-    looks = Readings()
+def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts(
+    looks: Readings,
+) -> None:
     looks.look(9_000, times=5)
     looks.look(1)
     looks.look(9_000, times=TELL_AGAIN_MS // STEP)
@@ -120,8 +116,7 @@ def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_i
     assert looks.told == [(first, OVER), (6 * STEP, WITHIN), (first + TELL_AGAIN_MS, OVER)]
 
 
-def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
-    looks = Readings()
+def test_a_look_without_a_figure_neither_ends_nor_begins_anything(looks: Readings) -> None:
     looks.look(None, times=10)
     assert looks.episodes == {}
 
@@ -131,8 +126,7 @@ def test_a_look_without_a_figure_neither_ends_nor_begins_anything() -> None:
     assert looks.told == [(11 * STEP + OVER_FOR_MS, OVER)]
 
 
-def test_a_pod_that_is_gone_is_forgotten() -> None:
-    looks = Readings()
+def test_a_pod_that_is_gone_is_forgotten(looks: Readings) -> None:
     looks.look(9_000, times=5)
 
     assert detect(looks.episodes, UsageReading((), ()), (), GIVEN, looks.now_ms + 1) == ({}, ())

@@ -86,12 +86,16 @@ class World:
         return [each.at_ms for post in first.values() for each in post.uses]
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 FINE = Delivered(HeartbeatReply(15_000, None, None, False))
 AWAY = NotDelivered("no answer within 10 s")
 
 
-def test_an_intervals_looks_go_out_as_one_mean() -> None:
-    world = World()
+def test_an_intervals_looks_go_out_as_one_mean(world: World) -> None:
     for utilisation in (10, 20, 60):
         world.turn(STEP, look=seen(utilisation))
 
@@ -100,9 +104,7 @@ def test_an_intervals_looks_go_out_as_one_mean() -> None:
     assert post.uses == (UsageInterval(world.now_ms, seen(30)),)
 
 
-def test_intervals_of_an_outage_all_arrive_once_it_is_over() -> None:
-    world = World()
-
+def test_intervals_of_an_outage_all_arrive_once_it_is_over(world: World) -> None:
     world.turn(3_600_000, look=seen(), answer=AWAY)
     waiting = world.reports.waiting
     world.turn(120_000, look=seen(), answer=FINE)
@@ -115,8 +117,7 @@ def test_intervals_of_an_outage_all_arrive_once_it_is_over() -> None:
     assert world.said == ["timekeeper-away", "timekeeper-back"]
 
 
-def test_a_post_without_an_answer_is_sent_again_as_it_was() -> None:
-    world = World()
+def test_a_post_without_an_answer_is_sent_again_as_it_was(world: World) -> None:
     world.turn(15_000, look=seen())
     world.reports.on_posted(AWAY, world.now_ms)
     world.turn(60_000, look=seen())
@@ -126,24 +127,19 @@ def test_a_post_without_an_answer_is_sent_again_as_it_was() -> None:
     assert len({post.uses for post in world.posts}) == 1
 
 
-def test_it_backs_off_while_the_timekeeper_is_away() -> None:
-    world = World()
-
+def test_it_backs_off_while_the_timekeeper_is_away(world: World) -> None:
     world.turn(3_600_000, look=seen(), answer=AWAY)
 
     assert len(world.posts) < 3_600_000 / 30_000
 
 
-def test_one_post_at_a_time_is_under_way() -> None:
-    world = World()
-
+def test_one_post_at_a_time_is_under_way(world: World) -> None:
     world.turn(600_000, look=seen())
 
     assert len(world.posts) == 1
 
 
-def test_the_interval_is_the_one_that_the_timekeeper_asks_for() -> None:
-    world = World()
+def test_the_interval_is_the_one_that_the_timekeeper_asks_for(world: World) -> None:
     slower = Delivered(HeartbeatReply(60_000, None, None, False))
 
     world.turn(615_000, look=seen(), answer=slower)
@@ -151,8 +147,7 @@ def test_the_interval_is_the_one_that_the_timekeeper_asks_for() -> None:
     assert len(world.posts) == 11
 
 
-def test_no_post_is_larger_than_the_timekeeper_takes() -> None:
-    world = World()
+def test_no_post_is_larger_than_the_timekeeper_takes(world: World) -> None:
     busy = seen(pods=110, uid="12345678-1234-1234-1234-123456789012")
     world.turn(3_600_000, look=busy, answer=AWAY)
     world.turn(600_000, answer=FINE)
@@ -163,8 +158,7 @@ def test_no_post_is_larger_than_the_timekeeper_takes() -> None:
         assert len(json.dumps(document(post, world.now_ms))) < 256 * 1024
 
 
-def test_what_cannot_be_kept_is_counted_and_said_once() -> None:
-    world = World()
+def test_what_cannot_be_kept_is_counted_and_said_once(world: World) -> None:
     busy, hours = seen(pods=100), 2
     world.turn(hours * 3_600_000, look=busy, answer=AWAY)
 
@@ -186,8 +180,9 @@ def test_folding_keeps_the_first_and_the_last_and_keeps_to_the_bound(moments: li
 
 
 @pytest.mark.parametrize("status", [400, 413])
-def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(status: int) -> None:
-    world = World()
+def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(
+    world: World, status: int
+) -> None:
     world.turn(15_000, look=seen())
     world.reports.on_posted(NotDelivered(f'it answered {status} {{"detail": "no"}}'), world.now_ms)
     world.turn(30_000, look=seen(), answer=FINE)
@@ -196,8 +191,7 @@ def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(stat
     assert (world.reports.dropped, world.said) == (1, ["use-lost"])
 
 
-def test_each_reason_for_a_loss_is_said_once() -> None:
-    world = World()
+def test_each_reason_for_a_loss_is_said_once(world: World) -> None:
     for status in (400, 400, 413, 400):
         world.turn(15_000, look=seen())
         world.reports.on_posted(NotDelivered(f"it answered {status}"), world.now_ms)
@@ -205,8 +199,9 @@ def test_each_reason_for_a_loss_is_said_once() -> None:
     assert (world.reports.dropped, world.said) == (4, ["use-lost", "use-lost"])
 
 
-def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer_a_little() -> None:
-    world = World()
+def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer_a_little(
+    world: World,
+) -> None:
     world.turn(STEP, look=seen())
 
     world.reports.end(world.now_ms)
@@ -220,8 +215,9 @@ def test_at_the_end_the_last_looks_are_sent_and_the_process_waits_for_the_answer
 
 
 @pytest.mark.parametrize("seconds", [15, 20, 300])
-def test_a_killed_process_loses_no_more_than_the_interval_that_had_not_ended(seconds: int) -> None:
-    world = World()
+def test_a_killed_process_loses_no_more_than_the_interval_that_had_not_ended(
+    world: World, seconds: int
+) -> None:
     world.turn(60_000, look=seen(), answer=FINE)
     world.turn(1_000 * seconds, look=seen(), answer=AWAY)
     world.die()
@@ -235,8 +231,7 @@ def test_a_killed_process_loses_no_more_than_the_interval_that_had_not_ended(sec
     assert world.disk == (None, ())
 
 
-def test_a_post_that_was_under_way_is_sent_again_under_its_own_name() -> None:
-    world = World()
+def test_a_post_that_was_under_way_is_sent_again_under_its_own_name(world: World) -> None:
     world.turn(15_000, look=seen())
     (sent,) = world.posts
     world.die()
@@ -245,8 +240,7 @@ def test_a_post_that_was_under_way_is_sent_again_under_its_own_name() -> None:
     assert world.posts == [sent, sent]
 
 
-def test_what_was_acknowledged_is_kept_no_longer() -> None:
-    world = World()
+def test_what_was_acknowledged_is_kept_no_longer(world: World) -> None:
     world.turn(15_000, look=seen())
     sent = world.disk
 
@@ -255,8 +249,7 @@ def test_what_was_acknowledged_is_kept_no_longer() -> None:
     assert (sent, world.disk) == ((world.posts[0], ()), (None, ()))
 
 
-def test_what_the_end_keeps_is_said() -> None:
-    world = World()
+def test_what_the_end_keeps_is_said(world: World) -> None:
     world.turn(60_000, look=seen(), answer=AWAY)
 
     world.reports.end(world.now_ms)
@@ -270,8 +263,7 @@ def test_what_the_end_keeps_is_said() -> None:
     assert len(post.uses) + len(waiting) == world.reports.waiting == 4
 
 
-def test_what_the_end_loses_is_said() -> None:
-    world = World()
+def test_what_the_end_loses_is_said(world: World) -> None:
     world.disk_is_well = False
     world.turn(60_000, look=seen(), answer=AWAY)
 
@@ -285,9 +277,7 @@ def test_what_the_end_loses_is_said() -> None:
     assert world.reports.dropped == world.reports.waiting
 
 
-def test_without_a_look_nothing_is_sent() -> None:
-    world = World()
-
+def test_without_a_look_nothing_is_sent(world: World) -> None:
     world.turn(600_000)
 
     assert world.posts == []

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,11 @@ class World:
         self.lines.append(event)
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["delivered", "answer lost", "away", "killed"]), st.integers(1, 4_000)),
@@ -137,8 +143,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
     assert counted == sorted(world.made)
 
 
-def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool() -> None:
-    world = World()
+def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool(world: World) -> None:
     world.answer(Delivered(beats.HeartbeatReply(20_000, True, None, False)))
     while world.now_ms < 1_000_000 + 86_400_000:
         world.run(60_000)
@@ -170,8 +175,7 @@ def test_pods_that_start_together_drift_apart() -> None:
     assert all(9_000 <= b - a <= 11_000 for each in beaten for a, b in pairwise(each[2:]))
 
 
-def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> None:
-    world = World()
+def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on(world: World) -> None:
     world.answer(Delivered(beats.HeartbeatReply(60_000, True, None, False)))
     world.run(5_500)
     if world.under_way:
@@ -182,10 +186,9 @@ def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on() -> No
     assert len(world.posts) == sent + 1
 
 
-def test_an_interval_that_was_stretched_is_kept_to_through_an_outage() -> None:
+def test_an_interval_that_was_stretched_is_kept_to_through_an_outage(world: World) -> None:
     """As many pods ask the timekeeper for as long as it is away; none of them comes more often for that than
     the back-off says, and beats go on at the interval that was named last."""
-    world = World()
     world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
     world.run(6_000)
     world.answer(AWAY)
@@ -199,8 +202,7 @@ def test_an_interval_that_was_stretched_is_kept_to_through_an_outage() -> None:
     assert world.lines == ["standing", "timekeeper-away"]
 
 
-def test_the_last_beat_goes_at_once_however_far_the_next_one_was() -> None:
-    world = World()
+def test_the_last_beat_goes_at_once_however_far_the_next_one_was(world: World) -> None:
     world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
     world.run(6_000)
     world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
@@ -228,8 +230,7 @@ def test_a_sidecar_that_is_to_end_by_itself_asks_once_a_minute_at_least() -> Non
     assert "ends" not in world.lines
 
 
-def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back() -> None:
-    world = World()
+def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back(world: World) -> None:
     world.answer(AWAY)
     while len(world.made) < 3 * spool.MOST_IN_A_POST:
         world.run(5_500)
@@ -267,8 +268,7 @@ def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_said_once() -> None:
     assert world.lines.count("nvml-hangs") == 1
 
 
-def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off() -> None:
-    world = World()
+def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off(world: World) -> None:
     world.answer(AWAY)
     world.end()
 
@@ -280,8 +280,7 @@ def test_the_end_sends_a_last_beat_without_waiting_for_a_back_off() -> None:
     assert world.reporter.ended(world.now_ms)
 
 
-def test_the_end_tries_once_more_after_the_post_that_was_under_way_failed() -> None:
-    world = World()
+def test_the_end_tries_once_more_after_the_post_that_was_under_way_failed(world: World) -> None:
     world.end()
     world.answer(AWAY)
     assert not world.reporter.ended(world.now_ms)
@@ -301,8 +300,7 @@ def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
     assert world.reporter.ended(world.now_ms + ENDING_MS)
 
 
-def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
-    world = World()
+def test_an_outage_of_ever_new_reasons_does_not_fill_the_log(world: World) -> None:
     for number in range(100):
         world.answer(NotDelivered(f"request {number} failed"))
         world.run(60_000)
@@ -310,8 +308,7 @@ def test_an_outage_of_ever_new_reasons_does_not_fill_the_log() -> None:
     assert [each for each in world.lines if each != "spool-full"] == ["timekeeper-away"] * MOST_REASONS
 
 
-def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away() -> None:
-    world = World()
+def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away(world: World) -> None:
     for outcome in (NOT_KNOWN, NOT_KNOWN, AWAY):
         world.answer(outcome)
         world.run(60_000)
@@ -319,8 +316,7 @@ def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away() -> None:
     assert world.lines == ["not-known-yet", "timekeeper-away"]
 
 
-def test_each_reason_is_said_once_in_an_outage() -> None:
-    world = World()
+def test_each_reason_is_said_once_in_an_outage(world: World) -> None:
     for reason in ("a", "b", "a", "b"):
         world.answer(NotDelivered(reason))
         world.run(60_000)
@@ -363,8 +359,7 @@ def test_all_that_was_spooled_goes_before_the_sidecar_ends() -> None:
     assert sorted({beat.at_ms for post in world.posts for beat in post.beats}) == sorted(world.made)
 
 
-def test_a_native_sidecar_leaves_its_end_to_the_kubelet() -> None:
-    world = World()
+def test_a_native_sidecar_leaves_its_end_to_the_kubelet(world: World) -> None:
     for _ in range(3):
         world.answer(OVER)
         world.run(1_200)
@@ -406,8 +401,7 @@ def test_each_answer_lets_a_sidecar_live_on() -> None:
     assert world.reporter.due_ms() <= heard + MOST_SILENCE_MS
 
 
-def test_a_native_sidecar_bears_any_silence() -> None:
-    world = World()
+def test_a_native_sidecar_bears_any_silence(world: World) -> None:
     began = world.now_ms
     while world.now_ms < began + 3 * MOST_SILENCE_MS:
         if world.under_way:
