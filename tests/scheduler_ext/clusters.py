@@ -17,6 +17,7 @@ from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.processes import ROOT, Process
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
 Json = dict[str, Any]
@@ -41,8 +42,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
             "--serviceaccount=bursar-system:extender",
         ),
     ):
-        done = control_plane.kubectl(*each)
-        assert done.returncode == 0, done.stderr
+        kubectl(control_plane, *each)
     return control_plane
 
 

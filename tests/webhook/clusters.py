@@ -9,6 +9,7 @@ from typing import Any, Self
 import yaml
 
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import kubectl
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -27,25 +28,38 @@ BAD_BUDGETS = {
 }
 
 
-class Cluster:
-    """A control plane with our namespaces and classes, and two of users."""
+class Admin:
+    """A control plane, and what its admin does to it."""
 
     def __init__(self, cp: ControlPlane) -> None:
         self.cp = cp
-        for namespace in ("bursar-system", "bursar-node", "team-a", "team-b"):
-            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
+
+    def post(self, path: str, body: Json) -> Any:
+        """Creates an object."""
+        return self.cp.api.call("POST", path, body)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """kubectl's output; it must succeed."""
-        done = self.cp.kubectl(*arguments, input=input)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+        return kubectl(self.cp, *arguments, input=input)
 
     def said(self, *arguments: str, input: str | None = None) -> tuple[int, str]:
         """kubectl's exit code and what it says on stderr."""
         done = self.cp.kubectl(*arguments, input=input)
         return done.returncode, str(done.stderr)
+
+    def get(self, path: str) -> Any:
+        """An object."""
+        return self.cp.api.call("GET", path)
+
+
+class Cluster(Admin):
+    """A control plane with our namespaces and classes, and two of users."""
+
+    def __init__(self, cp: ControlPlane) -> None:
+        super().__init__(cp)
+        for namespace in ("bursar-system", "bursar-node", "team-a", "team-b"):
+            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
 
     def apply(self, *objects: Json) -> tuple[int, str]:
         """Applies objects to namespace team-a: exit code and stderr."""
@@ -58,10 +72,6 @@ class Cluster:
         namespace = () if any("namespace" in each["metadata"] for each in objects) else ("-n", "team-a")
         _, said = self.said("create", "--dry-run=server", *namespace, "-f", "-", input=text)
         return " denied " in said
-
-    def get(self, path: str) -> Any:
-        """An object."""
-        return self.cp.api.call("GET", path)
 
 
 class Registered(Cluster):

@@ -31,6 +31,7 @@ from cryptography import x509
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.stack import free_port
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
@@ -66,8 +67,7 @@ def prepared(cp: ControlPlane, *manifests: str) -> None:
     for name in (NAMESPACE, AGENTS_NAMESPACE, "team-a"):
         cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     for name in manifests:
-        done = cp.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
-        assert done.returncode == 0, done.stderr
+        kubectl(cp, "apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
 
 
 def service(cp: ControlPlane) -> None:

@@ -21,6 +21,7 @@ from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
 from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
 # where a pod's service account is; the test's processes replace the folder before they import anything else
@@ -35,8 +36,7 @@ pod.SERVICE_ACCOUNT = Path("{folder}")
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane) -> ControlPlane:
-    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
-    assert done.returncode == 0, done.stderr
+    kubectl(control_plane, "apply", "--server-side", "-f", str(MANIFESTS))
     return control_plane
 
 

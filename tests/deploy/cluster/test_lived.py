@@ -20,6 +20,7 @@ from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack
 from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of_kind
 from tests.deploy.rights import Call, Right, granted, logged
+from tests.support.control_plane import create_namespace, kubectl
 from timekeeper.core.budgets import reader as budgets
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
@@ -83,11 +84,7 @@ def live(stack: Stack) -> Json:
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
     apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
-    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
-    stack.wait(
-        "team-a to have its account",
-        lambda: stack.exists("/api/v1/namespaces/team-a/serviceaccounts/default"),
-    )
+    create_namespace(stack.cp, "team-a")
     stack.wait("an Event about the mistake", lambda: events(stack, "mistaken"))
     apply(stack, (SAMPLES / "half-a-card.yaml").read_text())
     stack.wait("the sample to run", lambda: phase(stack, "half-a-card") == "Running")
@@ -126,9 +123,7 @@ def waiter() -> Json:
 
 
 def apply(stack: Stack, text: str) -> None:
-    done = stack.cp.kubectl("apply", "--server-side", "-f", "-", input=text)
-
-    assert done.returncode == 0, done.stderr
+    kubectl(stack.cp, "apply", "--server-side", "-f", "-", input=text)
 
 
 def phase(stack: Stack, name: str) -> str:

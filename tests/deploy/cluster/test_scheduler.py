@@ -16,6 +16,7 @@ from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
 from tests.local.worlds import get, pod
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/bursar-scheduler"
@@ -32,8 +33,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def scheduler(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
-    assert done.returncode == 0, done.stderr
+    kubectl(control_plane, "apply", "--server-side", "-f", str(MANIFESTS))
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/bursar-scheduler/token"
     token = control_plane.api.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
     told = yaml.safe_load(the("ConfigMap", "bursar-scheduler")["data"]["scheduler.yaml"])

@@ -24,6 +24,7 @@ from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, the
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
@@ -75,8 +76,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane) -> World:
-    done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
-    assert done.returncode == 0, done.stderr
+    kubectl(control_plane, "apply", "--server-side", "-f", str(MANIFESTS))
     world = World(control_plane)
     world.make_node("own")
     world.make_node("other", cards=1)

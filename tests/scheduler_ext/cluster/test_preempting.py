@@ -14,6 +14,7 @@ from deploy.local.kwok_stages import FAKE_NODE
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, plane
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.readback import holds, taken
+from tests.support.control_plane import create_namespace, kubectl
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually, seconds_until
@@ -42,14 +43,9 @@ def extender(
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
     for name in ("team-a", "team-b"):
-        plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        eventually(lambda account=account: plane.api.answers(account))  # type: ignore[misc]
+        create_namespace(plane, name)
     policy = (ROOT / "deploy" / "manifests" / "admission-holds.yaml").read_text()
-    done = plane.kubectl(
-        "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender")
-    )
-    assert done.returncode == 0, done.stderr
+    kubectl(plane, "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender"))
     process = _process(plane, timekeeper, tmp_path_factory.mktemp("extender"))
     process.start()
     process.ready()

@@ -12,6 +12,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.scheduler import MOST_BACKOFF_S
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane, world
 from tests.scheduler_ext.processes import Process
+from tests.support.control_plane import create_namespace
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -34,8 +35,7 @@ def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> I
     process.start()
     process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "debtor"}})
-    eventually(lambda: plane.api.answers("/api/v1/namespaces/debtor/serviceaccounts/default"))
+    create_namespace(plane, "debtor")
     for name, value in (("high", 1000), ("low", -5)):
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)

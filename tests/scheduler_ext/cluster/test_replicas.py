@@ -14,6 +14,7 @@ from deploy.local.identity import new_authority
 from deploy.local.scheduler import ExtenderTLS
 from tests.scheduler_ext.processes import ROOT
 from tests.scheduler_ext.replicas import HOME, PROFILE, Replica, Service, World, beside_a_scheduler, said
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
 FITTING = 96  # of 30% each, on 32 cards
@@ -24,8 +25,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, and the manifests' account of the extender."""
     manifests = ROOT / "deploy" / "manifests"
     for name in ("00-namespace", "rbac"):
-        done = control_plane.kubectl("apply", "-f", str(manifests / f"{name}.yaml"))
-        assert done.returncode == 0, done.stderr
+        kubectl(control_plane, "apply", "-f", str(manifests / f"{name}.yaml"))
     lease = ("role", "extender", "--verb=get,create,update", "--resource=leases.coordination.k8s.io")
     to = ("--role=extender", "--user=system:kube-scheduler", f"--serviceaccount={HOME}:bursar-scheduler")
     for words in (lease, ("rolebinding", "extender", *to)):

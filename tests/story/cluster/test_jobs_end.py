@@ -9,6 +9,7 @@ import pytest
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.support.control_plane import create_namespace
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -24,8 +25,7 @@ RATE = 500  # of half a T4, in milli-GPU
 def laid_out(stack: Stack, sidecars: Sidecars) -> None:
     """A node with cards, and a namespace for the Jobs."""
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("jobs", cards=4, memory_mib=16_000, model="T4"))
-    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "ending"}})
-    stack.wait("the namespace", lambda: stack.exists("/api/v1/namespaces/ending/serviceaccounts/default"))
+    create_namespace(stack.cp, "ending")
 
 
 def inject(stack: Stack, how: str) -> None:

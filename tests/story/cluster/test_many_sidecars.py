@@ -17,6 +17,7 @@ import pytest
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.support.control_plane import create_namespace
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -82,8 +83,7 @@ def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
 ) -> None:
     for at in range(3):
         stack.cp.api.call("POST", "/api/v1/nodes", kwok_node(f"many-{at}", cards=8, memory_mib=16_000))
-    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "many"}})
-    stack.wait("the namespace", lambda: stack.exists("/api/v1/namespaces/many/serviceaccounts/default"))
+    create_namespace(stack.cp, "many")
     with ThreadPoolExecutor(4) as creators:
         list(creators.map(lambda at: stack.cp.api.call("POST", PODS, pod(f"p{at}")), range(MANY)))
     stack.wait("all sidecars", lambda: len(sidecars.running) == MANY, within_s=120)

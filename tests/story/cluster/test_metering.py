@@ -16,6 +16,7 @@ from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.support.control_plane import create_namespace
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,14 +24,6 @@ Json = dict[str, Any]
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
 KILLS = 12
-
-
-def namespace(stack: Stack, name: str) -> str:
-    """A namespace that is ready for pods; the path of its pods."""
-    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-    stack.wait(f"namespace {name}", lambda: stack.exists(account))
-    return f"/api/v1/namespaces/{name}/pods"
 
 
 def gpu_pod(name: str, percent: int, run_for: str) -> Json:
@@ -102,7 +95,7 @@ def test_a_caller_sees_what_its_rbac_allows_and_nothing_else(stack: Stack, reade
 def test_an_edited_budget_turns_the_next_pods_class_within_two_seconds(
     stack: Stack, sidecars: Sidecars
 ) -> None:
-    pods = namespace(stack, "edited")
+    pods = create_namespace(stack.cp, "edited")
 
     def klass() -> str:
         pod = stack.cp.api.call("POST", f"{pods}?dryRun=All", gpu_pod("dry", 10, "1s"))
@@ -168,7 +161,7 @@ def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
     stack: Stack, sidecars: Sidecars, reader: str
 ) -> None:
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("busy", cards=16, memory_mib=16_000, model="T4"))
-    pods = namespace(stack, "killed")
+    pods = create_namespace(stack.cp, "killed")
     inside = 0
     for at in range(KILLS):
         for copy in range(3):

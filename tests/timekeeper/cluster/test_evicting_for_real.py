@@ -12,6 +12,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
+from tests.support.control_plane import create_namespace
 from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
@@ -34,8 +35,7 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
     """The timekeeper's account with the rights that the manifests give it, a node, and users' namespace."""
     api = control_plane.api
     for name in (NAMESPACE, "team-a"):
-        api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        eventually(lambda name=name: api.answers(f"/api/v1/namespaces/{name}/serviceaccounts/default"))  # type: ignore[misc]
+        create_namespace(control_plane, name)
     account = the("ServiceAccount", "bursar-timekeeper")
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
     rbac = "/apis/rbac.authorization.k8s.io/v1"

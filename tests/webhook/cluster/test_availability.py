@@ -13,6 +13,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
+from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     BY_ENDPOINTS,
@@ -171,13 +172,6 @@ def refusal(cp: ControlPlane, pod: Json, path: str = PODS) -> str:
     except ApiError as error:
         return str(error)
     return ""
-
-
-def kubectl(cp: ControlPlane, *arguments: str, input: str | None = None) -> str:
-    """kubectl's output; it must succeed."""
-    done = cp.kubectl(*arguments, input=input)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def gone(cp: ControlPlane, name: str) -> bool:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import create_namespace
 from tests.support.profile import examples
 from tests.support.waiting import eventually
 from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
@@ -512,11 +513,7 @@ def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted
 
 
 def test_what_was_there_before_keeps_nobody_from_debugging(world: Registered) -> None:
-    spaces = "/api/v1/namespaces"
-    labelled = {"metadata": {"name": "was-exempt", "labels": {"bursar.dev/exempt": "true"}}}
-    world.cp.api.call("POST", spaces, labelled)
-    account = f"{spaces}/was-exempt/serviceaccounts/default"
-    eventually(lambda: world.cp.api.answers(account), "the account")
+    create_namespace(world.cp, "was-exempt", **{"bursar.dev/exempt": "true"})
     make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
     assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == (0, "")
     world.kubectl("label", "namespace", "was-exempt", "bursar.dev/exempt-")

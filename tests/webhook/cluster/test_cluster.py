@@ -20,6 +20,7 @@ from deploy.local.cluster import ControlPlane
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.webhook.clusters import Admin
 from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.servers import ROOT, Webhook, environment
 from tests.webhook.worlds import env, half, plain, sidecar_of
@@ -37,26 +38,17 @@ KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
-class World:
+class World(Admin):
     """A cluster with our policies and classes, and certificates that the certificate process made."""
 
     def __init__(self, cp: ControlPlane, folder: Path) -> None:
-        self.cp, self.folder, self.tls_folder = cp, folder, folder / "tls"
+        super().__init__(cp)
+        self.folder, self.tls_folder = folder, folder / "tls"
         self.certificates_log = folder / "certificates.log"
         for namespace in ("bursar-system", "team-a", "team-b", "strict"):
             self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         for name in ("priority-classes", "admission-policies"):
             self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
-
-    def post(self, path: str, body: Json) -> Any:
-        """Creates an object."""
-        return self.cp.api.call("POST", path, body)
-
-    def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """kubectl's output; it must succeed."""
-        done = self.cp.kubectl(*arguments, input=input)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
 
     def refused(self, *arguments: str, input: str | None = None) -> str:
         """What kubectl says on stderr; it must fail."""

@@ -18,6 +18,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
+from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (
     AGENTS_NAMESPACE,
@@ -173,9 +174,7 @@ def test_the_polls_and_a_sidecar_follow_three_rotations_and_then_trust_the_last_
 
 def running_pod(stack: Stack) -> str:
     """A GPU pod that runs; its path."""
-    stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
-    account = "/api/v1/namespaces/team-a/serviceaccounts/default"
-    stack.wait("team-a to have its account", lambda: stack.exists(account))
+    create_namespace(stack.cp, "team-a")
     stack.cp.api.call("POST", PODS, gpu_pod("steady"))
     path = f"{PODS}/steady"
     stack.wait("the pod", lambda: stack.cp.api.call("GET", path)["status"].get("phase") == "Running")

@@ -17,6 +17,7 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.webhook.clusters import Admin
 from tests.webhook.injector import CHANGES, Injector, configuration
 from tests.webhook.servers import ROOT, Webhook
 from tests.webhook.worlds import env, half, patch_of, patched, plain
@@ -38,12 +39,12 @@ COST = 500 * 1_000  # of half a card over the lookahead, in milli-GPU x ms
 WITH_ONE = ("native", "container")
 
 
-class World:
+class World(Admin):
     """A cluster with our policies and classes, a webhook for each way of injecting, and another's webhook
     called before and after ours."""
 
     def __init__(self, cp: ControlPlane, folder: Path, stack: ExitStack) -> None:
-        self.cp = cp
+        super().__init__(cp)
         self.tls = Tls(folder / "tls")
         for name in ("priority-classes", "admission-policies"):
             self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
@@ -108,10 +109,6 @@ class World:
         shown = self.post(f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
         return "labels" in shown["metadata"]
 
-    def post(self, path: str, body: Json) -> Any:
-        """Creates an object."""
-        return self.cp.api.call("POST", path, body)
-
     def create(self, namespace: str, pod: Json) -> Json:
         """Creates a pod, and reads it back."""
         self.post(f"/api/v1/namespaces/{namespace}/pods", pod)
@@ -132,12 +129,6 @@ class World:
         """The pods with this label."""
         path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector.replace('=', '%3D')}"
         return list(self.cp.api.call("GET", path)["items"])
-
-    def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """kubectl's output; it must succeed."""
-        done = self.cp.kubectl(*arguments, input=input)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
 
 
 @pytest.fixture(scope="module")
