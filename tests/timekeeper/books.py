@@ -11,7 +11,8 @@ from flask.testing import FlaskClient
 from sqlalchemy import insert
 from werkzeug.test import TestResponse
 
-from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Clock, Reviews, user_status
+from tests.support.clock import Clock
+from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app

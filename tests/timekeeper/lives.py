@@ -16,13 +16,14 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine
 from sqlalchemy import event
 
+from tests.support.clock import Clock
 from tests.timekeeper import truth
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.oracle import Known, Terms
 from tests.timekeeper.oracle_accounts import Books, Budget
 from tests.timekeeper.oracle_presence import Word
-from tests.timekeeper.worlds import READ, Clock, Json, Town, budgets, lease
+from tests.timekeeper.worlds import READ, Json, Town, budgets, lease
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, WatchUpdate
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests import worlds
+from tests.support.clock import Clock
 from tests.timekeeper.clocks import iso
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
@@ -163,21 +164,6 @@ class Reviews:
         return {"status": {"allowed": who not in self.denied}}
 
 
-@dataclass
-class Clock:
-    """Milliseconds, advanced by hand."""
-
-    at_ms: int = T0
-
-    def __call__(self) -> int:
-        return self.at_ms
-
-    def turn(self, ms: int) -> int:
-        """Advance it, and return the time."""
-        self.at_ms += ms
-        return self.at_ms
-
-
 ADMIN = token("admin")
 CA = "-----BEGIN CERTIFICATE-----\n"
 
@@ -200,7 +186,7 @@ class Town:
     """
 
     def __init__(self, where: str | Path, clock: Clock | None = None) -> None:
-        self.clock = clock or Clock()
+        self.clock = clock or Clock(T0)
         self.url = where if isinstance(where, str) else f"sqlite:///{where}/ledger.db"
         file = Path(self.url.removeprefix("sqlite:///"))
         if self.url.startswith("sqlite:///") and not file.exists():

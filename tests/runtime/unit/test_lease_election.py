@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.lines import into
+from tests.support.clock import SecondsClock
 from timekeeper.runtime.api_server import Answered, Api, Lost, Reply
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 
@@ -48,15 +49,6 @@ class Leases(Api):
         return str(self.lease["spec"].get("holderIdentity", ""))
 
 
-class Clock:
-    """Monotonic seconds, turned by hand."""
-
-    s = 0.0
-
-    def __call__(self) -> float:
-        return self.s
-
-
 LINES: list[str] = []
 
 
@@ -67,12 +59,12 @@ def api() -> Leases:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SecondsClock:
+    return SecondsClock()
 
 
 @pytest.fixture
-def elector(api: Leases, clock: Clock) -> Callable[[str], LeaseElection]:
+def elector(api: Leases, clock: SecondsClock) -> Callable[[str], LeaseElection]:
     return lambda name: LeaseElection(api, LeaseName("bursar-system", "x"), name, 30, clock, into(LINES))
 
 
@@ -80,7 +72,7 @@ Elector = Callable[[str], LeaseElection]
 
 
 def test_one_of_two_leads_and_the_other_follows_when_the_lease_has_run_out(
-    api: Leases, elector: Elector, clock: Clock
+    api: Leases, elector: Elector, clock: SecondsClock
 ) -> None:
     one, other = elector("one"), elector("other")
 
@@ -154,7 +146,7 @@ def test_a_faster_writer_holds_the_lease(api: Leases, elector: Elector, status: 
 
 
 def test_a_lease_of_an_unknown_holder_lasts_as_long_as_it_says(
-    api: Leases, elector: Elector, clock: Clock
+    api: Leases, elector: Elector, clock: SecondsClock
 ) -> None:
     spec = {"holderIdentity": "somebody", "leaseDurationSeconds": 60}
     api.lease = {"metadata": {"resourceVersion": "7"}, "spec": spec}

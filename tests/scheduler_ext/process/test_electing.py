@@ -16,6 +16,7 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import node, percent
+from tests.support.clock import SecondsClock
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
@@ -27,29 +28,19 @@ Start = Callable[..., Running]
 PLACE = LeaseName("bursar-system", "bursar-extender")
 
 
-class Clock:
-    """Monotonic seconds, turned by hand."""
-
-    def __init__(self) -> None:
-        self.s = 0.0
-
-    def __call__(self) -> float:
-        return self.s
+@pytest.fixture
+def clock() -> SecondsClock:
+    return SecondsClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def elector(api: ApiServer, tmp_path: Path, clock: Clock) -> Callable[[str], OwnLease]:
+def elector(api: ApiServer, tmp_path: Path, clock: SecondsClock) -> Callable[[str], OwnLease]:
     config = kubeconfig(tmp_path, api.url)
     return lambda name: OwnLease(connect(config), PLACE, name, 15, clock, mute)
 
 
 def test_the_first_that_looks_leads_until_it_renews_no_more(
-    elector: Callable[[str], OwnLease], clock: Clock
+    elector: Callable[[str], OwnLease], clock: SecondsClock
 ) -> None:
     a, b = elector("a"), elector("b")
 
@@ -74,7 +65,7 @@ def test_one_that_ends_lets_another_lead_at_once(elector: Callable[[str], OwnLea
 
 
 def test_nobody_knows_while_the_api_server_fails_and_after_as_long_as_the_lease_lasts_it_is_lost(
-    api: ApiServer, elector: Callable[[str], OwnLease], clock: Clock
+    api: ApiServer, elector: Callable[[str], OwnLease], clock: SecondsClock
 ) -> None:
     a = elector("a")
     assert a.look() is True

@@ -11,25 +11,16 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_updated, pod_updated
 from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
 from tests.scheduler_ext.worlds import node, percent, read
+from tests.support.clock import SecondsClock
 from tests.worlds import card
 from timekeeper.core.values import Placement, Slice
-
-
-class Clock:
-    """Seconds that the test counts."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class World:
     """A node of one card, and pods that wait."""
 
     def __init__(self, *names: str, share: int = 60) -> None:
-        self.clock = Clock()
+        self.clock = SecondsClock(100.0)
         self.intents = ExpectedBinds(self.clock)
         self.pods = {name: read(percent(share, name)) for name in names}
         snapshot = node_updated(EMPTY, read_node(node("a", card(0))))
@@ -74,7 +65,7 @@ def test_a_pod_is_forgotten_when_it_has_an_allocation_or_never_comes(how: str) -
     assert world.free("q") == 400
 
     if how == "time":
-        world.clock.now_s += LASTS_S
+        world.clock.s += LASTS_S
     elif how == "drop":
         world.intents.drop(world.pods["p"].uid)
     elif how == "seat":

@@ -12,10 +12,11 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.deploy.reading import NAMESPACE, the
+from tests.support.clock import Clock
 from tests.support.control_plane import create_namespace
 from tests.support.events import UnqueuedRecorder
 from tests.support.waiting import eventually
-from tests.timekeeper.worlds import MINUTE, Clock, Json, Town, agent_status, budgets, node, token
+from tests.timekeeper.worlds import MINUTE, Json, Town, agent_status, budgets, node, token
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log

@@ -7,7 +7,8 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import AGENTS, Json, the
-from tests.timekeeper.worlds import Clock, Town
+from tests.support.clock import Clock
+from tests.timekeeper.worlds import Town
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app

@@ -7,8 +7,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tests.support.profile import examples
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Clock, Town, budgets, gpu_pod, lease, node
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 
 HOURS = 3_600_000_000
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clock import Clock
 from tests.timekeeper.worlds import (
     HOUR,
     MINUTE,
     SECOND,
     T0,
-    Clock,
     Json,
     Reviews,
     gpu_pod,
@@ -34,7 +34,7 @@ class Door:
     """A gate with its reviews and its clock."""
 
     def __init__(self, issuer: str = "test", most_remembered: int = MOST_REMEMBERED) -> None:
-        self.clock = Clock()
+        self.clock = Clock(T0)
         self.reviews = Reviews({GOOD: user_status("someone")})
         self.gate = Gate(self.reviews.post, Expected("bursar", issuer), self.clock, most_remembered)
 
@@ -202,7 +202,7 @@ def test_an_answer_that_does_not_say_yes_says_no(door: Door, status: Json) -> No
 
 
 def test_where_nobody_can_be_asked_nobody_is_refused_for_good() -> None:
-    clock, answers = Clock(), Reviews({GOOD: user_status("someone")})
+    clock, answers = Clock(T0), Reviews({GOOD: user_status("someone")})
     away = [True]
 
     def post(path: str, body: Any) -> Json:

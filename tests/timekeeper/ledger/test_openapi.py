@@ -21,21 +21,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.clock import Clock
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
-from tests.timekeeper.worlds import (
-    ADMIN,
-    DAY,
-    HOUR,
-    T0,
-    Clock,
-    Town,
-    budgets,
-    gpu_pod,
-    node,
-    pod_status,
-    token,
-)
+from tests.timekeeper.worlds import ADMIN, DAY, HOUR, T0, Town, budgets, gpu_pod, node, pod_status, token
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.route_table import ROUTES
 

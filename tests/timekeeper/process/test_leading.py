@@ -1,13 +1,13 @@
 """Who settles: the Lease elects, and the term in the database decides."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 import pytest
 from sqlalchemy import text
 
+from tests.support.clock import SecondsClock
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import LEASE, FakeApiServer, serving
@@ -50,16 +50,6 @@ def test_each_renewal_is_seen_anew_whatever_the_holders_clock_says() -> None:
     assert observe(None, first, 9.0) is None
 
 
-@dataclass
-class Turned:
-    """A monotonic clock in seconds."""
-
-    at_s: float = 0.0
-
-    def __call__(self) -> float:
-        return self.at_s
-
-
 @pytest.fixture
 def api() -> FakeApiServer:
     return FakeApiServer()
@@ -67,11 +57,11 @@ def api() -> FakeApiServer:
 
 @pytest.fixture
 def election_of(api: FakeApiServer, tmp_path: Path) -> Iterator[object]:
-    clock = Turned()
+    clock = SecondsClock()
     with serving(api) as url:
         server = connect(kubeconfig(tmp_path, url))
 
-        def make(me: str) -> tuple[SettlerElection, Turned]:
+        def make(me: str) -> tuple[SettlerElection, SecondsClock]:
             return SettlerElection(server, "bursar-system", me, 15_000, clock), clock
 
         yield make
@@ -83,11 +73,11 @@ def test_one_of_two_holds_the_lease_until_it_is_silent_for_its_duration(
     (first, clock), (second, _) = election_of("one"), election_of("two")  # type: ignore[operator]
 
     assert (first.look(), second.look()) == (True, False)
-    clock.at_s = 10
+    clock.s = 10
     assert (first.look(), second.look()) == (True, False)
-    clock.at_s = 24.9
+    clock.s = 24.9
     assert second.look() is False
-    clock.at_s = 25
+    clock.s = 25
     assert (second.look(), first.look()) == (True, False)
     assert api.holders == ["one", "two"]
     assert api.leases[LEASE]["spec"]["leaseTransitions"] == 1
@@ -106,7 +96,7 @@ def test_a_lease_given_back_is_taken_at_the_next_look(election_of: object) -> No
 
 def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
-    election = SettlerElection(away, "bursar-system", "me", 2_000, Turned())
+    election = SettlerElection(away, "bursar-system", "me", 2_000, SecondsClock())
     stop = Event()
     stop.set()
 
@@ -119,7 +109,7 @@ def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path
 def test_who_finds_another_in_the_lease_stops(api: FakeApiServer, tmp_path: Path) -> None:
     with serving(api) as url:
         server = connect(kubeconfig(tmp_path, url))
-        mine = SettlerElection(server, "bursar-system", "one", 250, Turned())
+        mine = SettlerElection(server, "bursar-system", "one", 250, SecondsClock())
         assert mine.look()
         stop = Event()
         mine.keep(stop)

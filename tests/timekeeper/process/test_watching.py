@@ -7,12 +7,13 @@ from threading import Event
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.events import sending
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.worlds import T0, Clock, Json, budgets, gpu_pod, lease, node
+from tests.timekeeper.worlds import T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered, Api, accepted
@@ -60,7 +61,7 @@ def source(name: str, watch_s: int = 1) -> WatchSource:
 
 def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> None:
     api.put("nodes", node("n1"))
-    clock, failures = Clock(), []
+    clock, failures = Clock(T0), []
     events = follow_source(
         source("nodes"), server, clock, lambda _: None, lambda *each: failures.append(each)
     )
@@ -91,14 +92,14 @@ def test_a_list_is_true_from_when_it_was_asked_for(server: Api) -> None:
 
 
 def test_the_end_of_a_watch_says_that_all_was_heard(server: Api) -> None:
-    events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
+    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
 
     assert next(events).change == ListReplaced(())
     assert next(events).change == StreamAlive()
 
 
 def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: Api) -> None:
-    events = follow_source(source("pods"), server, Clock(), lambda _: None, lambda *_: None)
+    events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
     next(events)
     plain = gpu_pod()
     plain["spec"]["containers"][0]["resources"] = {}
@@ -121,7 +122,7 @@ def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> N
             raise Enough
 
     with pytest.raises(Enough):
-        next(follow_source(source("pods"), away, Clock(), wait, lambda *each: failures.append(each)))
+        next(follow_source(source("pods"), away, Clock(T0), wait, lambda *each: failures.append(each)))
 
     assert waits == [200, 400, 800]
     assert {name for name, _ in failures} == {"pods"}
@@ -131,7 +132,7 @@ def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> N
 def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(api: FakeApiServer, server: Api) -> None:
     heard: Queue[WatchUpdate] = Queue()
     stop = Event()
-    thread = start_watching(source("leases"), server, heard, Clock(), stop, lambda *_: None)
+    thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None)
 
     assert heard.get(timeout=10).change == ListReplaced(())
     stop.set()
@@ -145,7 +146,9 @@ def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> 
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     failures: list[tuple[str, str]] = []
     stop = Event()
-    thread = start_watching(source("pods"), away, Queue(), Clock(), stop, lambda *each: failures.append(each))
+    thread = start_watching(
+        source("pods"), away, Queue(), Clock(T0), stop, lambda *each: failures.append(each)
+    )
     eventually(lambda: bool(failures))
 
     stop.set()
@@ -203,7 +206,7 @@ def test_no_kubeconfig_and_no_cluster_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server: Api) -> None:
-    events = EventRecorder(server, REPORTER, "settler-0", Clock(), log)
+    events = EventRecorder(server, REPORTER, "settler-0", Clock(T0), log)
 
     with sending(events):
         report(events, "bursar-system", NOTICE)
@@ -226,7 +229,7 @@ def test_a_notice_becomes_an_event_on_its_config_map(api: FakeApiServer, server:
 
 def test_a_notice_that_cannot_be_posted_is_logged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
-    clock = Clock()
+    clock = Clock(T0)
     events = EventRecorder(away, REPORTER, "settler-0", lambda: clock.turn(RETRY_FOR_MS // 2), log)
 
     with sending(events):
