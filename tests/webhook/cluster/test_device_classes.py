@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod, told
 from tests.webhook.clusters import MANIFESTS, Cluster
@@ -57,6 +58,20 @@ class World(Cluster):
         spec: Json = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
         spec |= {"extendedResourceName": resource} if resource else {}
         self.cp.api.call("POST", CLASSES, {"metadata": {"name": name}, "spec": spec})
+
+    def node(self, name: str, *drivers: str) -> None:
+        """A node with four devices of each driver."""
+        kwok = kwok_node(name)
+        self.cp.api.call("POST", "/api/v1/nodes", kwok)
+        for driver in drivers:
+            spec: Json = {
+                "driver": driver,
+                "nodeName": name,
+                "devices": [{"name": f"d{n}"} for n in range(4)],
+            }
+            spec["pool"] = {"name": name, "generation": 1, "resourceSliceCount": 1}
+            body = {"metadata": {"name": f"{name}-{driver}"}, "spec": spec}
+            self.cp.api.call("POST", "/apis/resource.k8s.io/v1/resourceslices", body)
 
     def set(self, **data: str) -> None:
         """Writes settings, as an administrator does."""
@@ -159,6 +174,28 @@ def test_classes_and_settings_are_followed_and_a_class_without_judgement_is_repo
     assert "event=setting-not-valid field=bursar-device-classes.data.otherNoGPUClasses got=H100 " in log()
     world.cp.api.call("DELETE", f"{CLASSES}/latest")
     eventually(lambda: told(world.claims(claim("latest"))), "the class to be gone")
+
+
+def test_the_scheduler_gets_no_gpu_for_a_class_that_the_process_has_not_seen_yet(world: World) -> None:
+    world.process.process.kill()
+    world.process.process.wait()
+    world.device_class("fresh", "gpu.nvidia.com", "acme.com/fresh")
+    world.node("n1", "gpu.nvidia.com", "nic.example.com")
+    for name in ("fresh", "nic"):
+        limited = {"name": "main", "image": "x", "resources": {"limits": {f"acme.com/{name}": "1"}}}
+        pod = a_pod(limited) | {"metadata": {"name": name}}
+        world.cp.api.call("POST", "/api/v1/namespaces/team-a/pods", pod)
+
+    world.cp.start_scheduler()
+
+    pods = "/api/v1/namespaces/team-a/pods"
+    eventually(lambda: world.get(f"{pods}/nic")["spec"].get("nodeName") == "n1", "the neighbour to be bound")
+    eventually(
+        lambda: "[device-claim]" in str(world.get(f"{pods}/fresh")["status"]), "its claim to be refused"
+    )
+    assert "nodeName" not in world.get(f"{pods}/fresh")["spec"]
+    claims = world.get("/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims")["items"]
+    assert [each["metadata"]["ownerReferences"][0]["name"] for each in claims] == ["nic"]
 
 
 def test_without_parameters_no_claim_passes_and_every_other_pod_does_and_the_process_writes_them_again(
