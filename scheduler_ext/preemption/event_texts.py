@@ -13,7 +13,6 @@ def held_text(reservation: Reservation) -> str:
 
 
 def left_text(victim: Pod, pod: Pod, kind: str) -> str:
-    """The Event on the victim. It names both pods and the reason, so that the owner can ask whom the GPUs
-    went to."""
+    """On the victim. It names both pods and the reason."""
     why = f"namespace {victim.namespace} is over its GPU budget" if kind == "reclaim" else "lower priority"
     return f"Evicted pod {victim.full_name}: {why}; its GPUs go to pod {pod.full_name}."

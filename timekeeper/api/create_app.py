@@ -14,6 +14,7 @@ from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outage_log import OutageLog
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.api.resources import (
+    account_metrics,
     ancestor,
     balances,
     budgets,
@@ -61,6 +62,7 @@ def app_of(services: Services) -> Flask:
     for routes in (
         standings,
         budgets,
+        account_metrics,
         balances,
         grants,
         sessions,

@@ -10,7 +10,16 @@ from timekeeper.api.http.openapi import document
 from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
 from timekeeper.api.http.routes import JSON, ApiRoute, Form, Parameter
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources import balances, budgets, grants, node_usage, sessions, standings, usage
+from timekeeper.api.resources import (
+    account_metrics,
+    balances,
+    budgets,
+    grants,
+    node_usage,
+    sessions,
+    standings,
+    usage,
+)
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
@@ -96,6 +105,7 @@ ROUTES = (
     *standings.ROUTES,
     *budgets.ROUTES,
     *balances.ROUTES,
+    *account_metrics.ROUTES,
     *grants.ROUTES,
     *sessions.ROUTES,
     *usage.ROUTES,

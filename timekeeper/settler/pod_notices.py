@@ -1,4 +1,4 @@
-"""What pods are told about their namespace's budget: `kubectl describe pod` shows it as Events."""
+"""Messages on pods about their namespace's budget: `kubectl describe pod` shows them as Events."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
-FRESH_MS = 300_000  # a pod that is older is not told of its creation again after a restart
+FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PodNotice:
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """What of a namespace's account its pods are told when it changes."""
+    """The part of a namespace's account whose changes are reported on its pods."""
 
     standing: str
     is_nearly_spent: bool  # from ``warnAt`` on

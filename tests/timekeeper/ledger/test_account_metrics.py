@@ -1,0 +1,54 @@
+"""The accounts' figures for Prometheus, against those of the balance in JSON."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.timekeeper.worlds import HOUR, T0, Town, budgets, gpu_pod, node
+from timekeeper.api.resources.account_metrics import FAMILIES
+
+ONE_DATABASE = "the figures are those of /v1/balances, which other tests compare on both"
+
+
+@pytest.fixture
+def spending(town: Town) -> Town:
+    """A pod on a whole card has run for an hour of the ten of its namespace."""
+    entries = budgets(team_a="gpuHours: 10\nperiod: month", team_b="gpuHours: unlimited")
+    town.begin(("nodes", node()), ("configmaps", entries), ("pods", gpu_pod("train", started_ms=T0)))
+    town.advance(HOUR)
+    return town
+
+
+def test_each_figure_is_that_of_the_budget_and_an_unlimited_one_has_no_limit(spending: Town) -> None:
+    text = spending.get("/v1/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    told = {key: float(value) for key, value in lines.items() if 'namespace="team-a"' in key}
+    budget = spending.budget()
+
+    hours = {name: float(value) for name, value in budget["gpuHours"].items()}
+    assert told == {
+        'bursar_account_granted_gpu_hours{namespace="team-a"}': 10,
+        'bursar_account_posted_gpu_hours{namespace="team-a"}': hours["posted"],
+        'bursar_account_pending_gpu_hours{namespace="team-a"}': hours["pending"],
+        'bursar_account_remaining_gpu_hours{namespace="team-a"}': pytest.approx(hours["remaining"]),
+        'bursar_account_used_ratio{namespace="team-a"}': budget["ratio"] / 1000,
+        'bursar_account_exhausted_at_seconds{namespace="team-a"}': budget["exhaustedAt"] / 1000,
+    }
+    assert hours["pending"] == 1
+    assert sorted(key.partition("{")[0] for key in lines if 'namespace="team-b"' in key) == [
+        "bursar_account_pending_gpu_hours",
+        "bursar_account_posted_gpu_hours",
+    ]
+
+
+def test_who_may_not_read_every_balance_gets_no_figure_of_any(spending: Town) -> None:
+    assert spending.get("/v1/metrics", bearer="nobody").status_code == 401
+    assert "team-a" not in spending.get("/metrics").text
+    assert 'namespace="team-b"' not in spending.get("/v1/metrics?namespace=team-a").text
+
+
+def test_the_page_on_metrics_names_each_of_these_figures_and_no_other() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+
+    assert set(re.findall(r"`bursar_account_(\w+)`", page)) == set(FAMILIES)

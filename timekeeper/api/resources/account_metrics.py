@@ -1,0 +1,92 @@
+"""``GET /v1/metrics``: the accounts' figures for Prometheus, with a token; `/metrics` needs none and so names
+no namespace."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from flask import Flask, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.api.http.parameters import NAMESPACE
+from timekeeper.api.http.routes import ApiRoute, Call, Right, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.core.budgets.policy import GPU_HOUR
+
+ACCOUNT_METRICS = ApiRoute(
+    "GET",
+    "/v1/metrics",
+    "for Prometheus: granted, posted, pending, remaining, ratio and exhausted-at of every account, or "
+    "of that of one namespace",
+    Right("get", "balances"),
+    {"text/plain": str},
+    (NAMESPACE,),
+)
+ROUTES = (ACCOUNT_METRICS,)
+
+
+def _hours(amount: int | None) -> float | None:
+    return None if amount is None else amount / GPU_HOUR
+
+
+def _ratio(statement: Statement) -> float | None:
+    ratio = statement.balance.ratio_milli
+    return None if ratio is None else ratio / 1000
+
+
+def _exhausted_s(statement: Statement) -> float | None:
+    return None if statement.exhausted_ms is None else statement.exhausted_ms / 1000
+
+
+# name -> (help, value; None: the account has none)
+FAMILIES: dict[str, tuple[str, Callable[[Statement], float | None]]] = {
+    "granted_gpu_hours": (
+        "Granted in this period; absent without a limit",
+        lambda s: _hours(s.balance.granted),
+    ),
+    "posted_gpu_hours": ("Settled charges of this period", lambda s: _hours(s.balance.posted)),
+    "pending_gpu_hours": ("What open sessions owe", lambda s: _hours(s.balance.pending)),
+    "remaining_gpu_hours": ("What remains; absent without a limit", lambda s: _hours(s.balance.remaining)),
+    "used_ratio": ("The used part of the grant, 1 is all; absent without a limit", _ratio),
+    "exhausted_at_seconds": (
+        "Unix time at which the account will be out of budget at its present rate; absent if it will not be",
+        _exhausted_s,
+    ),
+}
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the route."""
+
+    def figures(call: Call) -> Response:
+        namespace = call.get("namespace")
+        if namespace:
+            accounts = [services.ledger.account_now(namespace)]
+        else:
+            accounts, _ = services.ledger.account_page()
+        return Response(exposition(accounts), content_type=CONTENT_TYPE_LATEST)
+
+    serve(app, services, ACCOUNT_METRICS, figures)
+
+
+def exposition(accounts: Iterable[AccountReading]) -> bytes:
+    """The accounts' figures in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Accounts(tuple(accounts)))
+    return generate_latest(registry)
+
+
+class _Accounts(Collector):
+    def __init__(self, accounts: tuple[AccountReading, ...]) -> None:
+        self._accounts = accounts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, (about, value_of) in FAMILIES.items():
+            family = GaugeMetricFamily(f"bursar_account_{name}", about, labels=["namespace"])
+            for account in self._accounts:
+                value = value_of(account.statement)
+                if value is not None:
+                    family.add_metric([account.namespace], value)
+            yield family
