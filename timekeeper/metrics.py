@@ -49,6 +49,11 @@ LEADS = Gauge(
 TERM = Gauge(
     "bursar_settler_term", "The epoch in which this replica settled last", multiprocess_mode="mostrecent"
 )
+CLOCK_OFFSET = Gauge(
+    "bursar_clock_offset_seconds",
+    "How far this machine's clock is ahead of the API server's; 0 within 2 s",
+    multiprocess_mode="mostrecent",
+)
 TICK_SECONDS = Gauge(
     "bursar_settler_tick_seconds", "How long the last tick took", multiprocess_mode="mostrecent"
 )

@@ -4,6 +4,7 @@ it answers and does not carry out, and the Lease of the settlers. Plain HTTP.
 It keeps what it is given and tells all watchers; it knows nothing of what the objects mean.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs, urlsplit
@@ -39,6 +40,7 @@ class FakeApiServer(StoredObjects):
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
         self.expired = False
+        self.ahead_s = 0  # its clock is ahead of this machine's
         self.holders: list[str] = []  # who wrote himself into it, each once in a row
         self.cut: set[str] = set()  # URLs under which the Lease cannot be reached
 
@@ -82,6 +84,9 @@ def serving(api: FakeApiServer) -> Iterator[str]:
 
     class Handler(ObjectsHandler):
         held = api
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string((timestamp or time.time()) + api.ahead_s)
 
         def do_GET(self) -> None:
             api.bearers.add(self.headers["Authorization"])

@@ -48,11 +48,13 @@ def create_services(
     ca: Callable[[], str],
     heartbeat_interval_ms: int,
     damage: Callable[[], str] = lambda: "",
+    clock_fault: Callable[[], str] = lambda: "",
 ) -> Services:
-    """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is."""
+    """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
+    ``clock_fault``: the same for this machine's clock."""
     ledger = LedgerReader(store, clock)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
-    return Services(ledger, gate, writer, clock, ca, damage)
+    return Services(ledger, gate, writer, clock, ca, damage, clock_fault)
 
 
 def app_of(services: Services) -> Flask:

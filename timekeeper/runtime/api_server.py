@@ -15,6 +15,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.server_clock import ServerClock
 
 PAGE = 500
 WATCH_S = 300
@@ -69,6 +70,7 @@ class Api:
         self, host: str, pool: urllib3.PoolManager, identity: Callable[[], Mapping[str, str]]
     ) -> None:
         self._host, self._pool, self._identity = host, pool, identity
+        self.clock = ServerClock()
 
     @property
     def token(self) -> str:
@@ -154,7 +156,8 @@ class Api:
             identity = self._identity()
         except Exception as error:  # a plugin that makes tokens can fail in any way
             raise CredentialsError(f"the credentials cannot be read: {error}") from error
-        return self._pool.request(
+        sent = self.clock.sent()
+        response = self._pool.request(
             method,
             self._host + path,
             body=body,
@@ -163,6 +166,8 @@ class Api:
             retries=retries,
             preload_content=not stream,
         )
+        self.clock.note(sent, response.headers.get("Date"))
+        return response
 
 
 def accepted(reply: Reply) -> Json:

@@ -17,11 +17,11 @@ from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.json_values import Json
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import ANSWER_S, accepted
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
+from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.serving.heartbeat_route import heartbeat_route, problem_answer
 from timekeeper.serving.tls import check_files, newest_context, newest_text
 from timekeeper.settings import TimekeeperSettings
@@ -60,6 +60,9 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     """The API of one worker. It opens connections, so it is made after the fork."""
     api = connect(settings.kubeconfig)
 
+    api.call("GET", "/version", timeout_s=CALL_S)  # the first look at its clock
+    now_ms = api.clock.now_ms
+
     def review(path: str, body: Json) -> Json:
         return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
 
@@ -74,6 +77,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         newest_text(Path(settings.ca)),
         settings.heartbeat_interval_ms,
         lambda: watch.damage,
+        api.clock.sentence,
     )
     heartbeats = HeartbeatHandler(services)
     return HttpService(

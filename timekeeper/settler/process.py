@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from queue import Queue
 from threading import Event, Thread
@@ -9,9 +10,9 @@ from threading import Event, Thread
 from timekeeper import metrics
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
@@ -65,6 +66,7 @@ def settle(settings: TimekeeperSettings) -> int:
 
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
+    now_ms = _clock_of(api)
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
     Thread(target=events.run, args=(stop,), name="events", daemon=True).start()
     try:
@@ -110,6 +112,19 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         stop.set()
         evicting.join(_ENDING_S)
     return 0
+
+
+def _clock_of(api: Api) -> Callable[[], int]:
+    """The API server's time, as far as it is known; a machine's clock that differs is shown and logged."""
+    api.call("GET", "/version", timeout_s=CALL_S)  # the first look at it
+    if fault := api.clock.sentence():
+        log("clock-differs", level="warning", error=fault)
+
+    def now_ms() -> int:
+        metrics.CLOCK_OFFSET.set(api.clock.offset_ms() / 1000)
+        return api.clock.now_ms()
+
+    return now_ms
 
 
 def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:

@@ -122,6 +122,39 @@ def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(tim
     assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
 
 
+def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
+    timekeeper: Process, api: FakeApiServer
+) -> None:
+    """A pod that is deleted by force is charged to the end of its grace period."""
+    api.ahead_s = 3600
+
+    def server_ms() -> int:
+        return now_ms() + HOUR
+
+    began = server_ms() - 5 * SECOND
+    pod = gpu_pod(bound_ms=began, started_ms=began, grace_s=1)
+    api.put("leases", lease(server_ms()))
+    api.put("pods", pod)
+    timekeeper.start()
+    timekeeper.wait_ready()
+
+    def charged_ms() -> int:
+        rows = timekeeper.call("GET", "/v1/usage?group=pod", ADMIN)[1]["rows"]
+        return sum(row["amount"] for row in rows) // 1_000
+
+    timekeeper.wait("the session", lambda: "event=session-opened" in timekeeper.log())
+    api.put("leases", lease(server_ms()))
+    api.remove_as("pods", pod)
+    removed = server_ms()
+    timekeeper.wait("its end", lambda: server_ms() > removed + 3 * SECOND)
+
+    assert abs(charged_ms() - (removed + SECOND - began)) <= 1_500
+    status, said = timekeeper.call("GET", "/readyz")
+    assert status == 200
+    assert "s behind the API server's, whose time is used; set it right" in said
+    assert "bursar_clock_offset_seconds -3" in timekeeper.call("GET", "/metrics")[1]
+
+
 def test_a_start_right_after_a_kill_listens_and_removes_the_folder_that_the_killed_one_left(
     timekeeper: Process,
 ) -> None:

@@ -12,7 +12,8 @@ from timekeeper.api.ledger.outage_log import OutageLog
 @dataclass(frozen=True, slots=True)
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
-    1970; ``damage`` what is wrong with the database's file, empty if nothing is."""
+    1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the
+    same for this machine's clock."""
 
     ledger: LedgerReader
     gate: Gate
@@ -20,4 +21,5 @@ class Services:
     clock: Callable[[], int]
     ca: Callable[[], str]
     damage: Callable[[], str] = lambda: ""
+    clock_fault: Callable[[], str] = lambda: ""
     outages: OutageLog = field(default_factory=OutageLog)

@@ -23,7 +23,10 @@ def register(app: Flask, services: Services) -> None:
     @app.get("/readyz")
     def readyz() -> Response:
         problems = _problems(services)
-        return _text("".join(f"{problem}\n" for problem in problems) or "ok\n", 503 if problems else 200)
+        if problems:
+            return _text("".join(f"{problem}\n" for problem in problems), 503)
+        fault = services.clock_fault()  # corrected, so no reason to serve nobody
+        return _text(f"ok\n{fault}\n" if fault else "ok\n", 200)
 
     @app.get("/metrics")
     def figures() -> Response:
