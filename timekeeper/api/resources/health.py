@@ -25,7 +25,7 @@ def register(app: Flask, services: Services) -> None:
         problems = _problems(services)
         if problems:
             return _text("".join(f"{problem}\n" for problem in problems), 503)
-        fault = services.clock_fault()  # corrected, so no reason to serve nobody
+        fault = services.clock_fault()  # it is corrected, so this process can serve
         return _text(f"ok\n{fault}\n" if fault else "ok\n", 200)
 
     @app.get("/metrics")
