@@ -140,7 +140,7 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
 
     def charged_ms() -> int:
         rows = timekeeper.call("GET", "/v1/usage?group=pod", ADMIN)[1]["rows"]
-        return sum(row["amount"] for row in rows) // 1_000
+        return sum(int(row["amount"]) for row in rows) // 1_000
 
     timekeeper.wait("the session", lambda: "event=session-opened" in timekeeper.log())
     api.put("leases", lease(server_ms()))
