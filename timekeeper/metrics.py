@@ -42,6 +42,11 @@ EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multip
 STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
 BROKEN = Gauge("bursar_broken_budgets", "Budget entries that are wrong now", multiprocess_mode="mostrecent")
 MODE = Gauge("bursar_mode", "1 for the cluster's mode of admission", ["mode"], multiprocess_mode="mostrecent")
+GRACE_POLICIES = Gauge(
+    "bursar_grace_policies_differing",
+    "Policies on grace periods whose figure is not maxGracePeriod",
+    multiprocess_mode="mostrecent",
+)
 DATABASE = Gauge("bursar_database", "1 for the kind of database", ["kind"], multiprocess_mode="mostrecent")
 LEADS = Gauge(
     "bursar_settler_leads", "1 where this replica settles, 0 where it follows", multiprocess_mode="mostrecent"

@@ -20,6 +20,7 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
+from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
@@ -91,6 +92,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
+    policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
+    Thread(target=policies.keep, args=(stop,), name="grace-policies", daemon=True).start()
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
     try:
         run(settler, updates, stop)
@@ -125,6 +128,13 @@ def _clock_of(api: Api) -> Callable[[], int]:
         return api.clock.now_ms()
 
     return now_ms
+
+
+def _longest_grace_ms(settler: Settler, now_ms: int) -> int | None:
+    """`maxGracePeriod` now, in milliseconds; None before the first decision."""
+    if not settler.has_decided:
+        return None
+    return settler.ledger.history.settings(now_ms).max_grace_period_ms
 
 
 def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, role
 from timekeeper.core.names import DOMAIN
+from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
 from webhook.settings.certificates import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
@@ -65,6 +66,10 @@ NEEDED: dict[str, Reasons] = {
         "to have pods leave that are over their memory share": {Right("create", "pods/eviction")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
+        "whether the policies on grace periods have its figure": {
+            Right("get", "validatingadmissionpolicies", "admissionregistration.k8s.io", name=name)
+            for name in GRACE_POLICIES
+        },
         "who a caller is": {Right("create", "tokenreviews", "authentication.k8s.io")},
         "what a caller may": {Right("create", "subjectaccessreviews", "authorization.k8s.io")},
     },

@@ -15,6 +15,8 @@ from tests.webhook.policies import Policies
 from tests.webhook.worlds import plain
 from tests.worlds import Json
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.runtime.connect import connect
+from timekeeper.settler.grace_policies import GracePolicies
 from webhook.admission.cel import MOST_ENTRIES
 from webhook.rules.size import MOST_BYTES
 
@@ -125,6 +127,26 @@ def test_the_namespace_controller_deletes_gpu_pods(policies: Policies) -> None:
         return "deletionTimestamp" in pod["metadata"]
 
     eventually(leaves, "the pod to be deleted")
+
+
+def test_a_figure_that_is_not_the_budgets_is_told(
+    policies: Policies, capfd: pytest.CaptureFixture[str]
+) -> None:
+    longest_ms = [1000 * LONGEST_S]
+    compared = GracePolicies(connect(policies.cp.admin_kubeconfig), lambda: longest_ms[0])
+    compared.check()
+    assert capfd.readouterr().err == ""
+
+    longest_ms[0] *= 2
+    compared.check()
+    compared.check()
+    longest_ms[0] //= 2
+    compared.check()
+
+    said = capfd.readouterr().err
+    assert said.count("event=grace-policies-differ") == 2, "once for each policy"
+    assert f"policy bursar-grace has '{LONGEST_S}', but maxGracePeriod is {2 * LONGEST_S} seconds" in said
+    assert said.count("event=grace-policies-agree") == 1
 
 
 # size
