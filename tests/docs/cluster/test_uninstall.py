@@ -85,3 +85,33 @@ def test_pods_are_created_after_each_step_and_nothing_of_ours_is_left(
     marks = {**node["metadata"].get("labels", {}), **node["metadata"].get("annotations", {})}
     assert [key for key in marks if "bursar" in key] == []
     assert node["status"]["capacity"] == node["status"]["allocatable"] == {"cpu": "8"}
+
+
+def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    half = {"bursar.dev/gpu-percent": "50"}
+    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
+    assert refusal(control_plane, "refused", half) != ""
+
+    run(control_plane, "kubectl delete -f deploy/manifests", tmp_path)
+
+    assert refusal(control_plane, "gpu-alone", half) == ""
+    assert everything(control_plane) == []
+
+
+def test_after_the_namespace_alone_was_deleted_the_first_step_lets_pods_be_created_again(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    half = {"bursar.dev/gpu-percent": "50"}
+    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
+    run(control_plane, "kubectl delete namespace bursar-system", tmp_path)
+    assert 'failed calling webhook "govern.bursar.dev"' in refusal(control_plane, "refused-again", half)
+
+    run(control_plane, next(iter(steps().values())), tmp_path)
+
+    assert refusal(control_plane, "gpu-again", half) == ""
+    run(control_plane, "kubectl delete -f deploy/manifests --ignore-not-found", tmp_path)
+    assert everything(control_plane) == []
