@@ -41,6 +41,11 @@ WATCH_FAILURES = Counter("bursar_watch_failures", "Failed calls of a watch", ["s
 EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multiprocess_mode="mostrecent")
 STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
 BROKEN = Gauge("bursar_broken_budgets", "Budget entries that are wrong now", multiprocess_mode="mostrecent")
+MISSING_NAMESPACES = Gauge(
+    "bursar_budgets_without_namespace",
+    "Budget entries whose namespace does not exist",
+    multiprocess_mode="mostrecent",
+)
 MODE = Gauge("bursar_mode", "1 for the cluster's mode of admission", ["mode"], multiprocess_mode="mostrecent")
 GRACE_POLICIES = Gauge(
     "bursar_grace_policies_differing",

@@ -15,6 +15,7 @@ from tests.support.http_server import Served
 PATHS = {
     "/api/v1/pods": "pods",
     "/api/v1/nodes": "nodes",
+    "/api/v1/namespaces": "namespaces",
     "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases": "leases",
     "/api/v1/namespaces/bursar-system/configmaps": "configmaps",
     "/apis/scheduling.k8s.io/v1/priorityclasses": "priorityclasses",

@@ -12,6 +12,7 @@ from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
+from timekeeper.settler.missing_namespaces import MissingNamespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.database_totals import DatabaseTotals, read_grants
@@ -59,6 +60,7 @@ class Settler:
         self._next_beats_s = 0.0
         self._failed = ""
         self._self_check = SelfCheck()
+        self._missing_namespaces = MissingNamespaces()
         self._unchanged: tuple[int, History, EntryChanges] | None = None
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
@@ -217,6 +219,8 @@ class Settler:
 
     def _report(self, decision: TickDecision, read: EntryChanges, history: History, now_ms: int) -> None:
         report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)
+        for notice in self._missing_namespaces.notices(self.cluster):
+            self._notices.budget(notice)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

@@ -61,6 +61,7 @@ NEEDED: dict[str, Reasons] = {
     "bursar-timekeeper": {
         "sessions": followed("pods"),
         "models and memory of cards": followed("nodes"),
+        "budget entries for namespaces that do not exist": followed("namespaces"),
         "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
         "budgets": followed("configmaps", "", NAMESPACE),
         "to have pods leave that are over their memory share": {Right("create", "pods/eviction")},

@@ -32,7 +32,7 @@ def test_each_figure_is_that_of_the_budget_and_an_unlimited_one_has_no_limit(spe
         'bursar_account_posted_gpu_hours{namespace="team-a"}': hours["posted"],
         'bursar_account_pending_gpu_hours{namespace="team-a"}': hours["pending"],
         'bursar_account_remaining_gpu_hours{namespace="team-a"}': pytest.approx(hours["remaining"]),
-        'bursar_account_used_ratio{namespace="team-a"}': budget["ratio"] / 1000,
+        'bursar_account_used_ratio{namespace="team-a"}': budget["ratioMilli"] / 1000,
         'bursar_account_exhausted_at_seconds{namespace="team-a"}': budget["exhaustedAt"] / 1000,
     }
     assert hours["pending"] == 1

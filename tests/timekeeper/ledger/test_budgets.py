@@ -127,6 +127,28 @@ def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town)
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]
 
 
+def test_an_entry_whose_namespace_does_not_exist_is_reported_once_until_there_is_one(town: Town) -> None:
+    metric = "bursar_budgets_without_namespace"
+    entries = {"_defaults": MONTH, "team_a": MONTH, "teem_b": MONTH}
+    town.begin(("configmaps", budgets(**entries)), ("namespaces", {"metadata": {"name": "team-a"}}))
+
+    assert [(notice.reason, notice.message) for notice in town.notices] == [
+        (
+            "MissingNamespace",
+            "teem-b: namespace teem-b does not exist. The budget applies once it does; is the name right?",
+        )
+    ]
+    hear(town, **entries, _settings="lookahead: 5m")
+    assert len(town.notices) == 1
+    assert f"{metric} 1.0" in town.get("/metrics").text
+
+    town.change("namespaces", {"metadata": {"name": "teem-b"}})
+    assert f"{metric} 0.0" in town.get("/metrics").text
+
+    town.change("namespaces", {"metadata": {"name": "team-a"}}, deleted=True)
+    assert [notice.message.partition(":")[0] for notice in town.notices] == ["teem-b", "team-a"]
+
+
 def test_of_the_settings_everything_is_done(town: Town) -> None:
     town.begin(("configmaps", budgets(_settings="overuse: evict")))
 

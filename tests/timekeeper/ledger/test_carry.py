@@ -63,7 +63,7 @@ def test_half_of_what_is_left_moves_on(home: Town) -> None:
     budget = home.budget()
     assert (budget["granted"], budget["carried"]) == (13 * GPU_HOUR, 3 * GPU_HOUR)
     assert budget["posted"] == 0
-    assert budget["carryOver"] == 500
+    assert budget["carryOverMilli"] == 500
     assert rows(home) == [("period", 10, 0), ("period", 10, 1), ("carry", 3, 1)]
 
 

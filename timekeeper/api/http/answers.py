@@ -70,17 +70,17 @@ class Period(_From):
 
 class AccountAnswer(TypedDict):
     """The budget in force for a namespace or group, and its account. `entry`: the ConfigMap key that applies,
-    or null; `ratio`, `warnAt`: thousandths of the grant; `carryOver`: thousandths of the remainder that carry
-    over; `carried`: the carried-over part of the grant; `exhaustedAt`: when the budget runs out at the
-    present rate, null if not in this period or already exhausted; `lastError`: the entry's error; its last
-    valid text stays in force."""
+    or null; `ratioMilli`, `warnAtMilli`: thousandths of the grant; `carryOverMilli`: thousandths of the
+    remainder that carry over; `carried`: the carried-over part of the grant; `exhaustedAt`: when
+    the budget runs out at the present rate, null if not in this period or already exhausted; `lastError`:
+    the entry's error; its last valid text stays in force."""
 
     standing: StandingWord
     entry: str | None
     onExhausted: str
-    ratio: int | None
-    warnAt: int | None
-    carryOver: int
+    ratioMilli: int | None
+    warnAtMilli: int | None
+    carryOverMilli: int
     period: Period
     granted: int | None
     carried: int

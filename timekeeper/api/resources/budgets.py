@@ -122,9 +122,9 @@ def _account(statement: Statement, error: str) -> dict[str, Any]:
         "standing": alone.standing,
         "entry": in_force.key or None,
         "onExhausted": budget.on_exhausted,
-        "ratio": balance.ratio_milli,
-        "warnAt": budget.warn_at_milli,
-        "carryOver": budget.carry_over_milli,
+        "ratioMilli": balance.ratio_milli,
+        "warnAtMilli": budget.warn_at_milli,
+        "carryOverMilli": budget.carry_over_milli,
         "period": {
             "kind": account.kind if budget.amount is not None else None,
             "timeZone": account.zone,

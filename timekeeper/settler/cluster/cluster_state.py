@@ -9,6 +9,7 @@ from timekeeper.core.kube.holders import NodeHolders
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.presence import Presence
 
+# Without one of these nothing is decided. The list of namespaces serves a warning only.
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
 # Limits on memory while the database is unreachable.
@@ -48,7 +49,20 @@ class KnownPriorityClass:
     preemption_policy: str = "PreemptLowerPriority"
 
 
-Item = LedgerPod | UnreadablePod | KnownNode | NodeLease | BudgetConfigMap | KnownPriorityClass
+@dataclass(frozen=True, slots=True)
+class ExistingNamespace:
+    name: str
+
+
+Item = (
+    LedgerPod
+    | UnreadablePod
+    | KnownNode
+    | NodeLease
+    | BudgetConfigMap
+    | KnownPriorityClass
+    | ExistingNamespace
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,7 @@ class ClusterState:
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    existing_namespaces: dict[str, bool] = field(default_factory=dict)  # name -> True
     unbound: set[str] = field(default_factory=set)  # UIDs of pods without a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
     pods_current_ms: int = 0  # until when the pods are known to be complete
@@ -124,6 +139,7 @@ class ClusterState:
     budgets_version: int = 0  # of the ConfigMaps
     classes_version: int = 0  # of the priority classes
     namespaces_version: int = 0  # of the set of namespaces with pods
+    existing_version: int = 0  # of the set of existing namespaces
 
     def missing_sources(self) -> tuple[str, ...]:
         """Sources that have not been listed completely yet. Before that nothing may be decided."""
@@ -181,6 +197,7 @@ class ClusterState:
             "leases": self.leases,
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
+            "namespaces": self.existing_namespaces,
         }
         return tables[source]
 
@@ -207,6 +224,8 @@ class ClusterState:
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
                 self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
+            case ExistingNamespace(name):
+                self._set("namespaces", name, None if deleted else True)
 
     def _add_unreadable(self, item: UnreadablePod) -> None:
         if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
@@ -229,6 +248,7 @@ class ClusterState:
         self.inventory_version += source == "nodes"
         self.budgets_version += source == "configmaps"
         self.classes_version += source == "priorityclasses"
+        self.existing_version += source == "namespaces"
 
     def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)

@@ -1,4 +1,4 @@
-"""The five watches: each is a thread that lists, watches, and puts relevant changes on one queue."""
+"""The watches: each is a thread that lists, watches, and puts relevant changes on one queue."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +18,7 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
+    ExistingNamespace,
     Item,
     ItemChanged,
     KnownNode,
@@ -55,6 +56,7 @@ def sources(namespace: str) -> tuple[WatchSource, ...]:
         WatchSource("leases", f"{_LEASES}/namespaces/kube-node-lease/leases", _WATCH_S, read_lease),
         WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
+        WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
     )
 
 
@@ -148,6 +150,11 @@ def read_priority_class(raw: Json) -> KnownPriorityClass:
     return KnownPriorityClass(
         _name(raw), value if isinstance(value, int) else 0, str(policy or "PreemptLowerPriority")
     )
+
+
+def read_namespace(raw: Json) -> ExistingNamespace:
+    """A namespace's name."""
+    return ExistingNamespace(_name(raw))
 
 
 def _name(raw: Json) -> str:
