@@ -165,6 +165,7 @@ SAID = {
     "NOT_BY_CHOICE": [refusal.NOT_BY_CHOICE],
     "GIVEN_UP": [refusal.GIVEN_UP],
     "NOT_TRIED": [refusal.NOT_TRIED],
+    "SPENT": [refusal.SPENT],
 }
 KIND_OF = {
     "not_enough_free": "room",
@@ -182,6 +183,7 @@ KIND_OF = {
     "NOT_BY_CHOICE": "constraint",
     "GIVEN_UP": "search",
     "NOT_TRIED": "search",
+    "SPENT": "budget",
 }
 
 
