@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -19,8 +19,11 @@ from scheduler_ext.cache import pdb_cache
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.clients import binding_reports
+from scheduler_ext.clients.binding_reports import BindingReports
 from scheduler_ext.clients.card_load_poller import Measuring
 from scheduler_ext.clients.standings_poller import Poller
+from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.election import Election, OwnLease, SchedulersLease, Unelected
@@ -46,6 +49,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core import names
+from timekeeper.core.values import Placement
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder, EventType
@@ -130,6 +134,7 @@ class Extender:
                 silent_s=self._silent_s,
                 refused=self._decisions.nodes_refused,
                 events=self.events.results,
+                bindings=self._bindings_reported,
                 preempted=lambda: self.preemptor.counts,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
                 fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
@@ -161,6 +166,7 @@ class Extender:
             turn=self.leadership,
             taken_back=self._taken_back,
             standings=self.standings,
+            bound=self._report_binding,
         )
 
     def _tell(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None:
@@ -237,6 +243,14 @@ class Extender:
         return None if wanted is None else Poller(wanted, monotonic_ms, self._say, self._metrics.polled)
 
     @cached_property
+    def binding_reports(self) -> BindingReports | None:
+        """Reports bound pods to the timekeeper."""
+        wanted = self._settings.timekeeper
+        if wanted is None:
+            return None
+        return BindingReports(client(wanted, binding_reports.PATH), monotonic_ms, self._say)
+
+    @cached_property
     def card_loads(self) -> Measuring | None:
         """The poller of the cards' measured use."""
         wanted, always = self._settings.timekeeper, self._settings.policy == "load"
@@ -277,6 +291,8 @@ class Extender:
             work["standings"] = self._standings_poller.run
         if self.card_loads is not None:
             work["usage"] = self.card_loads.run
+        if self.binding_reports is not None:
+            work["bindings"] = self.binding_reports.run
         _ = self.app  # every part exists before the first thread runs
         self._threads.start(work)
 
@@ -309,6 +325,13 @@ class Extender:
         return observed
 
     # What parts ask of each other
+
+    def _report_binding(self, pod: Pod, node: str, placement: Placement) -> None:
+        if self.binding_reports is not None:
+            self.binding_reports.bound(pod, node, placement)
+
+    def _bindings_reported(self) -> Mapping[str, int]:
+        return {} if self.binding_reports is None else self.binding_reports.results
 
     def _snapshot(self) -> Snapshot:
         return self.cache.snapshot

@@ -59,7 +59,7 @@ EARLIER = "?"  # stands for the unknown version of a Binding that an earlier cal
 class Binder:
     """``policy`` returns a pod's policy. ``turn`` says if this replica may bind. ``ended`` is called with
     the UID after each bind. ``taken_back`` is called with an assumed allocation, and its node, that never
-    became a binding."""
+    became a binding; ``bound`` with a pod, its node and its cards once its Binding is known to be made."""
 
     def __init__(
         self,
@@ -74,10 +74,12 @@ class Binder:
         turn: Turn,
         taken_back: Callable[[Allocation, str], None] = lambda _allocation, _node: None,
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
+        bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
     ) -> None:
         self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
+        self._bound = bound
         self._pods, self._nodes = Locks(), Locks()
 
     def bind(self, args: BindingArgs) -> Outcome:
@@ -134,7 +136,10 @@ class Binder:
         # 6. One Binding carries node and cards.
         written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns())
         lost = set() if assumed is None else {EARLIER}
-        return self._send(Sending(args, written, term, until), read.version, lost)
+        outcome = self._send(Sending(args, written, term, until), read.version, lost)
+        if isinstance(outcome, Bound):
+            self._bound(read.pod, args.node, placement)
+        return outcome
 
     def _is_denied(self, pod: Pod) -> bool:
         """True if the namespace's budget refuses the pod. A budget in observe mode only logs that."""
@@ -304,6 +309,8 @@ class Binder:
         """Record what has become of an assumed pod whose earlier Bindings can no longer succeed."""
         if read.pod is not None:
             self._cache.pod_read(read.pod)
+        if read.node and read.pod is not None and read.pod.placement is not None:
+            self._bound(read.pod, read.node, read.pod.placement)
         if not read.node:
             node = self._allocation(read.uid)[1]
             self._cache.forget(read.uid)

@@ -69,6 +69,10 @@ GOOD: dict[str, Row] = {
         **{"name": "n", "runs": '{"b":1}', "use_ms": 1, "received_ms": 1},
         **{"cards": "{}", "overuse": "{}"},
     },
+    "bindings": {
+        **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "request": "{}"},
+        **{"devices": "", "grace_ms": 0, "received_ms": 1},
+    },
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "standings": {"id": 1, "revision": "r", "body": "{}"},

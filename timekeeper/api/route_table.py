@@ -13,6 +13,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources import (
     account_metrics,
     balances,
+    bindings,
     budgets,
     grants,
     node_usage,
@@ -111,6 +112,7 @@ ROUTES = (
     *usage.ROUTES,
     HEARTBEATS,
     *node_usage.ROUTES,
+    *bindings.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

@@ -174,6 +174,37 @@ class Standings(TypedDict):
     namespaces: dict[str, StandingEntry]
 
 
+class BoundAsk(TypedDict):
+    """What one container of a bound pod requests on each of ``devices`` cards."""
+
+    container: str
+    init: bool
+    devices: int
+    share_milli: int
+    memory_mib: int
+
+
+class BoundPod(TypedDict):
+    """A pod that the extender bound."""
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    age_ms: int  # since its Binding was sent, when this is sent
+    dialect: str
+    asks: list[BoundAsk]
+    devices: str  # text of the annotation ``bursar.dev/devices``
+    grace_ms: int
+
+
+class Bindings(TypedDict):
+    """``POST /v1/bindings``, by the extender."""
+
+    version: Literal[1]
+    bindings: list[BoundPod]
+
+
 class BeatDevice(TypedDict):
     """NVML's figures for one card as seen in the pod."""
 

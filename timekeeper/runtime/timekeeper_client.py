@@ -61,6 +61,20 @@ class TimekeeperClient:
             self.close()
             raise
 
+    def post(self, body: bytes) -> None:
+        """Posts the body; a 200 is success. Raises one of `FAILURES`; the connection is then closed."""
+        try:
+            connection = self._connected()
+            headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+            connection.request("POST", self._path, body=body, headers=headers)
+            answer = connection.getresponse()
+            answer.read(MOST_BYTES)
+            if answer.status != http.client.OK:
+                raise TimekeeperError(f"the timekeeper answered {answer.status}")
+        except FAILURES:
+            self.close()
+            raise
+
     def close(self) -> None:
         """Closes the connection; the next request opens another."""
         if self._connection is not None:

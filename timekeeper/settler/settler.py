@@ -6,8 +6,10 @@ from queue import Empty, Queue
 from threading import Event
 
 from timekeeper import metrics
+from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
@@ -21,7 +23,7 @@ from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import fencing, settling
+from timekeeper.store.writes import bindings, fencing, settling
 
 Clock = Callable[[], int]
 
@@ -32,6 +34,9 @@ _TOGETHER_MS = 20  # updates that arrive this soon after the first one share its
 # Heartbeats are read by time of receipt, but their transaction may commit later, by at most this much.
 _BEAT_OVERLAP_MS = 5_000
 _ALL_BEATS_EACH_MS = 60_000
+# A binding counts once the watch has had this long to show its pod; it is looked at for as long again.
+_BINDING_PATIENCE_MS = 10_000
+_BINDINGS_EACH_MS = 1_000
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
@@ -57,6 +62,7 @@ class Settler:
         self._notices = Notices(notify, notify_pod)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
+        self._bindings_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
         self._self_check = SelfCheck()
@@ -123,10 +129,11 @@ class Settler:
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
             self._load_sessions(connection)
+            unseen = self._read_bindings(connection, now_ms)
             self._read_beats(connection, now_ms)
             read_grants(connection, self.ledger, now_ms)
         history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
-        facts = TickInputs(read, history, self._listed(history), DatabaseTotals(self._store), now_ms)
+        facts = TickInputs(read, history, self._listed(history), DatabaseTotals(self._store), now_ms, unseen)
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
@@ -200,6 +207,16 @@ class Settler:
             for uid in found.folded:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
+
+    def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
+        """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
+        if 0 <= now_ms - self._bindings_ms < _BINDINGS_EACH_MS:
+            return ()
+        until_ms = now_ms - _BINDING_PATIENCE_MS
+        since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
+        found = bindings.unopened(connection, since_ms, until_ms)
+        self._bindings_ms = now_ms
+        return tuple(pod_of(each) for each in found if each.uid not in self.cluster.pods)
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
         began_s = self._seconds()

@@ -86,6 +86,7 @@ NEEDED: dict[str, Reasons] = {
         },
         "which pods may leave without harm": followed("poddisruptionbudgets", "policy"),
         "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
+        "to report the pods that it bound": {Right("create", "bindings", "bursar.dev")},
         "how busy cards are, for the policy load": {Right("get", "nodeusage", "bursar.dev")},
         "to tell what was decided about a pod or a node": {Right("create", "events", "events.k8s.io")},
         "kube-scheduler's own: to lead, and to go on leading": {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.budget_history import DEFAULTS, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -30,6 +31,7 @@ class TickInputs:
     names: tuple[str, ...]  # the namespaces to list
     stored: StoredTotals  # the database's own totals
     now_ms: int
+    unseen: tuple[LedgerPod, ...] = ()  # pods that were bound, have no session, and do not exist any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
-    session_changes = changed_sessions(cluster, ledger, settings, now_ms)
+    session_changes = changed_sessions(cluster, ledger, settings, now_ms, tick.unseen)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)

@@ -1,5 +1,6 @@
 """Which sessions open, and what the cluster has proved about the open ones."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -8,12 +9,15 @@ from timekeeper.accounts.session import (
     OpenedSession,
     Session,
     evidence,
+    last_evidence_ms,
     open_session,
     vanish,
     vanish_unseen,
     witness,
 )
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -41,9 +45,14 @@ class SessionChanges:
 
 
 def changed_sessions(
-    cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int
+    cluster: ClusterState,
+    ledger: LedgerState,
+    settings: BudgetSettings,
+    now_ms: int,
+    unseen: Iterable[LedgerPod] = (),
 ) -> SessionChanges:
-    """The sessions of every pod that changed since the last tick."""
+    """The sessions of every pod that changed since the last tick. ``unseen``: pods whose Bindings alone were
+    reported."""
     tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges())
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
@@ -52,6 +61,8 @@ def changed_sessions(
     tick.shorten_grace()
     if cluster.pods_relisted:
         tick.end_sessions_without_pod()
+    for pod in unseen:
+        tick.open_unseen(pod)
     return tick.changes
 
 
@@ -125,6 +136,24 @@ class _Tick:
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             ended = vanish_unseen(session, known)
             self.changes.sessions[uid] = replace(ended, watermark_ms=known.watermark_ms)
+
+    def open_unseen(self, pod: LedgerPod) -> None:
+        """A pod that was bound and vanished while no watch ran: it holds its cards from its binding, through
+        the longest grace period after the last witness."""
+        uid = pod.uid
+        if uid in self.cluster.deleted_pods or self.ledger.session(uid) or uid in self.ledger.folded:
+            return
+        opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
+        session = self.changes.open(opened)
+        known = evidence(session, None, self.ledger.beats.get(uid))
+        most_ms, says = self.settings.max_grace_period_ms, PodHold(session.bound_ms)
+        gone = hold.vanished(says, self.now_ms, last_evidence_ms(known), most_ms, was_watched=False)
+        self.changes.sessions[uid] = replace(
+            session,
+            charge_from="bound",  # no start will ever be known
+            vanished_ms=gone.removed_ms,
+            grace_ms=gone.grace_ms,
+        )
 
     def _apply_status(self, session: Session, pod: LedgerPod) -> Session:
         """The session with what the pod's status proves. A session that is over keeps the watermark that its

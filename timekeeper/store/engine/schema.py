@@ -267,6 +267,24 @@ NODE_USES = Table(
     comment="what each node's agent reported last: its runs, its cards, the pods over their memory",
 )
 
+BINDINGS = Table(
+    "bindings",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("bound_ms", BigInteger, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("devices", Text, nullable=False),
+    Column("grace_ms", BigInteger, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("uid <> '' AND node <> ''", name="is_named"),
+    CheckConstraint("bound_ms <= received_ms AND grace_ms >= 0", name="is_past"),
+    Index(None, "received_ms"),
+    comment="pods that the extender bound: for those that vanish before a settler has seen them",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

@@ -12,6 +12,7 @@ from sqlalchemy import Table, Text, select
 
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
+    BINDINGS,
     DAYS,
     ENTRIES,
     ENTRY_ERRORS,
@@ -44,6 +45,7 @@ TABLES = (
     FOLDED,
     FIGURES,
     NODE_USES,
+    BINDINGS,
     DAYS,
     WAITING,
     STANDINGS,

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
+    BINDINGS,
     DAYS,
     ENTRY_ERRORS,
     FOLDED,
@@ -41,7 +42,7 @@ from timekeeper.store.writes.rollup import add_all_rollups
 _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge, and recreates at every start.
-_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES)
+_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES, BINDINGS)
 
 _INT64 = 2**63
 

@@ -1,0 +1,113 @@
+"""Reports bound pods to the timekeeper, so that one that vanishes while no settler runs is charged.
+
+The reports wait in memory: no bind waits for them, and those that are still unsent when the extender ends are
+lost. The timekeeper takes the first report of a pod; a repeated one changes nothing.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from scheduler_ext.model.pod import Pod
+from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.values import Placement
+from timekeeper.core.wire import Bindings, BoundPod
+from timekeeper.runtime.log import Log
+from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
+
+PATH = "/v1/bindings"
+MOST_WAITING = 10_000
+TOGETHER = 100  # bindings in one post
+EACH_S = 1.0
+RESULTS = ("sent", "dropped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    pod: Pod
+    node: str
+    placement: Placement
+    at_ms: int
+
+
+class BindingReports:
+    """``bound`` may be called from any thread, and never waits; `run` sends, in one thread. ``now_ms``: a
+    monotonic clock. ``results``: bindings that were sent or dropped, and posts that failed."""
+
+    def __init__(self, client: TimekeeperClient, now_ms: Callable[[], int], log: Log) -> None:
+        self._client, self._now_ms, self._log = client, now_ms, log
+        self._lock = threading.Lock()
+        self._waiting: deque[_Bound] = deque()
+        self._is_failing = False
+        self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+
+    def bound(self, pod: Pod, node: str, placement: Placement) -> None:
+        """The pod was bound. If too many wait already, the oldest is dropped."""
+        with self._lock:
+            if len(self._waiting) >= MOST_WAITING:
+                self._waiting.popleft()
+                self.results["dropped"] += 1
+            self._waiting.append(_Bound(pod, node, placement, self._now_ms()))
+
+    def run(self, stop: threading.Event) -> None:
+        """Send what waits, each second, until ``stop``."""
+        while not stop.wait(EACH_S):
+            while self.send() and not stop.is_set():
+                pass
+        self._client.close()
+
+    def send(self) -> bool:
+        """Send the oldest that wait; they stay if that fails. True if more wait and it succeeded."""
+        with self._lock:
+            first = [self._waiting[at] for at in range(min(TOGETHER, len(self._waiting)))]
+        if not first:
+            return False
+        try:
+            self._client.post(self._body(first))
+        except FAILURES as error:
+            self.results["failed"] += 1
+            if not self._is_failing:
+                self._log("bindings-failed", level="warning", error=f"{type(error).__name__}: {error}")
+            self._is_failing = True
+            return False
+        if self._is_failing:
+            self._log("bindings-sent")
+        self._is_failing = False
+        with self._lock:
+            sent = set(map(id, first))
+            while self._waiting and id(self._waiting[0]) in sent:
+                self._waiting.popleft()
+            self.results["sent"] += len(first)
+            return bool(self._waiting)
+
+    def _body(self, first: list[_Bound]) -> bytes:
+        now_ms = self._now_ms()
+        body: Bindings = {"version": 1, "bindings": [_wire(each, now_ms) for each in first]}
+        return orjson.dumps(body)
+
+
+def _wire(bound: _Bound, now_ms: int) -> BoundPod:
+    pod, request = bound.pod, bound.pod.request
+    return {
+        "uid": pod.uid,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "node": bound.node,
+        "age_ms": max(0, now_ms - bound.at_ms),
+        "dialect": request.dialect if request else "",
+        "asks": [
+            {
+                "container": each.container,
+                "init": each.init,
+                "devices": each.ask.devices,
+                "share_milli": each.ask.share_milli,
+                "memory_mib": each.ask.memory_mib,
+            }
+            for each in (request.asks if request else ())
+        ],
+        "devices": encode_placement(bound.placement),
+        "grace_ms": pod.grace_ms,
+    }

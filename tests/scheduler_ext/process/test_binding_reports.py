@@ -1,0 +1,111 @@
+"""The extender reports the pods that it bound, also those that it bound while the timekeeper was away."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from scheduler_ext.clients.binding_reports import MOST_WAITING, BindingReports
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.worlds import node, on, percent, read, request_of
+from tests.support.waiting import eventually
+from timekeeper.api.bodies.bindings import read_bindings
+from timekeeper.core.request.cards import decode_placement
+from timekeeper.runtime.timekeeper_client import TimekeeperClient, TimekeeperError
+
+POD = read(on(percent(50, "p"), "n", "GPU-0"))
+
+
+class Client(TimekeeperClient):
+    """Takes posts, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__("https://127.0.0.1:1", "/", Path("/nowhere"), lambda: None)
+        self.away, self.posts = False, list[bytes]()
+
+    def post(self, body: bytes) -> None:
+        if self.away:
+            raise TimekeeperError("away")
+        self.posts.append(body)
+
+
+def reports(client: Client, now_ms: Callable[[], int]) -> tuple[BindingReports, list[str]]:
+    lines: list[str] = []
+    return BindingReports(client, now_ms, lambda event, **_: lines.append(event)), lines
+
+
+def test_what_was_bound_while_the_timekeeper_was_away_is_reported_with_its_age() -> None:
+    now, client = [1_000], Client()
+    spool, lines = reports(client, lambda: now[0])
+    assert POD.placement is not None
+    client.away = True
+    for _ in range(101):
+        spool.bound(POD, "n", POD.placement)
+    assert not spool.send()
+    assert not spool.send()
+    now[0], client.away = 61_000, False
+
+    assert spool.send()
+    assert not spool.send()
+
+    first, second = (json.loads(each)["bindings"] for each in client.posts)
+    assert (len(first), len(second)) == (100, 1)
+    assert {
+        key: first[0][key] for key in ("uid", "namespace", "pod", "node", "age_ms", "dialect", "grace_ms")
+    } == {
+        "uid": "uid-p",
+        "namespace": "team-a",
+        "pod": "p",
+        "node": "n",
+        "age_ms": 60_000,
+        "dialect": "bursar",
+        "grace_ms": 30_000,
+    }
+    assert lines == ["bindings-failed", "bindings-sent"]
+    assert spool.results == {"sent": 101, "failed": 2, "dropped": 0}
+
+
+def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:
+    spool, _ = reports(Client(), lambda: 0)
+    assert POD.placement is not None
+
+    for _ in range(MOST_WAITING + 3):
+        spool.bound(POD, "n", POD.placement)
+
+    assert spool.results["dropped"] == 3
+
+
+def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    (tmp_path / "ca.crt").write_text("none")
+    (tmp_path / "token").write_text("token")
+    world = start(
+        "--timekeeper-url=https://127.0.0.1:1",
+        f"--timekeeper-ca={tmp_path}/ca.crt",
+        f"--token-file={tmp_path}/token",
+    )
+    world.put_node(node("n"))
+    waiting = world.put_pod(percent(50, "p"))
+    spool, client = world.extender.binding_reports, Client()
+    assert spool is not None
+    spool._client, client.away = client, True
+
+    assert world.bind(waiting, "n") == ""
+    assert world.bind(waiting, "elsewhere") != ""
+    eventually(lambda: spool.results["failed"])
+    client.away = False
+    eventually(lambda: spool.results["sent"])
+
+    (body,) = client.posts
+    (read_back,) = read_bindings(body, 10**12)
+    assert (read_back.uid, read_back.namespace, read_back.name, read_back.node) == (
+        "uid-p",
+        "team-a",
+        "p",
+        "n",
+    )
+    assert read_back.request == replace(request_of(waiting), policy="")
+    bound = read(world.api.pod("p"))
+    assert bound.placement == decode_placement(read_back.devices)
+    assert "bursar_extender_bindings_reported_total" in world.client.get("/metrics").text

@@ -1,0 +1,94 @@
+"""Bindings that the extender reports: a pod that nothing of the ledger ever saw is charged, once."""
+
+import pytest
+
+from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Json, Town, gpu_pod, node
+
+PLACED = (
+    '{"containers":{"main":[{"index":0,"memory_mib":16000,"share_milli":1000,"uuid":"GPU-0"}]},"version":1}'
+)
+
+
+@pytest.fixture
+def home(town: Town) -> Town:
+    town.begin(("nodes", node()))
+    return town
+
+
+def bound(name: str = "p", age_ms: object = 0, **fields: object) -> Json:
+    ask = {"container": "main", "init": False, "devices": 1, "share_milli": 1000, "memory_mib": 0}
+    return {
+        "uid": f"uid-{name}",
+        "namespace": "team-a",
+        "pod": name,
+        "node": "n1",
+        "age_ms": age_ms,
+        "dialect": "bursar",
+        "asks": [ask],
+        "devices": PLACED,
+        "grace_ms": 30_000,
+    } | fields
+
+
+def report(town: Town, *bindings: Json) -> int:
+    status: int = town.post("/v1/bindings", {"version": 1, "bindings": list(bindings)}).status_code
+    return status
+
+
+def spent(town: Town) -> int:
+    town.tick()
+    said = town.budget("team-a")
+    return int(said["posted"] + said["pending"])
+
+
+def ticks(town: Town, ms: int) -> None:
+    """Time passes, a second at a time at first."""
+    for _ in range(20):
+        town.clock.turn(SECOND)
+        town.tick()
+    town.clock.turn(ms)
+    town.tick()
+
+
+def test_a_pod_that_was_never_seen_is_charged_from_its_binding_through_the_longest_grace(home: Town) -> None:
+    home.clock.turn(5 * MINUTE)
+    assert report(home, bound(age_ms=3 * MINUTE)) == 200
+    assert report(home, bound(age_ms=MINUTE)) == 200  # the same pod again: the first report counts
+
+    ticks(home, 30 * MINUTE)
+
+    assert spent(home) == GPU * 10 * MINUTE
+    (session,) = home.get("/v1/sessions").get_json()["sessions"]
+    assert (session["pod"], session["bound"]) == ("p", T0 + 2 * MINUTE)
+
+
+def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> None:
+    assert report(home, bound()) == 200
+    home.hear("pods", gpu_pod(started_ms=T0))
+    ticks(home, 0)
+    home.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
+
+    ticks(home, 30 * MINUTE)
+
+    assert spent(home) == GPU * MINUTE
+    assert len(home.get("/v1/sessions").get_json()["sessions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uid", ""),
+        ("namespace", "A b"),
+        ("age_ms", -1),
+        ("dialect", "none"),
+        ("asks", []),
+        ("devices", "{"),
+        ("grace_ms", True),
+    ],
+)
+def test_a_malformed_binding_is_refused_with_its_field(home: Town, field: str, value: object) -> None:
+    wrong = bound() | {field: value}
+    answer = home.post("/v1/bindings", {"version": 1, "bindings": [wrong]})
+
+    assert answer.status_code == 400
+    assert answer.get_json()["field"] == f"bindings[0].{field}"

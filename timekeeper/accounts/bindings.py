@@ -1,0 +1,64 @@
+"""Bindings as the extender reports them: the only witness of a pod that vanished while no settler ran."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedBinding:
+    """A pod that the extender bound. Times in milliseconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    bound_ms: int
+    request: GPURequest  # what it asks for; constraints on cards have been applied and are left out
+    devices: str  # text of the placement annotation
+    grace_ms: int
+
+
+def pod_of(binding: ReportedBinding) -> LedgerPod:
+    """The pod as it was when it was bound. Its owner, labels and standing are not known; so it reserves
+    nothing."""
+    return LedgerPod(
+        binding.uid,
+        binding.namespace,
+        binding.name,
+        owner="",
+        node=binding.node,
+        created_ms=binding.bound_ms,
+        bound_ms=binding.bound_ms,
+        request=binding.request,
+        standing="",
+        devices=binding.devices,
+        started_ms=None,
+        ended_ms=None,
+        grace_ms=binding.grace_ms,
+        others_ended=False,
+    )
+
+
+def encode_request(request: GPURequest) -> str:
+    """Dialect and asks as JSON, for the database."""
+    asks = [{"container": each.container, "init": each.init, **asdict(each.ask)} for each in request.asks]
+    return json.dumps({"dialect": request.dialect, "asks": asks}, separators=(",", ":"), sort_keys=True)
+
+
+def decode_request(text: str) -> GPURequest:
+    """The inverse of `encode_request`."""
+    raw = json.loads(text)
+    return GPURequest(
+        raw["dialect"],
+        tuple(
+            ContainerAsk(
+                each["container"],
+                each["init"],
+                Ask(each["devices"], each["share_milli"], each["memory_mib"]),
+            )
+            for each in raw["asks"]
+        ),
+    )

@@ -1,0 +1,93 @@
+"""The body of ``POST /v1/bindings``. After this module it is a value that needs no further checks."""
+
+import re
+from typing import Any
+
+from timekeeper.accounts.bindings import ReportedBinding
+from timekeeper.api.bodies.heartbeats import MOST_FIGURE, OLDEST_MS, is_natural, read_object
+from timekeeper.api.problem import bad
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
+
+MOST_BINDINGS = 100
+MOST_ASKS = 100
+MOST_CARDS = 256
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_UID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+
+
+def read_bindings(body: bytes, received_ms: int) -> tuple[ReportedBinding, ...]:
+    """Parse the body, received at that time. Raises a Problem that names the field."""
+    raw = read_object(body, ("version", "bindings"))
+    if raw.get("version") != 1:
+        raise bad("version", "it must be 1")
+    listed = _objects(raw.get("bindings"), "bindings", MOST_BINDINGS)
+    return tuple(_binding(each, f"bindings[{at}]", received_ms) for at, each in enumerate(listed))
+
+
+def _binding(raw: dict[str, Any], where: str, received_ms: int) -> ReportedBinding:
+    uid, age_ms = raw.get("uid"), raw.get("age_ms")
+    if not isinstance(uid, str) or not _UID.fullmatch(uid):
+        raise bad(f"{where}.uid", "it must be 1 to 64 letters, digits or . _ : -")
+    if not is_natural(age_ms, OLDEST_MS):
+        raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
+    grace_ms = raw.get("grace_ms")
+    if not is_natural(grace_ms, MOST_FIGURE):
+        raise bad(f"{where}.grace_ms", f"it must be a whole number from 0 to {MOST_FIGURE}")
+    named = {key: _name(raw.get(key), f"{where}.{key}") for key in ("namespace", "pod", "node")}
+    return ReportedBinding(
+        uid,
+        named["namespace"],
+        named["pod"],
+        named["node"],
+        received_ms - age_ms,
+        _request(raw, where),
+        _devices(raw.get("devices"), f"{where}.devices"),
+        grace_ms,
+    )
+
+
+def _request(raw: dict[str, Any], where: str) -> GPURequest:
+    dialect = raw.get("dialect")
+    if not isinstance(dialect, str) or dialect not in BY_NAME:
+        raise bad(f"{where}.dialect", f"it must be one of {', '.join(sorted(BY_NAME))}")
+    listed = _objects(raw.get("asks"), f"{where}.asks", MOST_ASKS)
+    return GPURequest(dialect, tuple(_ask(each, f"{where}.asks[{at}]") for at, each in enumerate(listed)))
+
+
+def _ask(raw: dict[str, Any], where: str) -> ContainerAsk:
+    init = raw.get("init")
+    if not isinstance(init, bool):
+        raise bad(f"{where}.init", "it must be true or false")
+    figures = []
+    for name, most in (("devices", MOST_CARDS), ("share_milli", WHOLE_MILLI), ("memory_mib", MOST_FIGURE)):
+        figure = raw.get(name)
+        if not is_natural(figure, most):
+            raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}")
+        figures.append(figure)
+    return ContainerAsk(_name(raw.get("container"), f"{where}.container"), init, Ask(*figures))
+
+
+def _devices(text: object, where: str) -> str:
+    try:
+        decode_placement(str(text))
+    except UndecodableError as error:
+        raise bad(where, f"it must be a placement: {error}") from error
+    return str(text)
+
+
+def _name(text: object, where: str) -> str:
+    if not isinstance(text, str) or not _NAME.fullmatch(text):
+        raise bad(where, "it must be a name of Kubernetes")
+    return text
+
+
+def _objects(raw: object, where: str, most: int) -> list[dict[str, Any]]:
+    if not isinstance(raw, list) or not 1 <= len(raw) <= most:
+        raise bad(where, f"it must be a list of 1 to {most} objects")
+    for at, each in enumerate(raw):
+        if not isinstance(each, dict):
+            raise bad(f"{where}[{at}]", "it must be an object")
+    return raw
