@@ -14,7 +14,7 @@ import orjson
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
-from timekeeper.core.wire import Bindings, BoundPod
+from timekeeper.core.wire import Bindings, BindingEntry
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
 
@@ -89,7 +89,7 @@ class BindingReports:
         return orjson.dumps(body)
 
 
-def _wire(bound: _Bound, now_ms: int) -> BoundPod:
+def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
     pod, request = bound.pod, bound.pod.request
     return {
         "uid": pod.uid,

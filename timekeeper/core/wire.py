@@ -174,7 +174,7 @@ class Standings(TypedDict):
     namespaces: dict[str, StandingEntry]
 
 
-class BoundAsk(TypedDict):
+class BindingAsk(TypedDict):
     """What one container of a bound pod requests on each of ``devices`` cards."""
 
     container: str
@@ -184,7 +184,7 @@ class BoundAsk(TypedDict):
     memory_mib: int
 
 
-class BoundPod(TypedDict):
+class BindingEntry(TypedDict):
     """A pod that the extender bound."""
 
     uid: str
@@ -193,7 +193,7 @@ class BoundPod(TypedDict):
     node: str
     age_ms: int  # since its Binding was sent, when this is sent
     dialect: str
-    asks: list[BoundAsk]
+    asks: list[BindingAsk]
     devices: str  # text of the annotation ``bursar.dev/devices``
     grace_ms: int
 
@@ -202,7 +202,7 @@ class Bindings(TypedDict):
     """``POST /v1/bindings``, by the extender."""
 
     version: Literal[1]
-    bindings: list[BoundPod]
+    bindings: list[BindingEntry]
 
 
 class BeatDevice(TypedDict):
