@@ -14,7 +14,7 @@ import orjson
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
-from timekeeper.core.wire import Bindings, BindingEntry
+from timekeeper.core.wire import BindingEntry, Bindings
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
 
