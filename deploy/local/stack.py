@@ -178,6 +178,7 @@ class Stack:
             *self._tls_flags("webhook"),
             *("--workers", str(self.tuning.webhook_workers)),
             *("--timekeeper-url", self.timekeeper_url, "--token-file", str(token)),
+            *("--kubeconfig", str(self._kubeconfig("bursar-webhook"))),
         ]
 
     def _tls_flags(self, role: str) -> list[str]:

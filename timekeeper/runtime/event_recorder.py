@@ -77,17 +77,17 @@ class EventRecorder:
         self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
     ) -> None:
         """About a pod."""
-        self._post("Pod", namespace, name, uid, reason, note, event_type)
+        self.post_on(_reference("Pod", namespace, name, uid), reason, note, event_type)
 
     def post_on_config_map(
         self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
     ) -> None:
-        self._post("ConfigMap", namespace, name, uid, reason, note, event_type)
+        self.post_on(_reference("ConfigMap", namespace, name, uid), reason, note, event_type)
 
     def post_on_node(self, name: str, reason: str, note: str, event_type: EventType = "Normal") -> None:
         """The node's name stands for its UID, as in the kubelet's Events: kubectl looks for both. Events on
         objects without a namespace are in ``default``."""
-        self._post("Node", "", name, name, reason, note, event_type)
+        self.post_on(_reference("Node", "", name, name), reason, note, event_type)
 
     def results(self) -> Mapping[str, int]:
         """Events so far by result. ``posted``: stored; ``repeated``: not sent, because of the same text in
@@ -106,19 +106,17 @@ class EventRecorder:
             self._send(event, stop)
             stop.wait(PAUSE_S)
 
-    def _post(
-        self, kind: str, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType
+    def post_on(
+        self, regarding: Mapping[str, str], reason: str, note: str, event_type: EventType = "Normal"
     ) -> None:
-        regarding = {"apiVersion": "v1", "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-        if not namespace:
-            del regarding["namespace"]
+        """About any object: ``regarding`` has its apiVersion, kind, name, uid and, where it has one,
+        namespace."""
         at_ms = self._now_ms()
         span = at_ms // SPAN_MS
-        text = "\n".join((str(span), uid, reason, note))
+        text = "\n".join((str(span), regarding["uid"], reason, note))
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
-        event = QueuedEvent(
-            regarding, namespace or "default", _name(name, digest), reason, note, event_type, at_ms
-        )
+        namespace, name = regarding.get("namespace", "default"), _name(regarding["name"], digest)
+        event = QueuedEvent(regarding, namespace, name, reason, note, event_type, at_ms)
         with self._lock:
             result = self._enqueue(span, event)
             if result:
@@ -160,6 +158,11 @@ class EventRecorder:
     def _count(self, result: str) -> None:
         with self._lock:
             self._results[result] += 1
+
+
+def _reference(kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
+    inside = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": "v1", "kind": kind, **inside, "name": name, "uid": uid}
 
 
 def _body(event: QueuedEvent) -> dict[str, Any]:

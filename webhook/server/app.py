@@ -10,19 +10,30 @@ from timekeeper.runtime.log import Log
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import FiguresGoneError, WebhookMetrics
+from webhook.server.owner_events import Notice
 from webhook.server.review_endpoint import ReviewRoute, review_calls
 from webhook.server.reviewer import Reviewer
 from webhook.wire import object_review
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import AdmissionAnswer, read
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 
 def create_calls(
-    admission: Reviewer, metrics: WebhookMetrics, log: Log, template_paths: Sequence[TemplatePath] = ()
+    admission: Reviewer,
+    metrics: WebhookMetrics,
+    log: Log,
+    template_paths: Sequence[TemplatePath] = (),
+    notice: Notice = lambda _review, _answer: None,
 ) -> dict[str, PostCall]:
     """What answers a review that is posted to /mutate, /validate, /templates or /budgets.
 
-    ``template_paths``: where kinds beyond the built-in ones keep their pod templates."""
+    ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
+    each answer of /mutate, must not wait."""
+
+    def of_pod(review: PodReview) -> AdmissionAnswer:
+        answer = admission.mutate(review)
+        notice(review, answer)
+        return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
         return workloads.judge(review, admission.policy_for(review.namespace), template_paths)
@@ -35,7 +46,7 @@ def create_calls(
         return budgets.judge(review)
 
     webhooks = (
-        ReviewRoute("mutate", read, admission.mutate),
+        ReviewRoute("mutate", read, of_pod),
         ReviewRoute("validate", read, admission.validate),
         ReviewRoute("templates", object_review.read, of_template),
         ReviewRoute("budgets", object_review.read, of_budgets),

@@ -1,5 +1,6 @@
 """Connects the parts of one worker."""
 
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import ca_text
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
+from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.standings_poller import StandingsPoller
@@ -21,14 +23,16 @@ _APP_THREADS = 2  # for probes and metrics
 def make_service(
     settings: WebhookSettings, metrics: WebhookMetrics, tls: Callable[[], ssl.SSLContext | None]
 ) -> HttpService:
-    """What one worker serves. It starts the thread that polls the standings, so call it after the fork."""
+    """What one worker serves. It starts the threads that poll the standings and send Events, so call
+    it after the fork."""
     ca = FileWatch[str]((settings.ca,), lambda: ca_text(settings.ca), monotonic_ms, log)
     standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Reviewer(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
-    calls = create_calls(admission, metrics, log, settings.template_paths)
+    notice = start_owner_events(settings, socket.gethostname())
+    calls = create_calls(admission, metrics, log, settings.template_paths, notice)
     verified_only = settings.client_ca is not None
     # Flask does not see who the caller is, so with a client CA it takes no reviews
     app = create_app({} if verified_only else calls, admission, metrics)

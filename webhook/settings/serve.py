@@ -35,6 +35,7 @@ class WebhookSettings:
     client_ca: Path | None  # signs the certificates of callers; None: reviews are answered to everybody
     timekeeper_url: str
     token_file: Path
+    kubeconfig: Path | None  # for Events; None: the pod's own service account
     stale_after_ms: int  # without an answer of the timekeeper for so long, standings are UNKNOWN
     policy: AdmissionPolicy  # until the first table of standings; without a CA
     template_paths: tuple[TemplatePath, ...] = ()  # of kinds beside the built-in ones
@@ -65,6 +66,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
         client_ca=given.client_ca,
         timekeeper_url=given.timekeeper_url,
         token_file=given.token_file,
+        kubeconfig=given.kubeconfig,
         stale_after_ms=1000 * given.stale_after,
         policy=AdmissionPolicy(
             known=False,
@@ -137,6 +139,12 @@ def _serving_flags(flags: Parser) -> None:
     )
     flags.add(
         "--token-file", Path, "/var/run/bursar/token/token", "token for the timekeeper, read before each poll"
+    )
+    flags.add(
+        "--kubeconfig",
+        path_or_none,
+        "",
+        "kubeconfig file, to post Events; empty: the pod's own service account",
     )
     flags.add(
         "--stale-after",

@@ -80,7 +80,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
 def live(stack: Stack) -> Json:
     """A budget that another ConfigMap has set already, which no review of one object can see; a pod that gets
     half a card, one that waits for the card by policy `load`, gets it, and is evicted for it uses more memory
-    than it was given; a report; and certificates renewed. Gives the sample pod as it was bound."""
+    than it was given; a report; and certificates renewed; a
+    controller whose pods are refused. Gives the sample pod as it was bound."""
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
     apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
@@ -100,6 +101,7 @@ def live(stack: Stack) -> Json:
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
     evict_for_overuse(stack)
     bind_a_pod_that_is_not_there(stack)
+    refuse_a_controllers_pods(stack)
     close_a_node(stack)
     stack.get("/v1/usage", stack.reader_token())
     renew(stack)
@@ -188,6 +190,29 @@ def bind_a_pod_that_is_not_there(stack: Stack) -> None:
         assert json.load(answer)["Error"]
 
 
+def refuse_a_controllers_pods(stack: Stack) -> None:
+    """By a budget of nothing: the webhook says so in an Event on the ReplicaSet."""
+    apply(stack, yaml.safe_dump(budget_map("spent", {"team-c": "gpuHours: 0\nonExhausted: deny\n"})))
+    create_namespace(stack.cp, "team-c")
+    token = stack.token(NAMESPACE, "bursar-webhook", audience="bursar")
+    stack.wait(
+        "the budget to be read",
+        lambda: (
+            stack.get("/v1/standings", token)["namespaces"].get("team-c", {}).get("standing") == "OVER_BUDGET"
+        ),
+    )
+    labels = {"app": "spender"}
+    template = {"metadata": {"labels": labels}, "spec": waiter()["spec"]}
+    replicas = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    body = {"metadata": {"name": "spender"}, "spec": replicas}
+    stack.cp.api.call("POST", "/apis/apps/v1/namespaces/team-c/replicasets", body)
+    stack.wait(
+        "an Event about the refusal",
+        lambda: "OverBudget" in stack.cp.kubectl("get", "events", "-n", "team-c").stdout,
+        "webhook",
+    )
+
+
 def close_a_node(stack: Stack) -> None:
     """By an inventory that cannot be read, which the extender tells in an Event on the node."""
     broken = kwok_node("n2", cards=1)
@@ -245,8 +270,18 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
     assert [right for right in rights if not any(right.covers(call) for call in calls)] == []
 
 
-def test_the_webhook_calls_the_api_server_for_nothing(lived: Lived) -> None:
-    assert [call for call in lived.calls if call.account == "bursar-webhook"] == []
+def test_the_webhook_calls_the_api_server_to_post_events_and_for_nothing_else(lived: Lived) -> None:
+    calls = {call.right for call in lived.calls if call.account == "bursar-webhook"}
+
+    assert calls == {Right("create", "events", "events.k8s.io", "team-c")}
+
+
+def test_a_controller_whose_pods_are_refused_has_an_event_with_the_reason(lived: Lived) -> None:
+    shown = lived.stack.cp.kubectl("describe", "replicaset", "spender", "-n", "team-c").stdout
+
+    (line,) = [each for each in shown.splitlines() if "OverBudget" in each]
+    assert "Warning" in line
+    assert "Namespace team-c has used its GPU budget (onExhausted: deny)" in line
 
 
 def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role_words_it(
@@ -254,7 +289,7 @@ def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role
 ) -> None:
     user = f"system:serviceaccount:{NAMESPACE}:bursar-webhook"
 
-    assert asked(lived, user) == granted("bursar-webhook")
+    assert asked(lived, user) == {right for right in granted("bursar-webhook") if right.group == "bursar.dev"}
 
 
 def test_the_extender_hears_the_standings_from_the_timekeeper(lived: Lived) -> None:

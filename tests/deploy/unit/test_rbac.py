@@ -28,6 +28,7 @@ def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[R
 NEEDED: dict[str, Reasons] = {
     "bursar-webhook": {
         "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
+        "to tell controllers why their pods are refused": {Right("create", "events", "events.k8s.io")},
     },
     "bursar-certificates": {
         "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},

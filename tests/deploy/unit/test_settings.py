@@ -86,7 +86,7 @@ def test_in_a_cluster_the_credentials_are_the_pods_own(name: str) -> None:
     assert not getattr(read, "kubeconfig", None)
 
 
-def test_a_process_that_calls_the_api_server_gets_its_token_and_the_webhook_does_not() -> None:
+def test_a_process_that_calls_the_api_server_gets_its_token() -> None:
     automounted = {
         workload["metadata"]["name"]: template(workload)["spec"]["automountServiceAccountToken"]
         for workload in workloads()
@@ -97,7 +97,7 @@ def test_a_process_that_calls_the_api_server_gets_its_token_and_the_webhook_does
         "bursar-node": True,
         "bursar-scheduler": True,
         "bursar-timekeeper": True,
-        "bursar-webhook": False,
+        "bursar-webhook": True,
     }
 
 

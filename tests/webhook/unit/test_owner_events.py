@@ -1,0 +1,78 @@
+"""Which refusals become Events, and on which objects."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests.webhook.worlds import admitted, half
+from webhook.server.owner_events import MOST_PER_NAMESPACE, OwnerEvents
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
+
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}
+REFUSED = AdmissionAnswer("refused", refusal="the budget is used", rules=(("budget-exhausted", "enforce"),))
+SPAN_MS = 300_000
+
+
+@dataclass
+class Queue:
+    """The Events that would be sent."""
+
+    posted: list[tuple[dict[str, str], str, str, str]] = field(default_factory=list)
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.hear = OwnerEvents(lambda *event: self.posted.append(event), lambda: self.now_ms)
+
+
+def review(**fields: Any) -> PodReview:
+    pod = admitted(half())
+    pod["metadata"]["ownerReferences"] = [{**OWNER, "uid": "other"}, {**OWNER, "controller": True}]
+    return replace(PodReview("1", "CREATE", "", "team-a", "", False, pod, {}), **fields)
+
+
+def test_the_controller_of_a_pod_that_the_budget_refuses_is_told_why() -> None:
+    queue = Queue()
+
+    queue.hear(review(), REFUSED)
+
+    assert queue.posted == [
+        (
+            OWNER | {"namespace": "team-a"},
+            "OverBudget",
+            "Its new pods are refused: the budget is used",
+            "Warning",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (review(dry_run=True), REFUSED),
+        (review(pod=admitted(half())), REFUSED),
+        (review(namespace="team-a/../kube-system"), REFUSED),
+        (review(), replace(REFUSED, rules=(("long-grace", "enforce"),))),
+        (review(), AdmissionAnswer("governed", rules=(("budget-exhausted", "observe"),))),
+    ],
+    ids=["a dry run", "a pod without a controller", "no namespace", "another rule", "observed only"],
+)
+def test_nothing_else_is_told(asked: PodReview, answer: AdmissionAnswer) -> None:
+    queue = Queue()
+
+    queue.hear(asked, answer)
+
+    assert queue.posted == []
+
+
+def test_a_namespace_gets_a_bounded_number_of_events_in_a_span() -> None:
+    queue = Queue()
+
+    for _ in range(MOST_PER_NAMESPACE + 5):
+        queue.hear(review(), REFUSED)
+    queue.hear(review(namespace="team-b"), REFUSED)
+    assert len(queue.posted) == MOST_PER_NAMESPACE + 1
+
+    queue.now_ms += SPAN_MS
+    queue.hear(review(), REFUSED)
+    assert len(queue.posted) == MOST_PER_NAMESPACE + 2
