@@ -192,25 +192,27 @@ def bind_a_pod_that_is_not_there(stack: Stack) -> None:
 
 def refuse_a_controllers_pods(stack: Stack) -> None:
     """By a budget of nothing: the webhook says so in an Event on the ReplicaSet."""
-    apply(stack, yaml.safe_dump(budget_map("spent", {"team-c": "gpuHours: 0\nonExhausted: deny\n"})))
-    create_namespace(stack.cp, "team-c")
+    apply(stack, yaml.safe_dump(budget_map("spent", {"team-d": "gpuHours: 0\nonExhausted: deny\n"})))
+    create_namespace(stack.cp, "team-d")
     token = stack.token(NAMESPACE, "bursar-webhook", audience="bursar")
     stack.wait(
         "the budget to be read",
         lambda: (
-            stack.get("/v1/standings", token)["namespaces"].get("team-c", {}).get("standing") == "OVER_BUDGET"
+            stack.get("/v1/standings", token)["namespaces"].get("team-d", {}).get("standing") == "OVER_BUDGET"
         ),
     )
     labels = {"app": "spender"}
     template = {"metadata": {"labels": labels}, "spec": waiter()["spec"]}
     replicas = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     body = {"metadata": {"name": "spender"}, "spec": replicas}
-    stack.cp.api.call("POST", "/apis/apps/v1/namespaces/team-c/replicasets", body)
-    stack.wait(
-        "an Event about the refusal",
-        lambda: "OverBudget" in stack.cp.kubectl("get", "events", "-n", "team-c").stdout,
-        "webhook",
-    )
+    stack.cp.api.call("POST", "/apis/apps/v1/namespaces/team-d/replicasets", body)
+
+    def is_told() -> bool:
+        """A pod that was created before the webhook's next poll is deleted, so that there is another."""
+        stack.cp.kubectl("delete", "pods", "-n", "team-d", "--all", "--wait=false")
+        return "OverBudget" in stack.cp.kubectl("get", "events", "-n", "team-d").stdout
+
+    stack.wait("an Event about the refusal", is_told, "webhook")
 
 
 def close_a_node(stack: Stack) -> None:
@@ -273,15 +275,15 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
 def test_the_webhook_calls_the_api_server_to_post_events_and_for_nothing_else(lived: Lived) -> None:
     calls = {call.right for call in lived.calls if call.account == "bursar-webhook"}
 
-    assert calls == {Right("create", "events", "events.k8s.io", "team-c")}
+    assert calls == {Right("create", "events", "events.k8s.io", "team-d")}
 
 
 def test_a_controller_whose_pods_are_refused_has_an_event_with_the_reason(lived: Lived) -> None:
-    shown = lived.stack.cp.kubectl("describe", "replicaset", "spender", "-n", "team-c").stdout
+    shown = lived.stack.cp.kubectl("describe", "replicaset", "spender", "-n", "team-d").stdout
 
     (line,) = [each for each in shown.splitlines() if "OverBudget" in each]
     assert "Warning" in line
-    assert "Namespace team-c has used its GPU budget (onExhausted: deny)" in line
+    assert "Namespace team-d has used its GPU budget (onExhausted: deny)" in line
 
 
 def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role_words_it(
