@@ -56,8 +56,8 @@ def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> I
         tmp_path_factory.mktemp("extender"), f"--kubeconfig={plane.kubeconfig(token, 'extender')}"
     )
     process.start()
-    process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
     yield process
     process.kill()
 

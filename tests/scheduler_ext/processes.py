@@ -44,6 +44,11 @@ class Process:
             assert time.monotonic() < until, self.said()
             time.sleep(0.02)
 
+    def start_ready(self) -> None:
+        """Start it, and wait until its books are complete."""
+        self.start()
+        self.ready()
+
     def answers(self, path: str) -> bool:
         """Whether a GET is answered with 200."""
         try:

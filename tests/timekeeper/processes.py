@@ -106,6 +106,11 @@ class Process:
         """Until /readyz says so."""
         self.wait("/readyz", lambda: self.call("GET", "/readyz")[0] == 200)
 
+    def start_ready(self) -> None:
+        """Start it, and wait until it is ready."""
+        self.start()
+        self.wait_ready()
+
 
 def send(
     connection: http.client.HTTPSConnection, method: str, path: str, token: str = "", body: Any = None

@@ -235,8 +235,7 @@ def test_killed_and_started_again_in_a_burst_it_overcommits_nothing(world: World
             eventually(lambda goal=goal: len(world.bound()) >= goal)  # type: ignore[misc]
             world.extender.kill()
             unfinished += len(world.bound()) < 96
-            world.extender.start()
-            world.extender.ready()
+            world.extender.start_ready()
         list(made)
     eventually(lambda: len(world.bound()) == 96, within_s=60)
 
@@ -303,8 +302,7 @@ def test_a_waiting_pod_tells_why_and_the_cluster_tells_what_would_fit(world: Wor
 
 def test_it_ends_in_order(plane: ControlPlane, tmp_path: Path) -> None:
     process = Process(tmp_path, f"--kubeconfig={plane.admin_kubeconfig}")
-    process.start()
-    process.ready()
+    process.start_ready()
 
     begun = time.monotonic()
     assert process.end() == 0

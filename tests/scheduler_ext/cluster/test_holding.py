@@ -27,8 +27,8 @@ def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> I
         f"--max-grace-period={MOST_S}s",
     )
     process.start()
-    process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
     yield process
     process.kill()
 

@@ -48,8 +48,8 @@ def extender(
     kubectl(plane, "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender"))
     process = _process(plane, timekeeper, tmp_path_factory.mktemp("extender"))
     process.start()
-    process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
     yield process
     process.kill()
 
@@ -360,8 +360,7 @@ def test_killed_between_reservation_and_eviction_it_goes_on_where_it_was(teams: 
     assert teams.held("a1")
     assert teams.running("team-b") == there
     teams.unprotect("trainers")
-    teams.extender.start()
-    teams.extender.ready()
+    teams.extender.start_ready()
 
     eventually(lambda: teams.where("a1") == "n")
     teams.polls(3)
@@ -376,8 +375,7 @@ def test_killed_right_after_an_eviction_it_has_nobody_else_leave(teams: Teams) -
     eventually(lambda: teams.said("preempted") == 1)
 
     teams.extender.kill()
-    teams.extender.start()
-    teams.extender.ready()
+    teams.extender.start_ready()
 
     eventually(lambda: teams.where("high") == "n")
     teams.polls(3)

@@ -33,8 +33,8 @@ def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> I
     timekeeper = SimulatedTimekeeper(Tls(folder / "tls"), document)
     process = Process(folder, f"--kubeconfig={plane.admin_kubeconfig}", *timekeeper.flags)
     process.start()
-    process.ready()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
     create_namespace(plane, "debtor")
     for name, value in (("high", 1000), ("low", -5)):
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}

@@ -26,8 +26,7 @@ def process(api: ApiServer, tmp_path: Path) -> Iterator[Process]:
     """An extender process in front of one node."""
     api.put("nodes", node("a"))
     process = Process(tmp_path, f"--kubeconfig={kubeconfig(tmp_path, api.url)}")
-    process.start()
-    process.ready()
+    process.start_ready()
     yield process
     process.kill()
 

@@ -224,8 +224,7 @@ def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(
         Recorder(cluster, path) as seen,
         prepared(tmp_path, cluster.admin_kubeconfig) as timekeeper,
     ):
-        timekeeper.start()
-        timekeeper.wait_ready()
+        timekeeper.start_ready()
         play = Play(cluster, path, seen, timekeeper, random.Random(seed))
         for _ in range(ROUNDS):
             play.round()

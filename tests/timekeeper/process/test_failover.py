@@ -331,8 +331,7 @@ def test_a_lone_replica_that_was_killed_settles_again_at_once_and_the_answers_ag
         def budget() -> str:
             return str(process.call("GET", "/v1/budgets/team-a", ADMIN)[1]["standing"])
 
-        process.start()
-        process.wait_ready()
+        process.start_ready()
         process.wait("the budget", lambda: served() == "IN_BUDGET")
         process.kill()
         process.start()

@@ -218,8 +218,7 @@ def test_the_new_settler_knows_what_the_elder_wrote_last(town: Town) -> None:
 
 def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiServer, tmp_path: Path) -> None:
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as first:
-        first.start()
-        first.wait_ready()
+        first.start_ready()
         assert first.running is not None
         elder = children(first.running.pid)["settle"]
         second = Process(first.folder, first.kubeconfig, first.launcher)

@@ -39,8 +39,7 @@ def timekeeper(api: FakeApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
     """One worker with one thread: who holds it is alone."""
     folder: Path = tmp_path_factory.mktemp("loop")
     with serving(api) as url, prepared(folder, kubeconfig(folder, url), "--threads=1") as process:
-        process.start()
-        process.wait_ready()
+        process.start_ready()
         yield process
 
 
@@ -258,8 +257,7 @@ def accepts(process: Process) -> bool:
 
 def test_connections_are_shared_among_the_workers(api: FakeApiServer, tmp_path: Path) -> None:
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), "--workers=2") as process:
-        process.start()
-        process.wait_ready()
+        process.start_ready()
         process.wait("both workers to accept", lambda: both_accept(process))
         process.wait("their connections to end", lambda: not any(held(process)))
         connections = [process.connection() for _ in range(40)]
@@ -276,8 +274,7 @@ def test_connections_are_shared_among_the_workers(api: FakeApiServer, tmp_path: 
 def test_a_worker_that_hangs_keeps_no_client_from_the_others(api: FakeApiServer, tmp_path: Path) -> None:
     """It has fewer connections than they, and would go on having fewer until gunicorn kills it."""
     with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), "--workers=2") as process:
-        process.start()
-        process.wait_ready()
+        process.start_ready()
         process.wait("both workers", lambda: len(workers(process)) == 2)
         busy, hung = workers(process)
         os.kill(hung, signal.SIGSTOP)

@@ -58,8 +58,7 @@ def timekeeper(api: FakeApiServer, tmp_path: Path) -> Iterator[Process]:
 def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(
     timekeeper: Process, tmp_path: Path
 ) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     with contextlib.closing(timekeeper.connection()) as connection:
         connection.connect()
         assert isinstance(connection.sock, ssl.SSLSocket)
@@ -81,8 +80,7 @@ def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(
 def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
     timekeeper: Process, api: FakeApiServer
 ) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     assert timekeeper.running is not None
     (settler,) = children(timekeeper.running.pid)["settle"]
 
@@ -102,8 +100,7 @@ def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
 
 def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(timekeeper: Process) -> None:
     """The next one must be able to listen: no worker stays for the clients that it has."""
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     assert timekeeper.running is not None
     pids = [pid for each in children(timekeeper.running.pid).values() for pid in each]
     assert len(pids) == 2
@@ -158,13 +155,11 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
 def test_a_start_right_after_a_kill_listens_and_removes_the_folder_that_the_killed_one_left(
     timekeeper: Process,
 ) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     (left,) = timekeeper.folder.glob("bursar-timekeeper-*")
 
     timekeeper.kill()
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
 
     (own,) = timekeeper.folder.glob("bursar-timekeeper-*")
     assert own != left
@@ -184,8 +179,7 @@ def is_taken(port: int) -> bool:
 
 
 def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     assert timekeeper.running is not None
     (workers,) = children(timekeeper.running.pid)["workers"]
 
@@ -196,8 +190,7 @@ def test_without_workers_it_ends_so_that_it_is_started_anew(timekeeper: Process)
 
 
 def test_a_port_that_is_taken_is_a_sentence_and_exit_code_2(timekeeper: Process) -> None:
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     second = Process(timekeeper.folder, timekeeper.kubeconfig, timekeeper.launcher, port=timekeeper.port)
     second.start()
     assert second.running is not None
@@ -309,8 +302,7 @@ def test_killed_many_times_under_load_nothing_is_lost_or_charged_twice(
     timekeeper: Process, api: FakeApiServer
 ) -> None:
     chance = random.Random(7)
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
     inside = 0
     with Load(api, timekeeper) as load:
         for _ in range(KILLS):
@@ -365,8 +357,7 @@ def test_what_a_killed_timekeeper_acknowledged_is_there_after_it(
     before = now_ms()
     timekeeper.kill()
 
-    timekeeper.start()
-    timekeeper.wait_ready()
+    timekeeper.start_ready()
 
     _, report = timekeeper.call("GET", f"/v1/usage?from={start}&to={before + HOUR}", ADMIN)
     assert report["total"]["amount"] >= 1000 * 59 * SECOND
