@@ -26,6 +26,7 @@ from scheduler_ext.preemption.event_texts import held_text, left_text
 from scheduler_ext.preemption.plan import (
     PreemptionLimits,
     has_room,
+    is_refused_there,
     kind_of,
     may_be_forced,
     may_begin,
@@ -117,6 +118,8 @@ class Preemptor:
         held = self._queue.held(snapshot)
         for preemption, result in self._active.ended(snapshot):
             self.counts.ended(preemption.kind, result)
+            if result != "bound" and preemption.has_evicted:
+                self.cooldown = self.cooldown.after_vain(preemption.pod, context.now_ms)
             self._wiring.log(
                 "preemption", pod=preemption.pod.full_name, uid=preemption.pod.uid, result=result
             )
@@ -145,7 +148,7 @@ class Preemptor:
         allocation = snapshot.allocation(pod.uid)
         if allocation is not None and allocation.state != "reserved":
             return None  # a bind is under way
-        for_this = replace(context, cooldown=_without(self.cooldown, pod))
+        for_this = replace(context, cooldown=self.cooldown.without(pod))
         asked = preemption.recent_victims(now_s)
         left = remaining_victims(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
         if isinstance(left, str):
@@ -153,15 +156,16 @@ class Preemptor:
                 self._let_go(pod, preemption, "NoWay", left)
             return None
         preemption.unblocked()
-        if left.victims:
-            self._ask(pod, reservation, preemption, left.victims, context)
-        elif (
-            not left.awaits
-            and not preemption.waits_for_victims(snapshot)
-            and preemption.may_wake(now_s, WAKES_AGAIN_S)
-        ):
-            self._wiring.freed([reservation.node])
-        return None
+        if left.victims or left.awaits or preemption.waits_for_victims(snapshot):
+            preemption.occupied()
+            return self._ask(pod, reservation, preemption, left.victims, context)
+        free_since_s = preemption.free_since(now_s)
+        if not preemption.may_wake(now_s, WAKES_AGAIN_S):
+            return None
+        waiting = next((each for each in self._wiring.waiting_pods() if each.pod.uid == pod.uid), None)
+        if is_refused_there(pod, snapshot.node(reservation.node), waiting, free_since_s, now_s):
+            return self._let_go(pod, preemption, "Refused", "kube-scheduler refuses the node")
+        return self._wiring.freed([reservation.node])
 
     def _ask(
         self,
@@ -265,7 +269,8 @@ class Preemptor:
             offered = told.offered if told is not None and told.asked else frozenset[str]()
             if pod.request is None:
                 continue
-            waiting_pod = WaitingPod(pod, self._wiring.policy(pod), offered)
+            preemptible = told.preemptible if told is not None else frozenset[str]()
+            waiting_pod = WaitingPod(pod, self._wiring.policy(pod), offered, preemptible=preemptible)
             began_s = self._wiring.seconds()
             choice = self._choice(waiting_pod, snapshot, context)
             if choice is None:
@@ -338,8 +343,3 @@ class Preemptor:
         refused = isinstance(reply, Answered) and 400 <= reply.status < 500
         if not refused:
             self._queue.await_held(pod.uid, self._wiring.seconds())
-
-
-def _without(cooldown: Cooldown, pod: Pod) -> Cooldown:
-    """The cool-down without this pod's own evictions: they must not spare its remaining victims."""
-    return Cooldown(tuple(each for each in cooldown.evictions if each.beneficiary != pod.uid))

@@ -41,6 +41,7 @@ HOLD_BACK_S = 1.0
 MOST_NODES = 128
 MOST_AHEAD = 128  # pods that are earlier in turn
 MOST_LOOKS = 192  # fits computed: one pod on one node
+MOST_PREEMPTIBLE = 1_000  # nodes remembered of a call of preempt
 TOGETHER = 256  # waiting pods read from the queue at a time
 TOGETHER_WOKEN = 32  # pods whose budgets no longer refuse them, between two looks at freed nodes
 
@@ -104,7 +105,7 @@ class Requeuer:
         """The pod was refused everywhere, based on that snapshot. Nodes with cards freed since are looked at
         again."""
         with self._lock:
-            self._add(waiting)
+            self._add(replace(waiting, refused_s=time.monotonic()))
             self._was_tried(waiting.pod.uid)
         now = self._cache.snapshot
         roomier = roomier_nodes(now, by) if now.nodes is not by.nodes else []
@@ -118,6 +119,12 @@ class Requeuer:
             self._add(waiting)
             self._was_tried(waiting.pod.uid)
             self._denied[waiting.pod.uid] = None
+
+    def asked_to_preempt(self, pod: Pod, policy: Policy, nodes: Iterable[str]) -> None:
+        """kube-scheduler has passed these nodes to preempt: only pods on them keep the pod off."""
+        with self._lock:
+            known = self._waiting_queue.get(pod.uid) or WaitingPod(pod, policy, None, asked=False)
+            self._add(replace(known, preemptible=frozenset(islice(nodes, MOST_PREEMPTIBLE))))
 
     def tried(self, uid: str) -> None:
         """A bind of the pod has ended. If it is not bound it keeps waiting."""

@@ -2,8 +2,9 @@
 kube-scheduler reads them.
 
 kube-scheduler does not send the nodes that it has refused itself, and does not say why. A preemption on such
-a node is useful only if nothing but missing resources keeps the pod off. Pod affinity, volumes and ports,
-which kube-scheduler checks too, are not known here.
+a node is useful only if nothing but missing resources keeps the pod off. Pod affinity, topology spread,
+volumes, host ports and claims, which kube-scheduler checks too, are only recognized here
+(`has_unread_constraints`).
 """
 
 import re
@@ -16,6 +17,11 @@ from timekeeper.core.json_values import Json, mapping, sequence
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# the sources of a volume that every node can mount, and the volume's name
+_HARMLESS = frozenset(
+    ("name", "configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret")
+)
 _NAME_FIELD = "metadata.name"
 _WHOLE = re.compile(r"[+-]?0*([0-9]{1,19})", re.ASCII)
 
@@ -100,13 +106,33 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     """From a Pod's JSON. Never raises on what an API server can hold."""
     spec = mapping(raw.get("spec"))
     tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
-    required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED)
     terms = None
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))
     return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
+
+
+def has_unread_constraints(raw: Json) -> bool:
+    """True if the pod has a constraint that kube-scheduler checks and `NodeConstraints` does not describe:
+    required pod affinity or anti-affinity, topology spread, host ports, claims of volumes or resources."""
+    spec = mapping(raw.get("spec"))
+    affinity = mapping(spec.get("affinity"))
+    required = (mapping(affinity.get(each)).get(_REQUIRED) for each in ("podAffinity", "podAntiAffinity"))
+    spread = map(mapping, sequence(spec.get("topologySpreadConstraints")))
+    return (
+        any(map(bool, required))
+        or any(each.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for each in spread)
+        or bool(sequence(spec.get("resourceClaims")))
+        or any(not _HARMLESS.issuperset(mapping(each)) for each in sequence(spec.get("volumes")))
+        or _has_host_port(spec)
+    )
+
+
+def _has_host_port(spec: Json) -> bool:
+    containers = (*sequence(spec.get("initContainers")), *sequence(spec.get("containers")))
+    ports = (port for each in containers for port in sequence(mapping(each).get("ports")))
+    return any(mapping(port).get("hostPort") for port in ports)
 
 
 def _labels(raw: object) -> Labels:

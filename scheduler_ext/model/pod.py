@@ -6,7 +6,12 @@ from typing import Any
 
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
-from scheduler_ext.model.node_constraints import NO_CONSTRAINTS, NodeConstraints, read_node_constraints
+from scheduler_ext.model.node_constraints import (
+    NO_CONSTRAINTS,
+    NodeConstraints,
+    has_unread_constraints,
+    read_node_constraints,
+)
 from scheduler_ext.model.reservation import Reservation, read_reservation
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
@@ -56,6 +61,7 @@ class Pod:
     tried: bool = False  # kube-scheduler has written its condition PodScheduled
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
+    constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
 
@@ -136,6 +142,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         tried=_tried(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
+        constrained=not node and has_unread_constraints(raw),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )

@@ -49,9 +49,15 @@ class ActivePreemption:
     _deferred_until: float = 0.0
     _blocked_since: float | None = None
     _woken_at: float | None = None
+    _free_since: float | None = None
 
     def record_eviction(self, victim: Pod, now_s: float) -> None:
         self._evicted_at[victim.uid] = now_s
+
+    @property
+    def has_evicted(self) -> bool:
+        """True if this process evicted pods for it."""
+        return bool(self._evicted_at)
 
     def recent_victims(self, now_s: float) -> list[str]:
         """UIDs of the pods evicted so recently that the watch may not show it yet."""
@@ -79,6 +85,16 @@ class ActivePreemption:
     def unblocked(self) -> None:
         """Records that a choice of victims helps."""
         self._blocked_since = None
+
+    def free_since(self, now_s: float) -> float:
+        """Records that its cards are free; returns since when they have been, without interruption."""
+        if self._free_since is None:
+            self._free_since = now_s
+        return self._free_since
+
+    def occupied(self) -> None:
+        """Records that others hold its cards."""
+        self._free_since = None
 
     def may_wake(self, now_s: float, every_s: float) -> bool:
         """True if the pod is not bound although its cards are free: at the second look, then at most every

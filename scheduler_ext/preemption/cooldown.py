@@ -1,13 +1,14 @@
 """Cooldowns after evictions, so that pods do not evict each other over and over."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_reclaim
+from timekeeper.core.values import GPURequest
 
-# A pod that still waits although others were evicted for it gets no further victims for this long: something
-# keeps it off that no eviction mends.
+# After evictions in vain, which no binding on the freed cards followed, no pod is evicted for this long for a
+# pod of the same namespace with the same request: something keeps such pods off that no eviction mends.
 AGAIN_MS = 300_000
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
@@ -33,10 +34,21 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionInVain:
+    """For a pod of this namespace with this request others were evicted, and it was not bound to their
+    cards."""
+
+    namespace: str
+    request: GPURequest | None
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cooldown:
-    """The evictions of the last minutes."""
+    """The evictions of the last minutes, and those that turned out to be in vain."""
 
     evictions: tuple[Eviction, ...] = ()
+    in_vain: tuple[EvictionInVain, ...] = ()
 
     def after(self, victim: Pod, beneficiary: Pod, now_ms: int) -> "Cooldown":
         """With one more eviction, and without those that no rule considers any more."""
@@ -50,15 +62,27 @@ class Cooldown:
             beneficiary_namespace=beneficiary.namespace,
             at_ms=now_ms,
         )
-        return Cooldown((*kept, done))
+        return replace(self, evictions=(*kept, done))
+
+    def after_vain(self, beneficiary: Pod, now_ms: int) -> "Cooldown":
+        """Others were evicted for this pod, and it was not bound to their cards."""
+        kept = tuple(each for each in self.in_vain if now_ms - each.at_ms < AGAIN_MS)
+        done = EvictionInVain(beneficiary.namespace, beneficiary.request, now_ms)
+        return replace(self, in_vain=(*kept, done))
+
+    def without(self, beneficiary: Pod) -> "Cooldown":
+        """Without this pod's own evictions: they must not spare its remaining victims."""
+        others = tuple(each for each in self.evictions if each.beneficiary != beneficiary.uid)
+        return Cooldown(others)
 
     def is_leaving(self, pod: Pod, now_ms: int) -> bool:
         """True for a pod evicted so recently that its object may not show it yet."""
         return any(e.uid == pod.uid and now_ms - e.at_ms < SEEN_LEAVING_MS for e in self.evictions)
 
-    def has_preempted_lately(self, waiting: Pod, now_ms: int) -> bool:
-        """True if other pods were evicted for this one recently."""
-        return any(e.beneficiary == waiting.uid and now_ms - e.at_ms < AGAIN_MS for e in self.evictions)
+    def refuses(self, waiting: Pod, now_ms: int) -> bool:
+        """True if other pods were evicted in vain recently for a pod of this namespace with this request."""
+        key = waiting.namespace, waiting.request
+        return any((e.namespace, e.request) == key and now_ms - e.at_ms < AGAIN_MS for e in self.in_vain)
 
     def rests(self, node: str, now_ms: int) -> bool:
         """True for a node where a pod was evicted a moment ago."""

@@ -24,6 +24,9 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.values import GPURequest
 
+NOTICED_S = 1.0  # by then kube-scheduler knows that cards are free
+UNUSED_S = 15.0  # by then kube-scheduler has tried a pod that was woken, its longest back-off included
+
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLimits:
@@ -177,6 +180,20 @@ def remaining_victims(
     return choice if choice is not None else NO_WAY
 
 
+def is_refused_there(
+    pod: Pod, node: NodeInfo, waiting_pod: WaitingPod | None, free_since_s: float, now_s: float
+) -> bool:
+    """True if kube-scheduler refuses the node whose cards are free for the pod, for a reason unknown here: it
+    has called filter since without the node. (It offers every node that passes its own checks:
+    ``percentageOfNodesToScore`` is 100.) A pod with constraints that are not read here may never reach
+    filter: for it time alone tells. Times of a monotonic clock, in seconds."""
+    if pod.constrained and now_s - free_since_s >= UNUSED_S:
+        return True
+    if waiting_pod is None or waiting_pod.offered is None or _in_tree_short(pod, without_pod(node, pod.uid)):
+        return False
+    return waiting_pod.refused_s > free_since_s + NOTICED_S and node.name not in waiting_pod.offered
+
+
 def pdb_grace_ms(limits: PreemptionLimits, standings: NamespaceStandings) -> int:
     """How long a debtor's PodDisruptionBudget is honoured: as the timekeeper publishes, else as the flag
     says."""
@@ -201,13 +218,14 @@ def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPUReq
 
 
 def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
-    """True if kube-scheduler offered the node, or refused it for lack of resources and no other reason known
-    here."""
+    """True if kube-scheduler passed the node to filter or preempt, or refused it for lack of resources and no
+    other reason known here. Of a pod with constraints that are not read here, only passed nodes count."""
     pod = waiting_pod.pod
     if node.node_object is None or node.closed:
         return False
-    if waiting_pod.offered is not None and node.name in waiting_pod.offered:
-        return True
+    passed = (waiting_pod.offered or frozenset()) | waiting_pod.preemptible
+    if node.name in passed or pod.constrained:
+        return node.name in passed
     if waiting_pod.offered is not None and not _in_tree_short(pod, node):
         return False
     return pod.node_constraints.admit(node.name, node.node_object.node_labels)

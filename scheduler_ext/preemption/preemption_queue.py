@@ -111,7 +111,7 @@ class PreemptionQueue:
             pod
             for pod in pods
             if any(may_begin(pod, self._limits, each) for each in standings)
-            and not context.cooldown.has_preempted_lately(pod, context.now_ms)
+            and not context.cooldown.refuses(pod, context.now_ms)
         ]
         return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 
@@ -182,4 +182,5 @@ def _shape(pod: Pod) -> object:
         pod.amounts,
         pod.cpu_milli,
         pod.node_constraints,
+        pod.uid if pod.constrained else "",  # its nodes are those that kube-scheduler passed for it alone
     )

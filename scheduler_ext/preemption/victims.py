@@ -91,7 +91,7 @@ def choose(
         placement = fit(waiting.request, rest, policy)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
-        if not placement.shortage or context.cooldown.has_preempted_lately(waiting, context.now_ms):
+        if not placement.shortage or context.cooldown.refuses(waiting, context.now_ms):
             return None
         found = _found(waiting, waiting.request, rest, context, policy, given)
         if found is None:

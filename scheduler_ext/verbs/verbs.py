@@ -157,6 +157,8 @@ class Verbs:
             return args.nodes
         if pod.request is None or pod.reserved is not None:
             return {}  # cards are reserved for the pod already, and their holders are being evicted
+        if pod.uid in snapshot.pods:
+            self._requeuer.asked_to_preempt(pod, self._policies(pod), args.nodes)
         found: dict[str, NodeVictims] = {}
         until = time.monotonic() + LOOK_FOR_S
         policy = self._policies(pod)

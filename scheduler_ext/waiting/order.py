@@ -31,6 +31,8 @@ class WaitingPod:
     policy: Policy
     offered: frozenset[str] | None  # the nodes that kube-scheduler offered last; None: too many, or unknown
     asked: bool = True  # False: kube-scheduler is known to have never asked about it
+    preemptible: frozenset[str] = frozenset()  # the nodes of the last call of preempt, since that of filter
+    refused_s: float = 0.0  # when every offered node refused it; monotonic, 0: unknown
 
 
 def waiting_pod(pod: Pod, policy: Policy, offered: Iterable[str]) -> WaitingPod:

@@ -3,6 +3,7 @@ hand."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def budget_over(namespace: str, allowed: int = 0) -> PDBs:
 class Stage:
     """One replica and what it sees. ``offered``: the nodes that kube-scheduler has offered to each waiting
     pod; one that is not in it has never been sent to us, and of those in ``unasked`` the watch has told.
+    ``preemptible``: the nodes that it passed to preempt; ``refused_s``: when all offered nodes refused the
+    pods.
     ``look_s``: what it takes to look for one waiting pod."""
 
     def __init__(self, api: ApiServer, config: Path, most: int = 8, needs_standings: bool = False) -> None:
@@ -65,6 +68,8 @@ class Stage:
         self.leads = True
         self.offered: dict[str, list[str]] = {}
         self.unasked: set[str] = set()
+        self.preemptible: dict[str, list[str]] = {}
+        self.refused_s = 0.0
         self.look_s = 0.0
         self._turned: NamespaceStandings | None = None
         self.told: list[tuple[str, str]] = []
@@ -170,7 +175,13 @@ class Stage:
         unasked = (self.cache.snapshot.pods.get(f"uid-{name}") for name in self.unasked)
         told = [WaitingPod(pod, BINPACK, None, asked=False) for pod in unasked if pod is not None]
         offered = [
-            waiting_pod(pod, BINPACK, nodes) for pod, nodes in known if pod is not None and not pod.node
+            replace(
+                waiting_pod(pod, BINPACK, nodes),
+                preemptible=frozenset(self.preemptible.get(pod.name, ())),
+                refused_s=self.refused_s,
+            )
+            for pod, nodes in known
+            if pod is not None and not pod.node
         ]
         return [*told, *offered]
 

@@ -341,6 +341,30 @@ def test_a_debtor_that_deletes_itself_with_a_long_grace_period_gets_that_of_an_e
     assert teams.held("a1")
 
 
+def test_no_debtor_is_evicted_for_a_pod_that_can_run_nowhere_and_one_is_for_its_neighbour(
+    teams: Teams,
+) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    nowhere = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"no": "pod"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [nowhere]}
+    for name in ("impossible", "renewed"):
+        teams.make("team-a", name, 100, affinity={"podAffinity": required})
+        teams.waits(name)
+    there = teams.running("team-b")
+
+    teams.say("OVER_BUDGET")
+    teams.polls(4)
+    assert teams.running("team-b") == there
+    assert teams.said("hold") == 0
+
+    teams.make("team-a", "neighbour", 100)
+    eventually(lambda: teams.where("neighbour") == "n")
+    assert teams.said("preempted") == 1
+    assert not teams.held("impossible")
+    teams.tidy(n=2)
+
+
 def graces(teams: Teams) -> dict[str, int | None]:
     """The grace period of each deletion in team-b, in seconds."""
     found = teams.of("team-b")

@@ -504,20 +504,78 @@ def test_a_pod_for_which_somebody_left_in_vain_costs_nobody_else_his_place_soon(
         assert world.asked() == ["a"]
 
 
-def test_another_that_asks_for_the_same_does_not_pay_for_that(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("share", "namespace", "asked"),
+    [(50, "team-a", ["a"]), (49, "team-a", ["a", "b"]), (50, "team-c", ["a", "b"])],
+)
+def test_a_pod_renewed_under_another_uid_has_no_more_evicted_for_it(
+    tmp_path: Path, share: int, namespace: str, asked: list[str]
+) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
         begins(world, "high")
         world.ends("a")
         world.step()
         world.api.put("pods", low("c", 60, "GPU-0", priority=9))
-        world.step(after_s=5, times=55)
-        twin = unscheduled("twin", 50, priority=9)
-        twin["metadata"]["creationTimestamp"] = stamp(world.now_ms)
-        world.api.put("pods", twin)
-        world.offered["twin"] = ["n"]
-        world.step(after_s=1, times=10)
+        world.api.delete("pods", "high", "team-a")
+        world.step()
+        renewed = unscheduled("renewed", share, priority=9, namespace=namespace)
+        renewed["metadata"]["creationTimestamp"] = stamp(world.now_ms)
+        world.api.put("pods", renewed)
+        world.offered["renewed"] = ["n"]
+        world.step(after_s=1, times=60)
 
-        assert world.asked() == ["a", "b"]
+        assert world.asked() == asked
+
+
+CLAIMED = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "offered", "preemptible", "leaves"),
+    [
+        (CLAIMED, [], [], False),
+        (CLAIMED, ["n"], [], True),
+        (CLAIMED, [], ["n"], True),
+        ({}, [], [], True),
+    ],
+)
+def test_a_pod_with_a_constraint_unknown_here_gets_cards_only_where_kube_scheduler_passed_the_node(
+    tmp_path: Path, fields: dict[str, Any], offered: list[str], preemptible: list[str], *, leaves: bool
+) -> None:
+    pods = (*FULL_OF_DEBTORS[:3], unscheduled("p", 50, **fields))
+    with stage(tmp_path, *pods, standings=OWES) as world:
+        world.offered, world.preemptible = {"p": offered}, {"p": preemptible}
+        world.settles()
+
+        assert bool(world.asked()) is leaves
+        assert bool(world.api.made("patch")) is leaves
+
+
+@pytest.mark.parametrize(
+    ("offered", "later_s", "fields", "ends"),
+    [
+        (["m"], 2.0, {}, True),  # kube-scheduler called filter without the node
+        (["m"], 0.0, {}, False),  # that was before the cards were free
+        (["n", "m"], 2.0, {}, False),
+        (["n"], 0.0, CLAIMED, True),  # it may have refused the node without a call
+    ],
+)
+def test_a_hold_ends_seconds_after_kube_scheduler_refuses_the_free_cards(
+    tmp_path: Path, offered: list[str], later_s: float, fields: dict[str, Any], *, ends: bool
+) -> None:
+    pods = (*FRAGMENTED[:3], unscheduled("high", 50, priority=9, **fields))
+    with stage(tmp_path, *pods) as world:
+        begins(world, "high")
+        world.ends("a")
+        world.step()
+        assert reservation(world, "high") == "n"
+
+        world.offered["high"] = offered
+        world.refused_s = world.now_ms / 1000 + later_s if later_s else 0.0
+        world.step(after_s=1, times=20)
+
+        assert (reservation(world, "high") == "") is ends
+        assert (("high", "CardsLetGo") in world.told) is ends
 
 
 def test_who_is_left_of_several_goes_on_being_asked(tmp_path: Path) -> None:

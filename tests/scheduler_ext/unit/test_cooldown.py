@@ -47,14 +47,24 @@ def user(name: str = "user", owner: str = "", when: str = "before", **fields: ob
     return of(made(on(percent(60, name, **fields), "n", "GPU-0"), when), "team-b", owner)
 
 
-def test_a_pod_for_which_others_have_left_costs_nobody_else_his_place_for_a_while() -> None:
+def test_after_an_eviction_in_vain_no_pod_is_evicted_for_that_request_of_that_namespace_for_a_while() -> None:
     waiting = percent(60, "waiting", priority=5)
-    cooldown = evicted(user("gone"), waiting)
+    cooldown = evicted(user("gone"), waiting).after_vain(read(waiting), NOW_MS)
     snapshot = cards(1, user())
+    renewed, other = percent(60, "renewed", priority=5), percent(61, "other", priority=5)
 
-    assert asked(waiting, snapshot, cooldown, AGAIN_MS - 1) is None
-    assert asked(waiting, snapshot, cooldown, AGAIN_MS) == ["user"]
-    assert asked(percent(60, "another", priority=5), snapshot, cooldown, LATER_MS) == ["user"]
+    for pod in (waiting, renewed):
+        assert asked(pod, snapshot, cooldown, AGAIN_MS - 1) is None
+        assert asked(pod, snapshot, cooldown, AGAIN_MS) == ["user"]
+    assert asked(other, snapshot, cooldown, LATER_MS) == ["user"]
+    assert asked(of(renewed, "team-c"), snapshot, cooldown, LATER_MS) == ["user"]
+
+
+def test_an_eviction_that_was_not_in_vain_keeps_no_other_pod_from_preempting() -> None:
+    waiting = percent(60, "waiting", priority=5)
+    renewed = percent(60, "renewed", priority=5)
+
+    assert asked(renewed, cards(1, user()), evicted(user("gone"), waiting), LATER_MS) == ["user"]
 
 
 def test_what_has_been_asked_to_leave_is_waited_for_before_its_object_says_so() -> None:

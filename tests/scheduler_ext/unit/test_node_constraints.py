@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.model.node_constraints import read_node_constraints, read_node_labels
+from scheduler_ext.model.node_constraints import (
+    has_unread_constraints,
+    read_node_constraints,
+    read_node_labels,
+)
 
 Json = dict[str, Any]
 
@@ -129,3 +133,33 @@ def test_reading_never_raises(value: Any, field: str) -> None:
     raw = {"spec": {field: value}, "metadata": {"labels": value}}
 
     assert read_node_constraints(raw).admit("n", read_node_labels(raw)) in (True, False)
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+ZONE = {"topologyKey": "zone", "labelSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "unread"),
+    [
+        ({"affinity": {"podAffinity": {REQUIRED: [ZONE]}}}, True),
+        ({"affinity": {"podAntiAffinity": {REQUIRED: [ZONE]}}}, True),
+        ({"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}, True),
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}, True),
+        ({"volumes": [{"name": "v", "ephemeral": {}}]}, True),
+        ({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}, True),
+        ({"resourceClaims": [{"name": "r"}]}, True),
+        ({"containers": [{"ports": [{"containerPort": 80, "hostPort": 80}]}]}, True),
+        ({"initContainers": [{"ports": [{"hostPort": 80}]}]}, True),
+        ({"affinity": {"podAffinity": {PREFERRED: [ZONE]}}}, False),
+        ({"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}]}, False),
+        ({"volumes": [{"name": "v", "configMap": {}}, {"name": "t", "projected": {}}]}, False),
+        ({"containers": [{"ports": [{"containerPort": 80}]}]}, False),
+        (affinity(expression("pool", "Exists")) | {"nodeSelector": LABELS}, False),
+        ({}, False),
+        ({"volumes": None, "affinity": None, "containers": [None], "resourceClaims": 1}, False),
+    ],
+)
+def test_constraints_that_are_not_read_are_recognized(spec: Json, *, unread: bool) -> None:
+    assert has_unread_constraints({"spec": spec}) is unread
