@@ -2,6 +2,8 @@
 refused touch holds, and such a pod keeps nobody else from being bound."""
 
 import http.client
+import re
+import shlex
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -11,8 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.api import AdminApi, ApiError
+from deploy.local.cluster import ControlPlane
 from scheduler_ext.clients.pod_patches import touch_patch
 from tests.scheduler_ext.clusters import PODS, World, extender, placed, plane, world
+from tests.scheduler_ext.processes import ROOT
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
@@ -110,16 +114,45 @@ def refused(call: Any) -> str:
 
 @pytest.fixture
 def full(world: World) -> Iterator[str]:
-    """A pod that takes nothing more, with a finalizer: to delete it the API server has to write it."""
+    """A governed pod that takes nothing more, from before the policies, which are in force now. It has a
+    finalizer: to delete it the API server has to write it."""
     api = world.plane.api
     container = {"name": "main", "image": "x", "args": ["x" * 900_000], "resources": {"limits": HALF}}
     plain(api, "full", containers=[container])
-    api.call("PATCH", f"{PODS}/full", {"metadata": {"finalizers": ["example.com/kept"]}}, MERGE)
+    metadata = {"finalizers": ["example.com/kept"], "labels": {"bursar.dev/governed": "true"}}
+    api.call("PATCH", f"{PODS}/full", {"metadata": metadata}, MERGE)
     fill(api, "full")
+    files = [f"-f={ROOT}/deploy/manifests/admission-{name}.yaml" for name in ("policies", "updates")]
+    kubectl(world.plane, "apply", *files)
+    patch = '{"labels":null}'
+    eventually(
+        lambda: "only Bursar writes this" in patched(world.plane, patch), lambda: patched(world.plane, patch)
+    )
     yield "full"
+    kubectl(world.plane, "delete", *files)
     with suppress(ApiError):
         api.call("PATCH", f"{PODS}/full", {"metadata": {"labels": None, "finalizers": None}}, MERGE)
         api.call("DELETE", f"{PODS}/full")
+
+
+def patched(plane: ControlPlane, metadata: str) -> str:
+    """What kubectl says against a patch of the full pod's metadata."""
+    patch = ("patch", "pod", "full", f'-p={{"metadata":{metadata}}}', "--dry-run=server")
+    return str(plane.kubectl(*patch).stderr)
+
+
+def shows(world: World, figure: str) -> bool:
+    """Whether the extender has this figure among its metrics."""
+    return f"\nbursar_extender_{figure}\n" in world.extender.get("/metrics")[1]
+
+
+def remedy(name: str) -> list[list[str]]:
+    """The commands of docs/troubleshooting.md, for this pod."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    chapter = page.partition("## A pod is too large for etcd\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```console\n(.*?)^```", chapter, re.DOTALL | re.MULTILINE)
+    text = block.replace("POD", name).replace("NAMESPACE", "default")
+    return [shlex.split(line)[1:] for line in text.splitlines()]
 
 
 def test_a_pod_that_fills_etcd_keeps_no_extender_from_leading_and_leaves_by_the_remedy(
@@ -127,17 +160,14 @@ def test_a_pod_that_fills_etcd_keeps_no_extender_from_leading_and_leaves_by_the_
 ) -> None:
     api = world.plane.api
 
-    def metrics() -> str:
-        return world.extender.get("/metrics")[1]
-
     world.node("n", cards=1)
 
     world.extender.kill()
     world.extender.start()
     world.extender.ready()
 
-    eventually(lambda: "bursar_extender_leads 1.0" in metrics())
-    assert "bursar_extender_pods_too_large 1.0" in metrics()
+    eventually(lambda: shows(world, "leads 1.0"))
+    assert shows(world, "pods_too_large 1.0")
     world.pod("neighbour", HALF)
     placed(world, "neighbour")
     uid = api.call("GET", f"{PODS}/{full}")["metadata"]["uid"]
@@ -146,15 +176,70 @@ def test_a_pod_that_fills_etcd_keeps_no_extender_from_leading_and_leaves_by_the_
     assert "request is too large" in refused(lambda: bind(api, full))
     assert "request is too large" in refused(lambda: api.call("DELETE", f"{PODS}/{full}"))
 
-    # the remedy that docs/troubleshooting.md gives
-    kubectl(
-        world.plane,
-        "patch",
-        "pod",
-        full,
-        "--type=merge",
-        '-p={"metadata":{"labels":null,"annotations":null}}',
-    )
-    eventually(lambda: "bursar_extender_pods_too_large 0.0" in metrics())
+    remove, delete = remedy(full)
+    kubectl(world.plane, *remove)
+    eventually(lambda: shows(world, "pods_too_large 0.0"))
     api.call("PATCH", f"{PODS}/{full}", {"metadata": {"finalizers": None}}, MERGE)
-    assert world.plane.kubectl("delete", "pod", full).returncode == 0
+    kubectl(world.plane, *delete)
+
+
+FROZEN = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: frozen}
+spec:
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        operations: [UPDATE]
+        resources: [pods/status]
+        resourceNames: [frozen]
+  validations: [{expression: "false", message: "the status is frozen"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: frozen}
+spec: {policyName: frozen, validationActions: [Deny]}
+"""
+
+
+def test_a_pod_that_admission_keeps_from_being_touched_is_told_until_it_is_touched(world: World) -> None:
+    api = world.plane.api
+    plain(api, "frozen", containers=[{"name": "main", "image": "x", "resources": {"limits": HALF}}])
+    kubectl(world.plane, "apply", "-f", "-", input=FROZEN)
+    status = {"status": {"message": "probe"}}
+    eventually(
+        lambda: "frozen" in attempted(lambda: api.call("PATCH", f"{PODS}/frozen/status", status, MERGE))
+    )
+
+    world.extender.kill()
+    world.extender.start()
+
+    eventually(lambda: answered(world) and shows(world, "fencing_stuck_pods 1.0"))
+    assert shows(world, "leads 0.0")
+    code, said = world.extender.get("/readyz")
+    assert code == 503
+    assert "fencing is stuck: the status of 1 pods cannot be changed, first default/frozen: " in said
+
+    kubectl(world.plane, "delete", "-f", "-", input=FROZEN)
+    eventually(lambda: shows(world, "leads 1.0"))
+    assert shows(world, "fencing_stuck_pods 0.0")
+    world.extender.ready()
+
+
+def attempted(call: Any) -> str:
+    """What the API server says against it; empty where it does it."""
+    try:
+        call()
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def answered(world: World) -> bool:
+    """Whether the extender listens."""
+    try:
+        return bool(world.extender.get("/livez")[0])
+    except (OSError, http.client.HTTPException):
+        return False

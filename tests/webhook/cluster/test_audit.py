@@ -8,6 +8,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from tests.support.waiting import eventually
+from tests.webhook.cases import SUSPECT
 from tests.webhook.cluster.test_templates import TRAINING
 from tests.webhook.clusters import Cluster as Clustered
 from tests.webhook.process.test_audit import audit
@@ -220,3 +221,18 @@ def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: 
         ("card", "would-be-refused")
     ]
     assert done.stderr == ""
+
+
+def test_running_pods_that_a_policy_warns_of_are_listed_and_their_nearest_are_not(world: Clustered) -> None:
+    world.kubectl("create", "namespace", "team-d")
+    for number, case in enumerate(SUSPECT.values()):
+        for name, pod in ((f"bad-{number}", case.bad), (f"good-{number}", case.good)):
+            spec = pod["spec"] | {"nodeName": "n1", "automountServiceAccountToken": False}
+            body = {"metadata": {"name": name}, "spec": spec}
+            world.cp.api.call("POST", "/api/v1/namespaces/team-d/pods", body)
+
+    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-d", "-o", "json")
+
+    found = {each["name"]: [one["rule"] for one in each["violations"]] for each in json.loads(done.stdout)}
+    assert found == {f"bad-{number}": [case.rule] for number, case in enumerate(SUSPECT.values())}
+    assert {each["finding"] for each in json.loads(done.stdout)} == {"would-be-warned"}

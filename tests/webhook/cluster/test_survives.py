@@ -348,6 +348,32 @@ def copy_of(pod: Json, name: str) -> Json:
 
 
 @pytest.mark.parametrize("way", WITH_ONE)
+def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_and_no_other(
+    world: World, way: str
+) -> None:
+    namespace = world.namespace("brought", way)
+    original = world.create(namespace, manifest("original", half()))
+
+    def bringing(name: str, **changed: object) -> Json:
+        copied = copy_of(original, name)
+        named(copied)["bursar-sidecar"].update(changed)
+        return copied
+
+    image, name = "runs the image of Bursar's sidecar", "is reserved for the container that Bursar adds"
+    refused: tuple[tuple[str, Json], ...] = (
+        (image, {"image": "tenant.example/free:1"}),
+        (image, {"image": "tenant.example/mirror.example/sidecar:1"}),
+        (name, {"command": ["sleep"]}),
+        (name, {"args": ["free"]}),
+    )
+    for why, changed in refused:
+        assert why in world.refused(namespace, bringing("own", **changed)), changed
+    mirrored = world.create(namespace, bringing("mirrored", image="mirror.example/example/sidecar:1"))
+    is_governed(mirrored, way)
+    assert named(mirrored)["bursar-sidecar"]["image"] == "mirror.example/example/sidecar:1"
+
+
+@pytest.mark.parametrize("way", WITH_ONE)
 def test_a_pod_that_another_release_governed_is_told_what_it_must_know_and_keeps_its_mounts(
     world: World, way: str
 ) -> None:
