@@ -24,6 +24,7 @@ from timekeeper.core.request.request import containers, parse
 from timekeeper.core.values import GPURequest, Placement
 
 MOST_GRACE_MS = 600_000
+MOST_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 
 Amounts = tuple[tuple[str, int], ...]
 
@@ -58,6 +59,7 @@ class Pod:
     owner: str = ""  # UID of its controller, or empty
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
+    unschedulable_because: str = ""  # kube-scheduler's message, cut
     tried: bool = False  # kube-scheduler has written its condition PodScheduled
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
@@ -112,6 +114,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
     placement, undecodable = _placement(raw)
     node = _text(spec, "nodeName")
     request = parsed.request
+    refusal = None if node else _schedulers_refusal(status)
     return Pod(
         uid=_text(metadata, "uid"),
         namespace=_text(metadata, "namespace"),
@@ -138,7 +141,8 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         preempts=spec.get("preemptionPolicy") != "Never",
         owner=_owner(metadata),
         labels=labels_of(raw),
-        unschedulable=not node and _unschedulable(status),
+        unschedulable=refusal is not None,
+        unschedulable_because=refusal or "",
         tried=_tried(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
@@ -153,10 +157,13 @@ def _owner(metadata: Json) -> str:
     return intern(next((_text(each, "uid") for each in references if each.get("controller") is True), ""))
 
 
-def _unschedulable(status: Json) -> bool:
-    conditions = map(mapping, sequence(status.get("conditions")))
+def _schedulers_refusal(status: Json) -> str | None:
+    """kube-scheduler's message where it has tried the pod without success, else None."""
     wanted = "PodScheduled", "Unschedulable"
-    return any((each.get("type"), each.get("reason")) == wanted for each in conditions)
+    for each in map(mapping, sequence(status.get("conditions"))):
+        if (each.get("type"), each.get("reason")) == wanted:
+            return intern(_text(each, "message")[:MOST_MESSAGE])
+    return None
 
 
 def _tried(status: Json) -> bool:

@@ -51,7 +51,8 @@ class ReservationView(TypedDict):
 class WaitingView(TypedDict):
     """A pod. ``state``: ``gated``; ``assumed`` (its bind is in progress or its outcome unknown);
     ``reserved``; ``refused``; or ``not-asked``: kube-scheduler has not asked the extender, because its own
-    checks left no node, or the pod belongs to another scheduler."""
+    checks left no node, or the pod belongs to another scheduler. ``scheduler_message``: why kube-scheduler
+    refused it last; "" if it did not, or the extender has asked for another try since."""
 
     namespace: str
     name: str
@@ -62,6 +63,7 @@ class WaitingView(TypedDict):
     standing: str
     state: str
     malformed: str
+    scheduler_message: str
     asks: list[AskView]
     reservation: ReservationView | None
     decision: DecisionView | None
@@ -113,6 +115,7 @@ class WaitingPods:
             standing=standings.of(pod.namespace).word,
             state=_state(pod, snapshot, decision),
             malformed=pod.malformed,
+            scheduler_message=pod.unschedulable_because,
             asks=_asks(pod),
             reservation=ReservationView(node=held.node, until=_moment(held.until_ms)) if held else None,
             decision=_decision(decision) if decision else None,

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
@@ -54,7 +55,7 @@ def change_notices(
 
 def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:
     """The notice on a new pod that was admitted over budget; None for others."""
-    if pod.standing != "OVER_BUDGET" or pod.node or now_ms - pod.created_ms > FRESH_MS:
+    if pod.standing != "OVER_BUDGET" or now_ms - pod.created_ms > FRESH_MS:
         return None
     message = (
         f"Namespace {pod.namespace} was over its GPU budget when this pod was created. Its priority class is "
@@ -96,5 +97,11 @@ def _used(name: str, account: Statement) -> str:
         if not account.in_force.key.startswith("_group.")
         else (f"{account.in_force.key}, the group of namespace {name},")
     )
-    used = (granted - remaining) / GPU_HOUR
-    return f"{whose} has used or reserved {used:.2f} of {granted / GPU_HOUR:.2f} GPU-hours of its budget."
+    used = _hours(granted - remaining)
+    return f"{whose} has used or reserved {used} of {_hours(granted)} GPU-hours of its budget."
+
+
+def _hours(amount: int) -> str:
+    """GPU-hours for people: two decimals, or two digits of a small amount."""
+    hours = amount / GPU_HOUR
+    return f"{hours:.2f}" if abs(hours) >= 0.1 or not amount else f"{Decimal(f'{hours:.2g}'):f}"

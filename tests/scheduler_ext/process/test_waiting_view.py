@@ -39,6 +39,7 @@ def test_a_waiting_pod_tells_which_nodes_were_refused_for_which_reason(world: Ru
         "standing": "UNKNOWN",
         "state": "refused",
         "malformed": "",
+        "scheduler_message": "",
         "asks": [{"container": "main", "devices": 1, "share_milli": 600, "memory_mib": 0}],
         "reservation": None,
     }
@@ -103,6 +104,18 @@ def test_each_state_of_a_waiting_pod_has_its_word(world: Running) -> None:
     assert [each["name"] for each in view["pods"] if "more than one card" in each["malformed"]] == [
         "malformed"
     ]
+
+
+def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(world: Running) -> None:
+    raw = percent(60, "unasked")
+    message = "0/3 nodes are available: 3 Insufficient bursar.dev/gpu-percent."
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    raw["status"] = {"phase": "Pending", "conditions": [refused]}
+    world.put_pod(raw)
+
+    (pod,) = waiting(world)["pods"]
+
+    assert (pod["state"], pod["decision"], pod["scheduler_message"]) == ("not-asked", None, message)
 
 
 def test_waiting_pods_come_page_by_page_by_namespace_and_name(world: Running) -> None:

@@ -64,10 +64,26 @@ def test_a_standing_that_stays_is_told_once_also_after_a_restart(spending: Town)
     assert told(spending) == []
 
 
-def test_a_pod_that_is_admitted_over_budget_is_told_that_it_was_demoted(spending: Town) -> None:
+def test_amounts_of_a_small_budget_are_told_with_the_digits_that_they_have(town: Town) -> None:
+    entry = "gpuHours: 0.0001\nperiod: month"
+    town.begin(("nodes", node()), ("configmaps", budgets(_settings="lookahead: 0s", team_a=entry)))
+
+    town.hear("pods", gpu_pod("train", started_ms=T0))
+    town.tick()
+    run_on(town, 26 * SECOND)
+
+    (notice,) = town.pod_notices
+    assert "used or reserved 0.0072 of 0.0001 GPU-hours" in notice.message
+
+
+@pytest.mark.parametrize("bound_to", ["", "n1"], ids=["waiting", "bound before the settler saw it"])
+def test_a_pod_that_is_admitted_over_budget_is_told_that_it_was_demoted(
+    spending: Town, bound_to: str
+) -> None:
     run_on(spending, HOUR)
     spending.pod_notices.clear()
-    late = gpu_pod("late", node="", standing="OVER_BUDGET", created_ms=spending.clock())
+    now = spending.clock()
+    late = gpu_pod("late", node=bound_to, bound_ms=now, standing="OVER_BUDGET", created_ms=now, card=1)
 
     spending.hear("pods", late)
     spending.tick()

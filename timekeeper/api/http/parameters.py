@@ -74,7 +74,7 @@ def read_day_or_time(name: str, text: str) -> int | date:
 
 
 def _read_month(name: str, text: str) -> date:
-    if not re.fullmatch("[0-9]{4}-[0-9]{2}", text, re.ASCII):
+    if not re.fullmatch("[0-9]{4}-(0[1-9]|1[0-2])", text, re.ASCII):
         raise bad(name, "it must be a month such as 2026-10")
     return _day(name, f"{text}-01")
 
