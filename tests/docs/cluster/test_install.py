@@ -8,7 +8,7 @@ import yaml
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.demo import BUDGETS, SETTINGS, apply_config_map
-from tests.deploy.reading import ROOT
+from tests.deploy.reading import ROOT, of_kind
 from tests.docs.shell import console, run
 
 pytestmark = pytest.mark.cluster
@@ -45,13 +45,13 @@ def switches(cp: ControlPlane) -> tuple[str, set[str], bool]:
     return settings, denying, "--mode=observe" in arguments
 
 
-def test_who_begins_by_observing_observes_after_every_step_of_installing_and_upgrading(
+def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_end_it(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "readme.yaml").write_text(readmes_budgets())
     run(control_plane, block(INSTALL, "mode: observe"), tmp_path)
-    run(control_plane, block(INSTALL, "-f deploy/manifests\n"), tmp_path)
+    run(control_plane, without_waiting(block(INSTALL, "webhook-configurations.yaml")), tmp_path)
     assert switches(control_plane) == OBSERVES
 
     for commands in (
@@ -62,6 +62,29 @@ def test_who_begins_by_observing_observes_after_every_step_of_installing_and_upg
         run(control_plane, commands, tmp_path)
 
         assert switches(control_plane) == OBSERVES, commands
+
+    run(
+        control_plane,
+        f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block(INSTALL, 'kubectl edit')}",
+        tmp_path,
+    )
+    setting, denying, observes = switches(control_plane)
+
+    assert (setting, observes) == ("mode: enforce", False)
+    assert denying == policies_that_deny()
+    run(control_plane, block(UPGRADE, "timekeeper.yaml"), tmp_path)
+    assert switches(control_plane) == (setting, denying, observes)
+
+
+def without_waiting(commands: str) -> str:
+    """The commands but those that wait for pods: there is no kubelet."""
+    return "\n".join(line for line in commands.splitlines() if "kubectl wait" not in line)
+
+
+def policies_that_deny() -> set[str]:
+    """As the manifests have them."""
+    bindings = of_kind("ValidatingAdmissionPolicyBinding")
+    return {each["metadata"]["name"] for each in bindings if "Deny" in each["spec"]["validationActions"]}
 
 
 def test_the_readmes_budgets_are_applied_where_the_demo_has_written_its_own(
