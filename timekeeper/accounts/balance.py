@@ -77,13 +77,17 @@ class Statement:
     @property
     def warning(self) -> "Statement":
         """The account to warn about: one that is spent beyond its ``warnAt``, else `deciding`."""
-        return next((each for each in self._limited if each.is_nearly_spent), self.deciding)
+        return self.nearly_spent() or self.deciding
 
-    @property
-    def is_nearly_spent(self) -> bool:
-        """True from ``warnAt`` on."""
+    def nearly_spent(self, otherwise_milli: int | None = None) -> "Statement | None":
+        """The account, own or group's, that is spent beyond its ``warnAt``; one without ``warnAt`` beyond
+        ``otherwise_milli`` thousandths of its grant, None: never."""
+        return next((each for each in self._limited if each._is_beyond(otherwise_milli)), None)
+
+    def _is_beyond(self, otherwise_milli: int | None) -> bool:
         ratio, warn_at = self.balance.ratio_milli, self.in_force.budget.warn_at_milli
-        return ratio is not None and warn_at is not None and ratio >= warn_at
+        limit = otherwise_milli if warn_at is None else warn_at
+        return ratio is not None and limit is not None and ratio >= limit
 
     @property
     def valid_until_ms(self) -> int | None:

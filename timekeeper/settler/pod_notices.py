@@ -11,6 +11,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
+NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
 FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
 
@@ -29,12 +30,12 @@ class BudgetState:
     """The part of a namespace's account whose changes are reported on its pods."""
 
     standing: str
-    is_nearly_spent: bool  # from ``warnAt`` on
+    is_nearly_spent: bool  # from ``warnAt`` on, or from NEARLY_SPENT_MILLI on
 
 
 def state_of(statement: Statement) -> BudgetState:
     """The state of a namespace, its group's account included."""
-    return BudgetState(statement.standing, statement.warning.is_nearly_spent)
+    return BudgetState(statement.standing, statement.nearly_spent(NEARLY_SPENT_MILLI) is not None)
 
 
 def change_notices(
@@ -76,8 +77,9 @@ def _change(
         return "OverBudget", f"{_used(name, account)} {effect}{observed}", "Warning"
     if before.standing == "OVER_BUDGET" != now.standing:
         return "BackInBudget", f"Namespace {name} is in its GPU budget again.", "Normal"
-    if now.is_nearly_spent and not before.is_nearly_spent and now.standing == "IN_BUDGET":
-        return "BudgetNearlyUsed", _used(name, statement.warning), "Warning"
+    nearly = statement.nearly_spent(NEARLY_SPENT_MILLI)
+    if nearly and not before.is_nearly_spent and now.standing == "IN_BUDGET":
+        return "BudgetNearlyUsed", _used(name, nearly), "Warning"
     return None
 
 

@@ -17,12 +17,12 @@ def told(town: Town) -> list[tuple[str, str, str]]:
     return found
 
 
-@pytest.fixture
-def spending(town: Town) -> Town:
+@pytest.fixture(params=[ENTRY, "gpuHours: 1\nperiod: month"], ids=["warnAt", "no warnAt"])
+def spending(town: Town, request: pytest.FixtureRequest) -> Town:
     """A pod on a whole card has run for half of its namespace's hour."""
     town.begin(
         ("nodes", node()),
-        ("configmaps", budgets(_settings="lookahead: 0s", team_a=ENTRY)),
+        ("configmaps", budgets(_settings="lookahead: 0s", team_a=request.param)),
         ("pods", gpu_pod("train", started_ms=T0)),
     )
     run_on(town, HOUR // 2)
