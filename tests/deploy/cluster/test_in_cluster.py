@@ -72,7 +72,7 @@ def in_pod(cluster: ControlPlane, name: str, folder: Path) -> tuple[list[str], d
         "PYTHONDONTWRITEBYTECODE": "1",
         "KUBERNETES_SERVICE_HOST": str(address.hostname),
         "KUBERNETES_SERVICE_PORT": str(address.port),
-        **{each["name"]: each["value"] for each in one.get("env", [])},
+        **{each["name"]: each.get("value", "of-the-pod") for each in one.get("env", [])},  # or a fieldRef
     }
     target = one["image"].removeprefix("bursar/").partition(":")[0]
     (script,) = last(target, "ENTRYPOINT").words()

@@ -62,7 +62,7 @@ def test_a_plain_user_with_the_documented_rights_reads_the_budget_of_the_namespa
     allowed, balance, table = said.partition("{")[0], *rest_of(said)
     assert allowed.split() == ["yes", "yes"]
     assert (balance["namespace"], balance["standing"]) == ("team-a", "UNLIMITED")
-    assert table.startswith("namespace,")
+    assert table.startswith("from,to,namespace,")
 
 
 def rest_of(said: str) -> tuple[dict[str, Any], str]:
