@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
+from scheduler_ext.model.other_resources import Others, others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
@@ -51,6 +52,7 @@ class Node:
     allocatable: tuple[tuple[str, int], ...]  # the GPU resources that kube-scheduler counts, by name
     cpu_milli: int  # allocatable CPU, in thousandths of a core
     node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards
+    others: Others = ()  # allocatable memory and other resources; empty for a node without cards
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
@@ -95,6 +97,7 @@ def read_node(raw: Json) -> Node:
         allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
         cpu_milli=cpu_milli(allocatable),
         node_labels=read_node_labels(raw) if cards else NO_NODE_LABELS,
+        others=tuple(sorted(others(allocatable).items())) if cards else (),
         present=present,
         silent=is_silent(raw),
         boot=kubelets_boot(raw) or (present.boot if present else ""),

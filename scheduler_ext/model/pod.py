@@ -12,6 +12,7 @@ from scheduler_ext.model.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
 )
+from scheduler_ext.model.other_resources import Others, requested_others
 from scheduler_ext.model.reservation import Reservation, read_reservation
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
@@ -64,6 +65,7 @@ class Pod:
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
+    others: Others = ()  # what it requests of memory and other resources, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
 
@@ -147,6 +149,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
+        others=() if node else requested_others(raw),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.reservation import MOST_MS, Reservation, ReservationKind
 from scheduler_ext.model.standing import NamespaceStandings
@@ -219,13 +220,16 @@ def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPUReq
 
 def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
     """True if kube-scheduler passed the node to filter or preempt, or refused it for lack of resources and no
-    other reason known here. Of a pod with constraints that are not read here, only passed nodes count."""
+    other reason known here. Of a pod with constraints that are not read here, only passed nodes count. A node
+    that has less memory in all than the pod requests, or less of another resource, never runs it."""
     pod = waiting_pod.pod
     if node.node_object is None or node.closed:
         return False
     passed = (waiting_pod.offered or frozenset()) | waiting_pod.preemptible
     if node.name in passed or pod.constrained:
         return node.name in passed
+    if exceed(pod.others, node.node_object.others):
+        return False
     if waiting_pod.offered is not None and not _in_tree_short(pod, node):
         return False
     return pod.node_constraints.admit(node.name, node.node_object.node_labels)

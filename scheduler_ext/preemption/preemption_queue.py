@@ -181,6 +181,7 @@ def _shape(pod: Pod) -> object:
         pod.request,
         pod.amounts,
         pod.cpu_milli,
+        pod.others,
         pod.node_constraints,
         pod.uid if pod.constrained else "",  # its nodes are those that kube-scheduler passed for it alone
     )

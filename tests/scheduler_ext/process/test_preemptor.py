@@ -1,5 +1,6 @@
 """The preemptor: cards are held before anybody leaves, only who must leaves, and nothing is done twice."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -545,6 +546,37 @@ def test_a_pod_with_a_constraint_unknown_here_gets_cards_only_where_kube_schedul
     pods = (*FULL_OF_DEBTORS[:3], unscheduled("p", 50, **fields))
     with stage(tmp_path, *pods, standings=OWES) as world:
         world.offered, world.preemptible = {"p": offered}, {"p": preemptible}
+        world.settles()
+
+        assert bool(world.asked()) is leaves
+        assert bool(world.api.made("patch")) is leaves
+
+
+def requesting(**amounts: str) -> Json:
+    """A container without cards that requests these."""
+    named = {name.replace("_", "/"): amount for name, amount in amounts.items()}
+    return {"name": "more", "image": "x", "resources": {"requests": named}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "leaves"),
+    [
+        ({"initContainers": [requesting(memory="100Ti")]}, False),
+        ({"resources": {"requests": {"memory": "513Gi"}}}, False),
+        ({"initContainers": [requesting(**{"ephemeral-storage": "2Ti"})]}, False),
+        ({"initContainers": [requesting(**{"hugepages-2Mi": "1Gi"})]}, False),
+        ({"initContainers": [requesting(example_fpga="1")]}, False),
+        ({"initContainers": [requesting(memory="512Gi")]}, True),
+    ],
+)
+def test_no_pod_is_evicted_for_one_that_requests_more_of_anything_than_the_node_has(
+    tmp_path: Path, fields: dict[str, Any], *, leaves: bool
+) -> None:
+    node = copy.deepcopy(TWO)
+    node["status"]["allocatable"] |= {"memory": "512Gi", "ephemeral-storage": "1Ti"}
+    with stage(
+        tmp_path, node, *FULL_OF_DEBTORS[1:3], unscheduled("p", 50, **fields), standings=OWES
+    ) as world:
         world.settles()
 
         assert bool(world.asked()) is leaves
