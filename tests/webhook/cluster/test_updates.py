@@ -298,6 +298,19 @@ def test_a_pod_with_too_much_to_search_is_refused_and_the_largest_allowed_is_not
         assert patched(policies, "searched", {"metadata": {field: {"k0": None}}}) == ""
 
 
+def test_what_would_be_searched_for_seconds_can_be_removed_at_once_and_not_one_by_one(
+    policies: Policies,
+) -> None:
+    annotations = {f"k{n}": "" for n in range(30_000)}
+    pods = "/api/v1/namespaces/kube-system/pods"
+    body = {"metadata": {"name": "older", "annotations": annotations}, "spec": {"containers": [plain()]}}
+    policies.cp.api.call("POST", pods, body)
+
+    one = {"metadata": {"annotations": {"k0": None}}}
+    assert "some of at most 5000" in policies.said("PATCH", f"{pods}/older", one)
+    assert policies.said("PATCH", f"{pods}/older", {"metadata": {"annotations": None}}) == ""
+
+
 @pytest.mark.parametrize("long", ["", f"{'x' * 240}/{'y' * 50}"])
 def test_from_a_pod_with_too_much_to_search_something_can_be_removed(policies: Policies, long: str) -> None:
     """It is from before the policies, or of a namespace that they leave out."""
