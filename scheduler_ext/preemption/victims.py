@@ -3,8 +3,8 @@ kube-scheduler's preempt verb and for the preemptor.
 
 A set of victims is chosen only if `fit` finds a placement once all have left, and only if no victim could
 stay. Of all such sets the least is taken by, in this order: number of victims; number of victims that are not
-debtors (`precedence`); their priorities, highest first; violated PodDisruptionBudgets; their ages, since the
-youngest lose the least work.
+debtors (`precedence`); their priorities, highest first; violated PodDisruptionBudgets; number of victims that
+nobody has deleted yet; their ages, since the youngest lose the least work.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -142,7 +142,8 @@ def _found(
         pods = [each.pod for each in victims]
         ages = sorted((each.age_ms for each in victims), reverse=True)
         against = context.pdbs.violations(pods, before=given)
-        return sum(tier for tier, _ in ranks), ranks, against, ages, sorted(pod.uid for pod in pods)
+        staying = sum(not pod.deleting for pod in pods)
+        return sum(tier for tier, _ in ranks), ranks, against, staying, ages, sorted(pod.uid for pod in pods)
 
     found = fewest(
         lambda held: LowerBound(request, node, held), candidates(waiting, node, context), look, least
@@ -201,5 +202,5 @@ def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list
 
 
 def _age_ms(pod: Pod, context: PreemptionContext) -> int:
-    """What it has worked, in milliseconds; 0 for a pod that is being deleted, whose work is given up."""
-    return context.now_ms - pod.started_ms if pod.started_ms and not pod.deleting else 0
+    """What it has worked, in milliseconds."""
+    return context.now_ms - pod.started_ms if pod.started_ms else 0

@@ -129,6 +129,19 @@ def test_a_pod_of_lower_rank_that_takes_longer_than_an_eviction_would_is_a_victi
         assert choice.grace_ms(NOW_MS) == 30_000
 
 
+@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
+def test_of_two_pods_alike_the_one_that_is_being_deleted_already_leaves(uids: tuple[str, str]) -> None:
+    leaving, staying = (on(percent(60, f"p-{uid}"), "n", f"GPU-{at}") for at, uid in enumerate(uids))
+    leaving["metadata"] |= {
+        "deletionTimestamp": "2038-01-01T00:00:00Z",
+        "deletionGracePeriodSeconds": 1_000_000,
+    }
+
+    choice = chosen(read(percent(70, "waiting", priority=5)), cards(2, leaving, staying))
+
+    assert names_of(choice) == [f"p-{uids[0]}"]
+
+
 def test_a_pod_that_is_only_being_bound_is_nobody_to_be_asked() -> None:
     binding = read(percent(60, "binding", priority=0))
     placement = decode_placement(
