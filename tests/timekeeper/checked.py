@@ -52,16 +52,16 @@ class Checked(Life):
             assert told["remaining"] == granted - owed - told["reserved"]
 
     def _nothing_beyond_the_truth(self, charged: dict[str, int]) -> None:
-        """No pod is charged beyond its true hold of the cards, except for clock errors and the grace period
-        of vanished pods."""
+        """No pod is charged beyond its true hold of the cards, except for clock errors, and the grace period
+        and the listing of vanished pods."""
         for pod in self.pods:
             known = self.written.pods.get(pod.uid)
             if known is None or known.terms is None:
                 continue
-            latest = pod.bound + known.terms.start_grace
-            start = pod.bound if known.terms.charge_from == "bound" else min(pod.first or latest, latest)
-            end = self.now if pod.gone is None else pod.gone + 1000 * min(pod.grace_s, 600)
-            end = end if pod.end is None else pod.end
+            start = pod.bound
+            end = self.now if pod.gone is None else max(pod.gone + 600_000, known.last or 0)
+            if pod.end is not None:  # without proof, through the first report of it
+                end = pod.end if known.end else self.now
             assert charged.get(pod.uid, 0) <= known.rate * max(0, end + pod.slack - start)
             if known.end and pod.first and known.start == pod.first:
                 # through the last back-off nothing but the phase tells that it holds its cards

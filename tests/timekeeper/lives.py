@@ -20,9 +20,8 @@ from tests.support.clock import Clock
 from tests.timekeeper import truth
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.faults import Fuse, KilledError
-from tests.timekeeper.oracle import Known, Terms
+from tests.timekeeper.oracle import Known, Terms, Word
 from tests.timekeeper.oracle_accounts import Books, Budget
-from tests.timekeeper.oracle_presence import Word
 from tests.timekeeper.worlds import READ, Json, Town, budgets, lease
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, WatchUpdate
 from timekeeper.settler.settler import Settler
@@ -57,16 +56,15 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         "weights: {A100: 2, A100 SXM4 80GB: 0.333}\ntimeZone: Asia/Kolkata",
         Terms(
             "mean",
-            "bound",
             weights=(("A100", Fraction(2)), ("A100 SXM4 80GB", Fraction(333, 1000))),
             zone="Asia/Kolkata",
         ),
     ),
     (
         "chargeBy: compute\nstartGrace: 90s\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
-        Terms("compute", start_grace=90_000, most_grace=30_000, zone="America/New_York"),
+        Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
-    ("chargeFrom: bound\nstartGrace: 1m", Terms(charge_from="bound", start_grace=60_000)),
+    ("chargeFrom: bound\nstartGrace: 1m", Terms()),
 )
 Url = Callable[[ExitStack], str]
 Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on

@@ -10,11 +10,18 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from tests.timekeeper.oracle_presence import Word, seen_gone
-
 Json = dict[str, Any]
 
-SILENT_MS = 60_000
+
+@dataclass(frozen=True)
+class Word:
+    """One report about a node: its boot ("": unknown), and the UIDs that its agent lists; None: no agent
+    reports its present boot. ``knows``: a pod that is not listed is not there."""
+
+    at: int
+    boot: str
+    there: frozenset[str] | None
+    knows: bool = True
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Terms:
     """The charging part of ``_settings``."""
 
     charge_by: str = "dominant"
-    charge_from: str = "running"
+    charge_from: str = "bound"  # "running": a session of the release before
     weights: tuple[tuple[str, Fraction], ...] = ()  # (word that names a model, weight)
     start_grace: int = 600_000
     most_grace: int = 600_000
@@ -40,12 +47,19 @@ class Seen:
     bound: int = 0
     start: int | None = None
     end: int | None = None
-    left: tuple[int, int] | None = None  # when it was seen to vanish, and its grace period
+    left: int | None = None  # when its removal was seen
+    deadline: int = 0  # its deletionTimestamp
+    grace: int = 0  # the longest grace period of its versions
+    deletion_grace: int = 0  # the longest of its requested deletions, as written
     lost: bool = False  # a list did not contain it
-    lease_then: int | None = None  # its node's Lease when it vanished
     mark_then: int = 0  # its node's watermark when it vanished
-    last: int | None = None  # the final end of a session without proof
-    graced: bool = False  # ``last`` is the end of its grace period, which its node's agent may shorten
+    removed: int | None = None  # when its object was removed, as far as is known
+    last: int | None = None  # the end of a session without proof, by what is known now
+    follows: bool = False  # the reports about its node are followed
+    listed: bool = False  # its node lists it
+    listed_at: int = 0  # the last time that it was listed
+    boot: str = ""  # its node's boot when it vanished
+    gone_at: int | None = None  # when its node reported it gone
     mark_at_end: int = 0  # its node's watermark when its end was observed
     at_rest: int = 0  # the same, once it is written
     settled: tuple[int, int] | None = None  # the interval that was posted at last
@@ -77,18 +91,22 @@ class Known:
     marks: dict[str, int] = field(default_factory=dict)
     heard: int = 0
     terms: Terms = Terms()
-    words: dict[str, tuple[Word, ...]] = field(default_factory=dict)
-    old: dict[str, int] = field(default_factory=dict)
+    words: dict[str, Word] = field(default_factory=dict)
 
     def copy(self) -> "Known":
         """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
-        leases, marks, words, old = self.leases.copy(), self.marks.copy(), self.words.copy(), self.old.copy()
-        return Known(pods, leases, marks, self.heard, self.terms, words, old)
+        leases, marks, words = self.leases.copy(), self.marks.copy(), self.words.copy()
+        return Known(pods, leases, marks, self.heard, self.terms, words)
 
     def says(self, node: str, word: Word) -> None:
         """A watch reports a node."""
-        self.words[node] = (*self.words.get(node, ()), word)
+        known = self.words.get(node)
+        word = replace(word, boot=word.boot or (known.boot if known else ""))
+        self.words[node] = word
+        for uid, pod in self.pods.items():
+            if pod.follows and pod.node == node:
+                _follow(uid, pod, word, word.at)
 
     def nodes_listed(self, words: dict[str, Word], now: int) -> None:
         """The complete list of nodes."""
@@ -103,80 +121,94 @@ class Known:
 
     def sees(self, raw: Json, now: int) -> None:
         """The watch reports a bound pod."""
-        self._learn(raw)
+        self._learn(raw, now)
         self.heard = max(self.heard, now)
 
     def goes(self, raw: Json, now: int) -> None:
         """The watch reports a deletion. It contains its own time; a repetition adds nothing."""
-        pod = self._learn(raw)
-        if pod.left is None and not pod.lost and pod.last is None:
-            self._note(pod)
-            grace = 1000 * int(raw["spec"]["terminationGracePeriodSeconds"])
-            pod.left = (min(now, moment(raw["metadata"]["deletionTimestamp"]) or now), grace)
+        pod = self._learn(raw, now)
+        if pod.left is None and pod.last is None:
+            pod.deadline = moment(raw["metadata"]["deletionTimestamp"]) or now
+            self._vanishes(raw["metadata"]["uid"], pod, now)
         self.heard = max(self.heard, now)
 
     def lists(self, raws: list[Json], asked: int) -> None:
         """The complete list of pods: a missing one was deleted while no watch was running."""
         there = {raw["metadata"]["uid"] for raw in raws}
         for uid, pod in self.pods.items():
-            if uid not in there and not pod.over and pod.left is None and not pod.lost:
-                self._note(pod)
+            if uid not in there and not pod.over and pod.left is None:
                 pod.lost = True
+                self._vanishes(uid, pod, asked)
         for raw in raws:
             self._learn(raw)
         self.heard = max(self.heard, asked)
 
-    def _learn(self, raw: Json) -> Seen:
+    def _learn(self, raw: Json, now: int = 0) -> Seen:
         pod = self.pods.setdefault(raw["metadata"]["uid"], Seen(raw))
         start, end = kubelet_says(raw)
+        requested = 1000 * int(raw["metadata"].get("deletionGracePeriodSeconds", 0))
+        pod.grace = max(pod.grace, requested, 1000 * int(raw["spec"]["terminationGracePeriodSeconds"]))
         if start is not None and (pod.start is None or start < pod.start):
             pod.start, pod.settled = start, None
         if end is not None and pod.end is None:
             pod.mark_at_end = self.mark(pod.node)
+            if end == 0:
+                pod.mark_at_end = max(pod.mark_at_end, now, *last_times(raw))
         if end is not None and end != pod.end:
             pod.end, pod.settled = end, None
         return pod
 
-    def _note(self, pod: Seen) -> None:
-        pod.lease_then, pod.mark_then = self.leases.get(pod.node), self.mark(pod.node)
+    def _vanishes(self, uid: str, pod: Seen, at: int) -> None:
+        pod.left, pod.mark_then, pod.follows = at, self.mark(pod.node), True
+        if pod.node in self.words:
+            _follow(uid, pod, self.words[pod.node], at)
 
     def tick(self, now: int, beats: dict[str, int], cards: Json) -> None:
         """What is known is written: opened sessions, final ends, watermarks."""
-        for uid in [uid for uid, pod in self.pods.items() if pod.terms is None and pod.end == 0]:
-            del self.pods[uid]
         for uid, pod in self.pods.items():
             if pod.terms is None:
                 pod.terms, pod.bound = self.terms, bound_at(pod.raw)
                 pod.rate = rate(pod.raw, cards[pod.node], self.terms)
-            if not pod.over and (pod.left or pod.lost):
+            if not pod.over and pod.left is not None:
                 self._close(pod, beats.get(uid, 0))
-            self._let_go(uid, pod)
+            self._goes_on(uid, pod, now)
             if pod.end is not None and not pod.at_rest:
-                pod.at_rest = max(self.marks.get(pod.node, 0), pod.mark_at_end)
+                pod.at_rest = max(
+                    self.marks.get(pod.node, 0), min(pod.mark_at_end, now) if not pod.end else pod.mark_at_end
+                )
         for node in {pod.node for pod in self.pods.values() if not pod.over}:
             self.marks[node] = max(self.marks.get(node, 0), self.mark(node))
         for uid, pod in self.pods.items():
             start, end = self.counts(uid, now, beats)
             is_silent = start == end or now - end >= self.terms.settle_after
-            if pod.end is not None or (pod.last is not None and now >= pod.last and is_silent):
+            is_closed = pod.end is not None or (pod.last is not None and now >= pod.last and not pod.listed)
+            if pod.end or (is_closed and is_silent):
                 pod.settled = start, end
-        self.old = {node: len(words) for node, words in self.words.items()}
-
-    def _let_go(self, uid: str, pod: Seen) -> None:
-        if not pod.graced or pod.left is None or pod.last is None or pod.settled is not None:
-            return
-        vanished, words = pod.left[0], self.words.get(pod.node, ())
-        gone = seen_gone(uid, vanished, words, self.old.get(pod.node, 0))
-        if gone is not None and vanished <= gone < pod.last:
-            pod.last = gone
 
     def _close(self, pod: Seen, beat: int) -> None:
-        is_heard = pod.left and pod.lease_then is not None and pod.left[0] - pod.lease_then <= SILENT_MS
-        if pod.left and is_heard:
-            pod.last, pod.graced = pod.left[0] + min(pod.left[1], self.terms.most_grace), True
+        """Its object is gone: since when, and for how long the kubelet may run it."""
+        assert pod.left is not None
+        evidence = max(pod.bound, pod.start or 0, beat, self.marks.get(pod.node, 0))
+        if pod.lost:
+            pod.removed, pod.grace = min(pod.left, max(evidence, pod.mark_then)), self.terms.most_grace
         else:
-            marks = (pod.mark_then, self.marks.get(pod.node, 0))
-            pod.last = max(pod.bound, pod.start or 0, beat, *marks)
+            pod.removed = min(pod.left, max(pod.deadline, evidence))
+            pod.grace = min(pod.grace, self.terms.most_grace)
+        pod.last = pod.removed + pod.grace
+
+    def _goes_on(self, uid: str, pod: Seen, now: int) -> None:
+        """It holds its cards while its node lists it, and until it is reported gone."""
+        if pod.removed is None or pod.last is None or pod.settled is not None:
+            return
+        if not pod.follows:
+            pod.follows = True
+            if pod.node in self.words:
+                _follow(uid, pod, self.words[pod.node], now)
+        if pod.listed and pod.node in self.leases:
+            pod.listed_at = max(pod.listed_at, self.mark(pod.node))
+        pod.last = max(pod.removed + pod.grace, pod.listed_at)
+        if pod.gone_at is not None:
+            pod.last = max(pod.removed, pod.gone_at)
 
     def restarts(self) -> None:
         """The settler is killed: observations are lost, what is written stays."""
@@ -184,7 +216,10 @@ class Known:
             del self.pods[uid]
         for pod in self.pods.values():
             pod.mark_at_end = 0
-        for heard in (self.leases, self.words, self.old):
+            if pod.removed is not None and pod.last is not None:
+                pod.grace = pod.last - pod.removed
+            pod.follows, pod.listed, pod.listed_at, pod.boot, pod.gone_at = False, False, 0, "", None
+        for heard in (self.leases, self.words):
             heard.clear()
         self.heard = 0
 
@@ -220,22 +255,53 @@ class Known:
         return self.pods[uid].rate * max(0, min(end, until) - max(start, since))
 
 
-def kubelet_says(raw: Json) -> tuple[int | None, int | None]:
-    """The first start and the last end of the pod's GPU containers; an end of 0: it never ran and never
-    will."""
-    wanted = {each["name"] for each in gpu_containers(raw)}
-    status = raw["status"]
-    told = [
-        each
-        for each in status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
-        if each["name"] in wanted
+def _follow(uid: str, pod: Seen, word: Word, at: int) -> None:
+    """What a report says of a pod whose object is gone."""
+    if pod.gone_at is not None:
+        return
+    pod.boot = pod.boot or word.boot
+    if word.there is None:
+        pod.listed = False
+    elif uid in word.there:
+        pod.listed, pod.listed_at = True, max(pod.listed_at, at)
+    elif word.knows and (pod.listed or (word.boot and pod.boot != word.boot)):
+        pod.listed, pod.gone_at = False, at
+
+
+def _told(raw: Json) -> list[Json]:
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    return [each for kind in kinds for each in raw["status"].get(kind, [])]
+
+
+def last_times(raw: Json) -> list[int]:
+    """Every time in its statuses, and 0."""
+    runs = [
+        run for each in _told(raw) for when in ("state", "lastState") for run in each.get(when, {}).values()
     ]
-    runs = [run for each in told for when in ("state", "lastState") for run in each.get(when, {}).values()]
+    return [0, *(moment(run.get(key)) or 0 for run in runs for key in ("startedAt", "finishedAt"))]
+
+
+def kubelet_says(raw: Json) -> tuple[int | None, int | None]:
+    """The first start of the pod's GPU containers, and the last end of all containers; an end of 0: it is
+    over, and a container that ran has no time of its end, or none ran."""
+    wanted = {each["name"] for each in gpu_containers(raw)}
+    told = _told(raw)
+    runs = [
+        run
+        for each in told
+        if each["name"] in wanted
+        for when in ("state", "lastState")
+        for run in each.get(when, {}).values()
+    ]
     starts = [at for run in runs if (at := moment(run.get("startedAt"))) is not None]
-    ends = [at for run in runs if (at := moment(run.get("finishedAt"))) is not None]
     is_running = any("running" in each["state"] for each in told)
-    is_over = status["phase"] in ("Succeeded", "Failed") and not is_running
-    return min(starts, default=None), (max(ends, default=0) if is_over else None)
+    if raw["status"]["phase"] not in ("Succeeded", "Failed") or is_running:
+        return min(starts, default=None), None
+    ends = [moment(each["state"].get("terminated", {}).get("finishedAt")) for each in told]
+    ran = ["terminated" in each["state"] or "terminated" in each.get("lastState", {}) for each in told]
+    if any(has_run and at is None for at, has_run in zip(ends, ran, strict=True)):
+        return min(starts, default=None), 0
+    return min(starts, default=None), max((at for at in ends if at is not None), default=0)
 
 
 def moment(text: str | None) -> int | None:

@@ -21,18 +21,26 @@ def live(town: Town) -> None:
     town.hear("pods", running)
     town.hear("pods", _pod("long", "team-a", started_ms=T0 + MINUTE))
     town.hear("pods", _pod("corrected", "team-a", started_ms=T0 + 7, percent=50, card=2))
-    town.hear("pods", _pod("left", "team-b", started_ms=T0 + HOUR, percent=33, card=3))
-    town.change("pods", _pod("nothing", "team-b", card=4))
+    town.hear(
+        "pods", _pod("left", "team-b", bound_ms=T0 + 10 * MINUTE, started_ms=T0 + HOUR, percent=33, card=3)
+    )
+    town.tick()
     beaten = _pod("corrected", "team-a")
     town.clock.turn(3 * HOUR)
     assert town.beat(beaten, 1).status_code == 200
-    town.change("pods", _pod("nothing", "team-b", card=4, phase="Failed"))
+    nothing = _pod("nothing", "team-b", card=4, bound_ms=town.clock(), phase="Failed")
+    town.change("pods", nothing)
+    town.change("pods", nothing, deleted=True)
     town.clock.turn(2 * HOUR)
     town.tick()  # nobody has heard of it since: posted on its last evidence
     ended = _pod("corrected", "team-a", started_ms=T0 + 7, ended_ms=T0 + 2 * HOUR, percent=50, card=2)
     town.hear("pods", ended)
     town.advance()
-    town.change("pods", _pod("left", "team-b", started_ms=T0 + HOUR, percent=33, card=3), deleted=True)
+    town.change(
+        "pods",
+        _pod("left", "team-b", bound_ms=T0 + 10 * MINUTE, started_ms=T0 + HOUR, percent=33, card=3),
+        deleted=True,
+    )
     town.advance(5 * MINUTE, heard=False)
     town.clock.turn(T0 + 4 * DAY - town.clock())
     town.hear("pods", _pod("long", "team-a", started_ms=T0 + MINUTE, ended_ms=T0 + 3 * DAY + 11))

@@ -43,7 +43,7 @@ def gpu_pod(
     namespace: str = "team-a",
     node: str = "n1",
     percent: int = 100,
-    bound_ms: int | None = T0,
+    bound_ms: int | None = -1,
     started_ms: int | None = None,
     ended_ms: int | None = None,
     phase: str = "",
@@ -53,7 +53,10 @@ def gpu_pod(
     grace_s: int = 30,
     annotations: Json | None = None,
 ) -> Json:
-    """A pod with one GPU container ``main`` on card ``card`` of its node; the times define its progress."""
+    """A pod with one GPU container ``main`` on card ``card`` of its node; the times define its progress.
+    Without ``bound_ms`` it is bound when it starts, else at T0."""
+    if bound_ms == -1:
+        bound_ms = T0 if started_ms is None else started_ms
     spec: Json = {"terminationGracePeriodSeconds": grace_s}
     noted: Json = {"bursar.dev/standing": standing}
     if node and bound_ms is not None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 
 
@@ -31,13 +32,11 @@ def pod_of(binding: ReportedBinding) -> LedgerPod:
         owner="",
         node=binding.node,
         created_ms=binding.bound_ms,
-        bound_ms=binding.bound_ms,
         request=binding.request,
         standing="",
         devices=binding.devices,
         started_ms=None,
-        ended_ms=None,
-        grace_ms=binding.grace_ms,
+        hold=PodHold(binding.bound_ms, grace_ms=binding.grace_ms),
         others_ended=False,
     )
 

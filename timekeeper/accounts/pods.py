@@ -9,10 +9,9 @@ from sys import intern
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.values import GPURequest
-
-_ANY_GRACE_MS = 2**53  # no limit here: the settings limit a grace period
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,19 @@ class LedgerPod:
     owner: str  # controller as ``Kind/name``; "": none
     node: str  # "": not bound yet
     created_ms: int
-    bound_ms: int | None  # None: the object does not contain it
     request: GPURequest
     standing: str  # text of the annotation; "": absent
     devices: str  # text of the placement annotation; "": absent
-    started_ms: int | None  # start of the first GPU container, by the kubelet
-    ended_ms: int | None  # end of the last GPU container, by the kubelet; 0: ended without having run
-    grace_ms: int
+    # start of the first GPU container; only sessions of the release before this one are charged from it
+    started_ms: int | None
+    hold: PodHold  # when it holds its cards
     others_ended: bool  # every container except our sidecar has ended for good
     labels: str = "{}"  # its own labels as canonical JSON, without those that repeat ``owner``
-    deleted_ms: int | None = None  # the deadline of a requested deletion
+
+    @property
+    def ended_ms(self) -> int | None:
+        """When its hold ended, by proof; 0: it is over without proof; None: it is not over."""
+        return (self.hold.ended_ms or 0) if self.hold.over else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,13 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         owner=intern(_owner(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
         created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
-        bound_ms=_bound_ms(mapping(raw.get("status"))),
         request=_shared(parsed.request),
         standing=intern(str(annotations.get(names.STANDING, ""))),
         devices=str(annotations.get(names.DEVICES, "")),
         started_ms=hold.started_ms(raw, parsed.request),
-        ended_ms=hold.released_ms(raw, parsed.request),
-        grace_ms=hold.grace_ms(raw, _ANY_GRACE_MS),
+        hold=hold.pod_hold(raw),
         others_ended=_others_ended(raw),
         labels=_labels(metadata),
-        deleted_ms=hold.millis(metadata.get("deletionTimestamp")),
     )
 
 
@@ -152,13 +151,3 @@ def _owner(metadata: Json) -> str:
             is_deployments = kind == "ReplicaSet" and deployment != name
             return f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
     return ""
-
-
-def _bound_ms(status: Json) -> int | None:
-    """When the Binding was made; the kubelet's start time if a scheduler has reset the condition since."""
-    for condition in sequence(status.get("conditions")):
-        if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled":
-            bound = hold.millis(condition.get("lastTransitionTime"))
-            if condition.get("status") == "True" and bound is not None:
-                return bound
-    return hold.millis(status.get("startTime"))

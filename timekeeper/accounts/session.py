@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
-
-# A node whose Lease is older than this counts as silent: kube-controller-manager gives up on it after 50 s.
-SILENT_MS = 60_000
 
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 
@@ -36,8 +34,10 @@ class Session:
     started_ms: int | None = None
     ended_ms: int | None = None
     vanished_ms: int | None = None  # the pod object was deleted without terminal statuses
-    grace_ms: int = 0  # how long the kubelet may run a vanished pod
-    # the node's watermark when the pod ended or vanished; before that the node's row counts
+    # how long a vanished pod holds its cards; before that the longest grace period of a requested deletion
+    grace_ms: int = 0
+    # the last witness when the pod ended or vanished: its node's watermark, or the first report of the end
+    # without proof; before that the node's row counts
     watermark_ms: int | None = None
     settled_ms: int | None = None  # when all of it was posted
     # only our sidecar keeps the pod running; not evidence, because the pod holds its cards
@@ -53,7 +53,8 @@ class Session:
 
     @property
     def terms(self) -> BudgetSettings:
-        """The settings that it was opened with: later changes do not affect a running session."""
+        """The settings that it was opened with: later changes do not affect a running session. Only sessions
+        of the release before this one are charged from the start of a GPU container."""
         return _terms(self.charge_from, self.start_grace_ms)
 
 
@@ -71,8 +72,11 @@ def _terms(charge_from: str, start_grace_ms: int) -> BudgetSettings:
     return BudgetSettings(charge_from=charge_from, start_grace_ms=start_grace_ms)
 
 
-def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | None) -> Evidence:
-    """All evidence of the session. The node's watermark counts only while the pod exists."""
+def evidence(
+    session: Session, node_watermark_ms: int | None, beat_ms: int | None, is_listed: bool = False
+) -> Evidence:
+    """All evidence of the session. The node's watermark counts only while the pod exists. ``is_listed``: the
+    pod vanished, and a fresh report of its node's agent lists it."""
     return Evidence(
         bound_ms=session.bound_ms,
         started_ms=session.started_ms,
@@ -81,6 +85,7 @@ def evidence(session: Session, node_watermark_ms: int | None, beat_ms: int | Non
         watermark_ms=session.watermark_ms if session.is_over else node_watermark_ms,
         vanished_ms=session.vanished_ms,
         grace_ms=session.grace_ms,
+        is_listed=is_listed,
     )
 
 
@@ -111,9 +116,9 @@ def open_session(
         devices=devices,
         rate_milli=rate,
         admitted_in_budget=admitted_in_budget(pod.standing, settings),
-        charge_from=settings.charge_from,
-        start_grace_ms=settings.start_grace_ms,
-        bound_ms=now_ms if pod.bound_ms is None else pod.bound_ms,
+        charge_from="bound",
+        start_grace_ms=0,
+        bound_ms=now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms,
         opened_ms=now_ms,
         labels=pod.labels,
         requested_milli=requested.share_milli,
@@ -164,13 +169,15 @@ def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
     A node's clock may be wrong: no start counts from before the binding, and an end more than a day ahead
     counts as now.
     """
-    started_ms = None if pod.started_ms is None else max(pod.started_ms, pod.bound_ms or 0)
+    started_ms = None if pod.started_ms is None else max(pod.started_ms, pod.hold.bound_ms or 0)
     starts = [start for start in (session.started_ms, started_ms) if start is not None]
+    before_ms = 0 if session.vanished_ms is not None else session.grace_ms  # of an earlier deletion
     return replace(
         session,
         started_ms=min(starts, default=None),
         ended_ms=_ended_ms(session, pod, now_ms),
         vanished_ms=None,
+        grace_ms=before_ms if pod.hold.deletion_ms is None else max(before_ms, pod.hold.grace_ms),
         others_ended=pod.others_ended if pod.ended_ms is None else session.others_ended,
     )
 
@@ -183,23 +190,11 @@ def _ended_ms(session: Session, pod: LedgerPod, now_ms: int) -> int | None:
     return now_ms if session.ended_ms is None else session.ended_ms
 
 
-def vanish(
-    session: Session, pod_grace_ms: int, at_ms: int, known: Evidence, lease_ms: int | None, most_grace_ms: int
-) -> Session:
-    """The session of a pod whose object was deleted at ``at_ms`` without terminal statuses.
-
-    If its node was alive then, the kubelet may run the pod for its grace period. If the node was silent, the
-    session ends with its last evidence.
-    """
-    if lease_ms is None or at_ms - lease_ms > SILENT_MS:
-        return vanish_unseen(session, known)
-    return replace(session, vanished_ms=at_ms, grace_ms=min(pod_grace_ms, most_grace_ms))
-
-
-def vanish_unseen(session: Session, known: Evidence) -> Session:
-    """The session of a pod whose object was deleted while no watch was running: it ends with its last
-    evidence."""
-    return replace(session, vanished_ms=last_evidence_ms(known), grace_ms=0)
+def vanish(session: Session, gone: Vanished, known: Evidence) -> Session:
+    """The session of a pod whose object was removed without terminal statuses: it holds its cards as `gone`
+    says."""
+    grace_ms = gone.until_ms - gone.removed_ms
+    return replace(session, vanished_ms=gone.removed_ms, grace_ms=grace_ms, watermark_ms=known.watermark_ms)
 
 
 def last_evidence_ms(known: Evidence) -> int:

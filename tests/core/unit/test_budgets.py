@@ -235,11 +235,15 @@ def test_what_is_not_built_yet_is_said() -> None:
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
 
-def test_all_that_the_settings_ask_is_done() -> None:
+def test_all_that_the_settings_ask_is_done_but_what_was_removed() -> None:
     entry = read_entry("_settings", SETTINGS)
 
     assert isinstance(entry, BudgetSettings)
-    assert ineffective_fields(entry, "_settings") == ()
+    assert [sentence.split(":")[0] for sentence in ineffective_fields(entry, "_settings")] == [
+        "chargeFrom",
+        "startGrace",
+    ]
+    assert ineffective_fields(BudgetSettings(), "_settings") == ()
 
 
 def test_what_has_no_effect_where_it_stands_is_said() -> None:

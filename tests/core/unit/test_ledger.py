@@ -22,7 +22,7 @@ from timekeeper.core.ledger.metering import (
 )
 
 HOUR_MS = 3_600_000
-SETTINGS = BudgetSettings(start_grace_ms=600_000)
+BEFORE = BudgetSettings(charge_from="running", start_grace_ms=600_000)  # of the release before
 
 
 def at(text: str) -> int:
@@ -92,54 +92,73 @@ def test_a_session_over_midnight_is_cut_at_local_midnight() -> None:
 @pytest.mark.parametrize(
     ("evidence", "now", "interval", "closed"),
     [
-        (Evidence(0), 10, Interval(0, 0), False),
-        (Evidence(0, started_ms=100), 900, Interval(100, 100), False),
-        (Evidence(0, started_ms=100, beat_ms=500), 900, Interval(100, 500), False),
-        (Evidence(0, started_ms=100, beat_ms=500, watermark_ms=700), 900, Interval(100, 700), False),
-        (Evidence(0, started_ms=100, beat_ms=5000), 900, Interval(100, 900), False),
-        (Evidence(0, started_ms=100, beat_ms=50), 900, Interval(100, 100), False),
-        (Evidence(0, started_ms=100, ended_ms=300, beat_ms=800), 900, Interval(100, 300), True),
-        (Evidence(0, started_ms=100, ended_ms=800, beat_ms=300), 900, Interval(100, 800), True),
-        (Evidence(0, started_ms=500, ended_ms=400), 900, Interval(500, 500), True),
-        (Evidence(0, ended_ms=0), 900, Interval(0, 0), True),
-        (Evidence(0, ended_ms=0, watermark_ms=900_000), 950_000, Interval(600_000, 900_000), True),
-        (Evidence(0, started_ms=100, ended_ms=0, beat_ms=500), 900, Interval(100, 500), True),
-        (Evidence(0, beat_ms=599_000), 599_999, Interval(0, 0), False),
-        (Evidence(0, watermark_ms=700_000), 800_000, Interval(600_000, 700_000), False),
-        (Evidence(0, started_ms=700_000, ended_ms=800_000), 900_000, Interval(600_000, 800_000), True),
-        (Evidence(0, started_ms=100, vanished_ms=500, grace_ms=300), 600, Interval(100, 600), False),
-        (Evidence(0, started_ms=100, vanished_ms=500, grace_ms=300), 900, Interval(100, 800), True),
-        (Evidence(0, vanished_ms=500, grace_ms=300), 900, Interval(0, 0), True),
+        (Evidence(50), 90, Interval(50, 50), False),
+        (Evidence(50, started_ms=100), 900, Interval(50, 50), False),
+        (Evidence(50, beat_ms=500), 900, Interval(50, 500), False),
+        (Evidence(50, beat_ms=500, watermark_ms=700), 900, Interval(50, 700), False),
+        (Evidence(50, beat_ms=5000), 900, Interval(50, 900), False),
+        (Evidence(50, beat_ms=20), 900, Interval(50, 50), False),
+        (Evidence(50, started_ms=100, ended_ms=300, beat_ms=800), 900, Interval(50, 300), True),
+        (Evidence(50, started_ms=100, ended_ms=800, beat_ms=300), 900, Interval(50, 800), True),
+        (Evidence(50, ended_ms=40), 900, Interval(50, 50), True),
+        (Evidence(50, ended_ms=0), 900, Interval(50, 50), True),
+        (Evidence(50, ended_ms=0, beat_ms=500, watermark_ms=700), 900, Interval(50, 700), True),
+        (Evidence(50, vanished_ms=500, grace_ms=300), 600, Interval(50, 600), False),
+        (Evidence(50, vanished_ms=500, grace_ms=300), 900, Interval(50, 800), True),
+        (Evidence(50, vanished_ms=500, grace_ms=300, is_listed=True), 900, Interval(50, 800), False),
     ],
 )
-def test_proof_comes_before_estimates_and_nothing_comes_before_evidence(
+def test_a_hold_is_charged_from_its_binding_to_its_last_evidence_and_proof_replaces_estimates(
     evidence: Evidence, now: int, interval: Interval, closed: bool
 ) -> None:
-    found = witnessed(evidence, SETTINGS, now)
+    found = witnessed(evidence, BudgetSettings(), now)
 
     assert found.interval == interval
     assert found.closed is closed
-    assert found.proven is (evidence.ended_ms is not None)
+    assert found.proven is bool(evidence.ended_ms)
 
 
-def test_holding_is_charged_from_bind_where_the_settings_say_so() -> None:
-    from_bind = BudgetSettings(charge_from="bound")
-
-    assert witnessed(Evidence(50, started_ms=100, ended_ms=300), from_bind, 900).interval == Interval(50, 300)
-    assert witnessed(Evidence(50, ended_ms=0, watermark_ms=200), from_bind, 900).interval == Interval(50, 200)
+@pytest.mark.parametrize(
+    ("evidence", "now", "interval"),
+    [
+        (Evidence(0, started_ms=100, ended_ms=300), 900, Interval(100, 300)),
+        (Evidence(0, beat_ms=599_000), 599_999, Interval(0, 0)),
+        (Evidence(0, watermark_ms=700_000), 800_000, Interval(600_000, 700_000)),
+        (Evidence(0, started_ms=700_000, ended_ms=800_000), 900_000, Interval(600_000, 800_000)),
+        (Evidence(0, vanished_ms=500, grace_ms=300), 900, Interval(0, 0)),
+    ],
+)
+def test_a_session_of_the_release_before_is_charged_from_its_first_start_or_its_start_grace(
+    evidence: Evidence, now: int, interval: Interval
+) -> None:
+    assert witnessed(evidence, BEFORE, now).interval == interval
 
 
 times = st.none() | st.integers(0, 2000)
 
 
-@given(times, times, times, times, st.integers(0, 2000), st.integers(0, 2000))
+@given(
+    times,
+    times,
+    times,
+    times,
+    st.integers(0, 2000),
+    st.integers(0, 2000),
+    st.sampled_from([BudgetSettings(), BEFORE]),
+)
 def test_no_charge_reaches_beyond_now_or_below_nothing(
-    started: int | None, ended: int | None, beat: int | None, watermark: int | None, first: int, second: int
+    started: int | None,
+    ended: int | None,
+    beat: int | None,
+    watermark: int | None,
+    first: int,
+    second: int,
+    settings: BudgetSettings,
 ) -> None:
     evidence = Evidence(0, started, None if ended is None else min(ended, first), beat, watermark)
     earlier, later = sorted((first, second))
 
-    before, after = witnessed(evidence, SETTINGS, earlier), witnessed(evidence, SETTINGS, later)
+    before, after = witnessed(evidence, settings, earlier), witnessed(evidence, settings, later)
 
     assert before.interval.length_ms >= 0
     assert after.interval.length_ms >= before.interval.length_ms

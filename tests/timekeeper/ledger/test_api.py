@@ -645,18 +645,20 @@ def test_a_pod_that_requests_memory_alone_has_requested_its_share_of_the_memory(
     assert (row["pod"], row["requested"]) == ("memory", row["amount"])
 
 
-def test_a_session_whose_end_nobody_tells_ends_with_its_last_evidence(home: Town) -> None:
+def test_a_session_whose_end_has_no_time_ends_with_the_first_report_of_it(home: Town) -> None:
     pod = gpu_pod("lost", bound_ms=T0, started_ms=T0, card=1)
     home.change("pods", pod)
     home.beat(pod, 1)  # an hour after T0
     home.clock.turn(HOUR)
     home.change("pods", gpu_pod("lost", bound_ms=T0, card=1, phase="Failed"))
+    reported = home.clock()
+    home.advance(HOUR, heard=False)
 
     whole = {each["pod"]: each for each in home.get("/v1/sessions").get_json()["sessions"]}
     assert (whole["lost"]["state"], whole["lost"]["ended"]) == ("settled", None)
     for query, pods in {
-        f"from={T0 + HOUR - 1}": ["lost"],
-        f"from={T0 + HOUR}": [],
+        f"from={reported - 1}": ["lost"],
+        f"from={reported}": [],
         f"from={T0 + 45 * MINUTE}&to={T0 + 50 * MINUTE}": ["lost"],
         f"to={T0}": [],
     }.items():

@@ -219,8 +219,8 @@ DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = 
         ("UPDATE sessions SET ended_ms = ended_ms - 3600000 WHERE uid = 'uid-long'",),
         [(LONG, "posted (settled)", GPU_HOUR), (MONTH_A, "posted", GPU_HOUR)],
     ),
-    "a start that the kubelet did not tell": (
-        ("UPDATE sessions SET started_ms = started_ms - 1 WHERE uid = 'uid-long'",),
+    "a binding that nobody made": (
+        ("UPDATE sessions SET bound_ms = bound_ms - 1 WHERE uid = 'uid-long'",),
         [(LONG, "posted (settled)", -1000), (MONTH_A, "posted", -1000)],
     ),
     "a session at another rate": (

@@ -30,6 +30,7 @@ from tests.timekeeper.worlds import (
 )
 from timekeeper.accounts.card_use.evictions import RESULTS, Result
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.ledger.hold import PodHold
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
@@ -272,8 +273,8 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
     [
         ({}, True),
         ({"node": "n2"}, False),
-        ({"ended_ms": T0}, False),
-        ({"deleted_ms": T0}, False),
+        ({"hold": PodHold(T0, over=True, ended_ms=T0)}, False),
+        ({"hold": PodHold(T0, deletion_ms=T0)}, False),
         ({"others_ended": True}, False),
     ],
     ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],

@@ -200,7 +200,7 @@ def test_a_restart_leaves_no_gap(running: Town) -> None:
     assert running.budget()["pending"] == GPU * 20 * MINUTE
 
 
-def test_a_start_error_of_1970_is_no_start(running: Town) -> None:
+def test_a_start_error_of_1970_is_no_start_and_the_binding_counts(running: Town) -> None:
     broken = gpu_pod("broken", bound_ms=running.clock())
     broken["status"]["phase"] = "Pending"
     state = {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "finishedAt": iso(running.clock())}}
@@ -208,25 +208,106 @@ def test_a_start_error_of_1970_is_no_start(running: Town) -> None:
     running.hear("pods", broken)
     running.advance(MINUTE)
 
-    assert running.charged() == GPU * MINUTE  # the other pod's
+    assert running.charged() == 2 * GPU * MINUTE  # the other pod's as well
 
 
-def test_a_pod_that_never_starts_is_charged_from_start_grace_on(running: Town) -> None:
-    running.change("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
-    running.advance(9 * MINUTE)
-    assert running.charged("team-b") == 0
+def test_a_pod_that_never_starts_is_charged_from_its_binding(running: Town) -> None:
+    running.hear("pods", gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0))
+    running.clock.turn(9 * MINUTE)
+    running.node_heard()
+    running.tick()
 
-    running.advance(3 * MINUTE)
-
-    assert running.charged("team-b") == GPU * (2 * MINUTE + 2 * SECOND)
+    assert running.charged("team-b") == GPU * (9 * MINUTE + 2 * SECOND)
 
 
-def test_a_pod_that_ended_without_having_run_costs_nothing(running: Town) -> None:
+def test_a_pod_that_ended_without_having_run_held_its_cards_until_its_end_was_reported(running: Town) -> None:
     running.hear("pods", gpu_pod("rejected", namespace="team-b", card=1, phase="Failed"))
     running.advance(HOUR)
 
-    assert running.postings("uid-rejected") == []
-    assert running.charged("team-b") == 0
+    assert running.postings("uid-rejected") == [(T0, T0 + 2 * SECOND, GPU, "settled")]
+
+
+UNKNOWN_END: Json = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+
+
+@pytest.mark.parametrize("is_settled", [False, True], ids=["pending", "posted"])
+def test_an_end_without_a_time_refunds_nothing_that_was_watched(running: Town, is_settled: bool) -> None:
+    """The container had crashed and was started again; its last end is unknown, and an earlier one proves
+    nothing."""
+    running.clock.turn(HOUR)
+    running.node_heard()
+    running.tick()
+    if is_settled:
+        running.clock.turn(HOUR)
+        running.tick()
+    lost = gpu_pod(started_ms=START, phase="Failed")
+    ended = terminated(iso(START), iso(START + SECOND))
+    lost["status"]["containerStatuses"] = [{"name": "main", "state": UNKNOWN_END, "lastState": ended}]
+    running.hear("pods", lost)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.charged() == GPU * (2 * HOUR if is_settled else HOUR)
+    known = gpu_pod(started_ms=START, ended_ms=START + MINUTE)
+    running.hear("pods", known)
+    running.tick()
+    settled_twice = running.charged()
+    assert settled_twice == GPU * MINUTE
+
+
+def test_a_pod_is_charged_until_its_last_container_ends_though_it_uses_no_card(running: Town) -> None:
+    """The GPU container ends after five seconds, an idle one after thirty."""
+    body = gpu_pod("both", namespace="team-b", card=1, bound_ms=START)
+    body["spec"]["containers"].append(worlds.container("idle"))
+    main = ran(START, START + 5 * SECOND)
+    body["status"] |= worlds.status("Running", main=main, idle=ran(START))
+    running.hear("pods", body)
+    running.clock.turn(30 * SECOND)
+    running.node_heard()
+    running.tick()
+    assert running.charged("team-b") == GPU * 30 * SECOND
+    body["status"] |= worlds.status("Succeeded", main=main, idle=ran(START, START + 30 * SECOND))
+    running.hear("pods", body)
+    running.tick()
+
+    assert running.postings("uid-both") == [(START, START + 30 * SECOND, GPU, "settled")]
+
+
+def test_a_finalizer_takes_nothing_from_what_was_witnessed_after_the_deadline(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    leaving = gpu_pod(started_ms=START)
+    leaving["metadata"] |= {"deletionTimestamp": iso(running.clock()), "deletionGracePeriodSeconds": 0}
+    running.hear("pods", leaving)
+    running.clock.turn(20 * SECOND)
+    running.node_heard()
+    running.tick()
+    running.hear("pods", leaving, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + 110 * SECOND, GPU, "settled")]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_second_deletion_does_not_shorten_the_grace_of_the_first(running: Town, is_restarted: bool) -> None:
+    for seconds in (300, 0):
+        leaving = gpu_pod(started_ms=START)
+        leaving["metadata"]["deletionGracePeriodSeconds"] = seconds
+        leaving["metadata"]["deletionTimestamp"] = iso(running.clock() + seconds * SECOND)
+        running.hear("pods", leaving)
+        running.tick()
+        if is_restarted and seconds:
+            running.restart()
+    running.node_heard()
+    running.tick()
+    running.hear("pods", leaving, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
+
+    assert running.postings() == [(START, START + 300 * SECOND, GPU, "settled")]
 
 
 def test_charged_from_bound_a_pod_pays_for_holding(running: Town) -> None:
@@ -279,18 +360,28 @@ def test_a_pod_deleted_with_terminal_statuses_is_charged_by_them(running: Town) 
     assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
 
 
-def test_a_pod_that_vanishes_from_a_silent_node_ends_with_its_last_evidence(running: Town) -> None:
-    """A dead node's pods are removed long after; nothing says that they ran meanwhile."""
-    running.advance(MINUTE)
+def test_a_pod_that_vanishes_from_a_silent_node_is_charged_through_its_grace(running: Town) -> None:
+    """Its cards were held meanwhile. While the node is silent, the charge stops at the last evidence."""
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
     running.clock.turn(20 * MINUTE)
-    running.change("pods", POD, deleted=True)
-    running.advance(2 * HOUR, heard=False)
+    running.tick()
+    assert running.charged() == GPU * MINUTE
+    running.hear("pods", POD, deleted=True)
+    running.tick()
+    running.clock.turn(2 * HOUR)
+    running.tick()
 
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.postings() == [(START, START + 21 * MINUTE + 30 * SECOND, GPU, "settled")]
 
 
-def test_a_pod_that_vanished_while_we_were_away_ends_with_its_last_evidence(running: Town) -> None:
-    running.advance(MINUTE)
+def test_a_pod_that_vanished_while_we_were_away_has_the_longest_grace_after_its_last_evidence(
+    running: Town,
+) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
     running.hear("pods", POD, deleted=True, unheard=True)
     running.clock.turn(3 * HOUR)
     running.hear("leases", lease(running.clock()), unheard=True)
@@ -298,10 +389,10 @@ def test_a_pod_that_vanished_while_we_were_away_ends_with_its_last_evidence(runn
     running.resume()
     running.advance(2 * HOUR, heard=False)
 
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.postings() == [(START, START + 11 * MINUTE, GPU, "settled")]
 
 
-def test_a_pod_missing_from_a_new_list_ends_with_its_last_evidence(running: Town) -> None:
+def test_a_pod_missing_from_a_new_list_has_the_longest_grace_after_its_last_evidence(running: Town) -> None:
     """A watch that expired is listed anew: what went in between went unseen."""
     running.advance(MINUTE)
     running.clock.turn(5 * MINUTE)
@@ -310,7 +401,7 @@ def test_a_pod_missing_from_a_new_list_ends_with_its_last_evidence(running: Town
     running.tick()
     running.advance(2 * HOUR, heard=False)
 
-    assert running.charged() == GPU * MINUTE
+    assert running.charged() == GPU * 11 * MINUTE
 
 
 def test_a_pod_that_ended_while_we_were_away_is_charged_by_its_statuses(running: Town) -> None:
@@ -484,14 +575,14 @@ def ran(from_ms: int, to_ms: int | None = None) -> Json:
     return worlds.running(iso(from_ms)) if to_ms is None else terminated(iso(from_ms), iso(to_ms))
 
 
-def test_a_gpu_init_container_begins_the_session(running: Town) -> None:
+def test_cards_that_only_an_init_container_uses_are_charged(running: Town) -> None:
     running.hear(
         "pods", crew({"main": WAITING, "helper": WAITING}, {"setup": ran(START), "cache": WAITING}, "Pending")
     )
     running.advance(MINUTE)
 
     # the init container ends before the others begin: three quarters are held at most
-    assert running.charged("team-b") == 750 * MINUTE
+    assert running.charged("team-b") == 750 * (MINUTE + 2 * SECOND)
 
 
 def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> None:
@@ -506,7 +597,7 @@ def test_a_native_sidecar_with_a_gpu_ends_the_session_last(running: Town) -> Non
         ),
     )
 
-    assert running.postings("uid-crew") == [(minute[0], minute[4], 750, "settled")]
+    assert running.postings("uid-crew") == [(T0, minute[4], 750, "settled")]
 
 
 def test_while_one_of_several_gpu_containers_runs_the_cards_are_held(running: Town) -> None:
@@ -516,7 +607,7 @@ def test_while_one_of_several_gpu_containers_runs_the_cards_are_held(running: To
         running.hear("pods", crew({"main": main, "helper": helper}, phase=phase))
         running.advance(MINUTE)
 
-    assert running.charged("team-b") == 750 * 2 * MINUTE
+    assert running.charged("team-b") == 750 * (2 * MINUTE + 2 * SECOND)
     assert running.postings("uid-crew") == []
 
 
@@ -551,8 +642,7 @@ def test_a_start_that_a_restarted_settler_is_not_told_again_stays_known(running:
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "PodInitializing"], ids=["bogus image", "endless init"])
 def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, reason: str) -> None:
-    """From startGrace on, though no timestamp of the kubelet's tells of it: deleting the pod refunds
-    nothing."""
+    """No timestamp of the kubelet's tells of it: the binding does, and deleting the pod refunds nothing."""
     stuck = gpu_pod("stuck", namespace="team-b", card=1, bound_ms=T0)
     stuck["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": {"reason": reason}}}]
     running.hear("pods", stuck)
@@ -563,7 +653,7 @@ def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, re
     running.change("pods", stuck, deleted=True)
     running.advance(2 * HOUR, heard=False)
 
-    due = T0 + 10 * MINUTE, T0 + 10 * HOUR + 2 * SECOND
+    due = T0, T0 + 10 * HOUR + 2 * SECOND
     assert running.postings("uid-stuck") == [(*due, GPU, "settled")]
 
 
@@ -633,18 +723,20 @@ def test_a_rebooted_nodes_pods_are_charged_through_the_reboot(running: Town) -> 
     assert running.charged() == GPU * 11 * MINUTE
 
 
-def test_a_removed_nodes_pods_end_with_its_last_evidence(running: Town) -> None:
-    running.advance(MINUTE)
+def test_a_removed_nodes_pods_are_charged_through_their_grace(running: Town) -> None:
+    running.clock.turn(MINUTE)
+    running.node_heard()
+    running.tick()
     running.clock.turn(10 * MINUTE)
     running.hear("leases", lease(START), deleted=True)
     running.hear("nodes", node(), deleted=True)
     running.change("pods", POD, deleted=True)
     running.advance(2 * HOUR, heard=False)
 
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.postings() == [(START, START + 11 * MINUTE + 30 * SECOND, GPU, "settled")]
 
 
-def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_to_the_last_evidence(
+def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_for_the_silence(
     running: Town,
 ) -> None:
     running.clock.turn(MINUTE)
@@ -657,7 +749,7 @@ def test_a_node_that_is_not_ready_and_comes_back_without_the_pod_is_charged_to_t
     running.tick()
     running.advance(2 * HOUR)
 
-    assert running.postings() == [(START, START + MINUTE, GPU, "settled")]
+    assert running.postings() == [(START, START + 31 * MINUTE + 30 * SECOND, GPU, "settled")]
 
 
 # Clocks.

@@ -151,8 +151,8 @@ def test_what_counts_follows_from_the_evidence_by_its_ranks(
     start, end = told.counts("p", now, {"p": known.beat_ms or 0})
     assert seen.interval.length_ms == end - start
     assert not seen.interval.length_ms or seen.interval == Interval(start, end)
-    assert seen.proven == (known.ended_ms is not None)
-    assert seen.closed == (seen.proven or (pod.last is not None and now >= pod.last))
+    assert seen.proven == bool(known.ended_ms)
+    assert seen.closed == (known.ended_ms is not None or (pod.last is not None and now >= pod.last))
 
 
 spans = st.tuples(st.integers(0, 5_000), st.integers(0, 5_000)).map(

@@ -17,7 +17,7 @@ def test_a_start_from_before_the_binding_counts_from_the_binding(town: Town) -> 
     begin(town)
     town.clock.turn(HOUR)
 
-    town.change("pods", gpu_pod(started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
+    town.change("pods", gpu_pod(bound_ms=T0, started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
 
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
 

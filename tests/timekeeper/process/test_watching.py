@@ -272,16 +272,16 @@ def test_when_a_pod_was_bound() -> None:
     unknown."""
     bound = gpu_pod(bound_ms=T0)
     assert isinstance(pod := read_pod(bound), LedgerPod)
-    assert pod.bound_ms == T0
+    assert pod.hold.bound_ms == T0
 
     bound["status"]["conditions"][0]["status"] = "False"
     bound["status"]["startTime"] = iso(T0 + 5000)
     assert isinstance(pod := read_pod(bound), LedgerPod)
-    assert pod.bound_ms == T0 + 5000
+    assert pod.hold.bound_ms == T0 + 5000
 
     del bound["status"]["startTime"]
     assert isinstance(pod := read_pod(bound), LedgerPod)
-    assert pod.bound_ms is None
+    assert pod.hold.bound_ms is None
 
 
 @pytest.mark.parametrize("raw", [{}, {"metadata": None, "spec": 7}, {"spec": {"containers": [None]}}])

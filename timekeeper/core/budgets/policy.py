@@ -55,9 +55,10 @@ class BudgetSettings:
     scheduler_name: str = "bursar-scheduler"
     sidecar: str = "on"
     charge_by: str = "dominant"
-    charge_from: str = "running"
+    # removed: only sessions that were opened by the release before this one know it
+    charge_from: str | None = None
     lookahead_ms: int = 600_000  # how far ahead running sessions reserve
-    start_grace_ms: int = 600_000  # a pod is charged from this long after its binding at the latest
+    start_grace_ms: int | None = None  # removed, too
     max_grace_period_ms: int = 600_000
     settle_after_ms: int = 3_600_000  # a session without evidence for this long is posted
     pdb_grace_ms: int = 600_000  # how long a PodDisruptionBudget protects a pod that must leave
@@ -74,7 +75,21 @@ UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[str, ...]:
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently."""
-    return () if isinstance(entry, BudgetSettings) else _not_built_of_budget(entry, key)
+    return _removed_settings(entry) if isinstance(entry, BudgetSettings) else _not_built_of_budget(entry, key)
+
+
+def _removed_settings(settings: BudgetSettings) -> tuple[str, ...]:
+    was_set = {
+        "chargeFrom": settings.charge_from is not None,
+        "startGrace": settings.start_grace_ms is not None,
+    }
+    return tuple(f"{name}: {_REMOVED}" for name, is_set in was_set.items() if is_set)
+
+
+_REMOVED = (
+    "it has no effect on new sessions, which are charged from the binding; the next release refuses it, so "
+    "remove it"
+)
 
 
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:

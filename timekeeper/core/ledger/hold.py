@@ -148,8 +148,8 @@ def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished
     """The vanished pod after what is known of its node at ``at_ms``: apply it when the pod vanishes, and then
     whenever its Node changes or is confirmed.
 
-    A pod that a fresh report listed has left once a complete fresh report does not list it. For one that was
-    never listed, silence proves nothing, except in a report from another boot. Without a fresh report the
+    A pod that the last fresh report listed has left once a complete one does not list it. For one that was
+    not listed, silence proves nothing, except in a report from another boot. Without a fresh report the
     clock alone counts.
     """
     if gone.left_ms is not None:
@@ -160,7 +160,7 @@ def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished
     if uid in report.pods:
         return replace(gone, is_listed=True, listed_ms=max(at_ms, gone.listed_ms or 0))
     is_other_boot = bool(gone.boot and sight.boot) and gone.boot != sight.boot
-    if report.known and (gone.listed_ms is not None or is_other_boot):
+    if report.known and (gone.is_listed or is_other_boot):
         return replace(gone, is_listed=False, left_ms=at_ms)
     return gone
 

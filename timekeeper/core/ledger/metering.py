@@ -135,12 +135,13 @@ class Evidence:
 
     bound_ms: int
     started_ms: int | None = None  # proof, by the kubelet
-    ended_ms: int | None = None  # proof, by the kubelet; 0: ended, but no timestamp says when
+    ended_ms: int | None = None  # proof, by the kubelet; 0: ended, but no proof says when
     beat_ms: int | None = None  # estimate: the latest heartbeat, at most its time of receipt
     # estimate: the node was alive and the pod still there, at most the time of receipt
     watermark_ms: int | None = None
     vanished_ms: int | None = None  # the object was deleted without terminal statuses
-    grace_ms: int = 0  # how long the pod may run after that
+    grace_ms: int = 0  # how long the pod holds its cards after that
+    is_listed: bool = False  # it vanished, and a fresh report of its node's agent lists it
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +157,21 @@ NOTHING = Interval(0, 0)
 
 
 def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> WitnessedInterval:
-    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions.
+    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions. An end without
+    proof is that of the last witness.
 
-    A vanished pod holds its cards, and is charged, until its grace period has passed. ``now_ms`` is only a
-    limit: a session is charged up to its last evidence.
+    A vanished pod holds its cards, and is charged, until its grace is over, and while a fresh report lists
+    it. ``now_ms`` is a limit: a session is charged up to its last evidence.
     """
     start = _start_ms(evidence, settings, now_ms)
     if evidence.ended_ms is not None:
         end = evidence.ended_ms or _last_ms(evidence)
         gone = Interval(start, max(start, end)) if start is not None else NOTHING
-        return WitnessedInterval(gone, closed=True, proven=True)
+        return WitnessedInterval(gone, closed=True, proven=evidence.ended_ms > 0)
     if evidence.vanished_ms is not None:
         until = evidence.vanished_ms + evidence.grace_ms
         gone = Interval(start, max(start, min(until, now_ms))) if start is not None else NOTHING
-        return WitnessedInterval(gone, closed=now_ms >= until, proven=False)
+        return WitnessedInterval(gone, closed=now_ms >= until and not evidence.is_listed, proven=False)
     if start is None:
         return WitnessedInterval(NOTHING, closed=False, proven=False)
     until = min(now_ms, max(evidence.beat_ms or 0, evidence.watermark_ms or 0))
@@ -177,11 +179,11 @@ def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> Witn
 
 
 def _start_ms(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> int | None:
-    """From bind if the settings say so. Else from the first start, at the latest ``startGrace`` after
-    bind."""
-    if settings.charge_from == "bound":
+    """From the binding. A session of the release before this one, as the settings said: from the first start,
+    at the latest ``startGrace`` after the binding."""
+    if settings.charge_from != "running":
         return evidence.bound_ms
-    latest = evidence.bound_ms + settings.start_grace_ms
+    latest = evidence.bound_ms + (settings.start_grace_ms or 0)
     if evidence.started_ms is not None:
         return min(evidence.started_ms, latest)
     return latest if latest <= now_ms else None

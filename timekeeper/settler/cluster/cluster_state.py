@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod
-from timekeeper.core.kube.holders import NodeHolders
+from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.values import Card
-from timekeeper.settler.cluster.presence import Presence
+from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
@@ -22,9 +23,8 @@ class KnownNode:
     name: str
     cards: tuple[Card, ...]
     fault: str = ""  # why its inventory cannot be read
-    # the pods on it, by its agent; arrives apart from the cards
-    present: NodeHolders | None = field(default=None, compare=False)
-    boot: str = field(default="", compare=False)  # its boot ID
+    # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
+    sight: NodeSight = field(default=NodeSight(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,8 @@ class WatchUpdate:
 @dataclass(frozen=True, slots=True)
 class DeletedPod:
     pod: LedgerPod  # its last state
-    at_ms: int
+    at_ms: int  # when its removal was seen
     seen: bool  # False if it was deleted while no watch was running
-    lease_ms: int | None  # its node's last Lease renewal at that time
     watermark_ms: int | None  # its node's watermark at that time
 
 
@@ -126,7 +125,7 @@ class ClusterState:
     deleted_pods: dict[str, DeletedPod] = field(default_factory=dict)
     # UID of an ended pod -> its node's watermark when the end was observed
     end_watermarks: dict[str, int | None] = field(default_factory=dict)
-    presence: Presence = field(default_factory=Presence)  # which pods are no longer on their nodes
+    vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MOST_UNREADABLE`
@@ -160,7 +159,7 @@ class ClusterState:
                 self._replace(update.source, items, update.at_ms)
                 self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
-                self._put(item, deleted, update.at_ms)
+                self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
         if update.source == "pods":
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
@@ -170,7 +169,6 @@ class ClusterState:
         self.changed_pods = dict(deferred)
         self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
         self.deleted_pods.clear()
-        self.presence.mark_written()
         self.unreadable.clear()
         self.unreadable_omitted = 0
         self.pods_relisted = False
@@ -186,7 +184,7 @@ class ClusterState:
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
-                self.presence.update(name, None, "", at_ms)
+                self.vanished.see(name, None, at_ms)
             self._bump_version(source)
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
@@ -216,7 +214,7 @@ class ClusterState:
             case UnreadablePod():
                 self._add_unreadable(item)
             case KnownNode(name):
-                self.presence.update(name, None if deleted else item.present, item.boot, at_ms)
+                self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
             case NodeLease(name, renewed_ms):
                 self._set("leases", name, None if deleted else renewed_ms)
@@ -226,6 +224,15 @@ class ClusterState:
                 self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
             case ExistingNamespace(name):
                 self._set("namespaces", name, None if deleted else True)
+
+    def _with_report(self, item: Item, at_ms: int) -> Item:
+        """The pod with the time of this event as the first report of its end, if nothing in its object dates
+        it."""
+        if not isinstance(item, LedgerPod) or item.ended_ms != 0 or item.hold.reported_ms is not None:
+            return item
+        before = self.pods.get(item.uid)
+        is_first = before is None or not before.hold.over
+        return replace(item, hold=replace(item.hold, reported_ms=at_ms)) if is_first else item
 
     def _add_unreadable(self, item: UnreadablePod) -> None:
         if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
@@ -252,12 +259,11 @@ class ClusterState:
 
     def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         before = self.pods.get(pod.uid)
-        pod = _with_earliest_start(before, pod)
+        pod = _with_earlier(before, pod)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self.watermark_ms(pod.node))
         if deleted:
-            # the object itself contains the time of its deletion, however late or often a watch reports it
-            self._remove_pod(pod, at_ms if pod.deleted_ms is None else min(at_ms, pod.deleted_ms), seen=True)
+            self._remove_pod(pod, at_ms, seen=True)
             return
         if pod == before:
             return
@@ -295,19 +301,21 @@ class ClusterState:
         if (
             known is not None
         ):  # the first report counts: a later one may be dated by a clock that was set back
-            self.deleted_pods[pod.uid] = replace(known, pod=_with_earliest_start(known.pod, pod))
+            self.deleted_pods[pod.uid] = replace(known, pod=_with_earlier(known.pod, pod))
             return
         if len(self.deleted_pods) >= self.most_deleted:
             self.deletions_dropped += 1
             self.end_watermarks.pop(pod.uid, None)
             return
-        lease, watermark = self.leases.get(pod.node), self.watermark_ms(pod.node)
-        self.deleted_pods[pod.uid] = DeletedPod(pod, at_ms, seen, lease, watermark)
+        self.deleted_pods[pod.uid] = DeletedPod(pod, at_ms, seen, self.watermark_ms(pod.node))
+        if pod.ended_ms is None and pod.uid not in self.vanished.holds:  # else it is reported again
+            self.vanished.add(pod.uid, pod.node, Vanished(at_ms, 0), at_ms)
 
 
-def _with_earliest_start(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
-    """The pod with the earliest start ever observed: a status forgets it after a few restarts, and several
-    may happen between two ticks."""
-    if before is None or before.started_ms is None:
+def _with_earlier(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:
+    """The pod with what only earlier versions of its object said: a status forgets the first start after a
+    few restarts, a second deletion overwrites the grace period of the first."""
+    if before is None:
         return pod
-    return replace(pod, started_ms=min(before.started_ms, pod.started_ms or before.started_ms))
+    starts = [each for each in (before.started_ms, pod.started_ms) if each is not None]
+    return replace(pod, started_ms=min(starts, default=None), hold=hold.later(before.hold, pod.hold))

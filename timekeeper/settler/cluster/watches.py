@@ -9,9 +9,10 @@ from threading import Event, Thread
 from timekeeper.accounts.pods import read_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.kube.holders import UNREADABLE_HOLDERS, NodeHolders, kubelets_boot, read_holders
+from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
+from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
@@ -111,8 +112,8 @@ def follow_source(
 
 def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
-    name, present, fault = _name(raw), _present(raw), ""
-    boot = kubelets_boot(raw) or (present.boot if present else "")
+    name, report, fault = _name(raw), fresh_holders(raw), ""
+    sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report)
     text = annotations_of(raw).get(names.INVENTORY)
     cards: tuple[Card, ...] = ()
     if isinstance(text, str):
@@ -120,14 +121,7 @@ def read_node(raw: Json) -> KnownNode:
             cards = decode_inventory(text)
         except UndecodableError as error:
             fault = str(error)
-    return KnownNode(name, cards, fault, present, boot)
-
-
-def _present(raw: Json) -> NodeHolders | None:
-    try:
-        return read_holders(raw)
-    except UndecodableError:
-        return UNREADABLE_HOLDERS
+    return KnownNode(name, cards, fault, sight)
 
 
 def read_lease(raw: Json) -> NodeLease:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
@@ -12,12 +11,12 @@ from timekeeper.accounts.session import (
     last_evidence_ms,
     open_session,
     vanish,
-    vanish_unseen,
     witness,
 )
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger import hold
-from timekeeper.core.ledger.hold import PodHold
+from timekeeper.core.ledger.hold import PodHold, Vanished
+from timekeeper.core.ledger.metering import Evidence
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -58,11 +57,11 @@ def changed_sessions(
         tick.apply_pod(cluster.pods[uid], since_ms)
     for deleted in cluster.deleted_pods.values():
         tick.apply_deletion(deleted)
-    tick.shorten_grace()
     if cluster.pods_relisted:
         tick.end_sessions_without_pod()
     for pod in unseen:
         tick.open_unseen(pod)
+    tick.follow_vanished()
     return tick.changes
 
 
@@ -79,7 +78,7 @@ class _Tick:
         status."""
         session = self.ledger.session(pod.uid)
         if session is None:
-            if not pod.node or pod.ended_ms == 0 or pod.uid in self.ledger.folded:
+            if not pod.node or pod.uid in self.ledger.folded:
                 return
             opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
             if opened.doubt and pod.devices and self.now_ms - since_ms < PATIENCE_MS:
@@ -92,7 +91,7 @@ class _Tick:
         """A deleted pod object: ends by its last status if that is terminal, else as a vanished pod."""
         pod, session = deleted.pod, self.ledger.session(deleted.pod.uid)
         if session is None:
-            if pod.ended_ms == 0 or pod.uid in self.ledger.folded:
+            if pod.uid in self.ledger.folded:
                 return
             cards = self.cluster.cards(pod.node)
             session = self.changes.open(open_session(pod, cards, self.settings, self.now_ms))
@@ -101,32 +100,41 @@ class _Tick:
         session = self._apply_status(session, pod)
         if session.is_over:
             return
-        watermark_ms = _latest(deleted.watermark_ms, self.ledger.watermarks.get(pod.node))
+        written_ms = self.ledger.watermarks.get(pod.node)
+        # events that arrive late together would date each other's evidence: only what was written counts
+        watermark_ms = written_ms if deleted.seen else _latest(deleted.watermark_ms, written_ms)
         known = evidence(session, watermark_ms, self.ledger.beats.get(pod.uid))
-        if deleted.seen:
-            most_grace_ms = self.settings.max_grace_period_ms
-            session = vanish(session, pod.grace_ms, deleted.at_ms, known, deleted.lease_ms, most_grace_ms)
-        else:
-            session = vanish_unseen(session, known)
-        self.changes.sessions[pod.uid] = replace(session, watermark_ms=known.watermark_ms)
+        longest = replace(pod.hold, grace_ms=max(pod.hold.grace_ms, session.grace_ms))
+        self._vanish(session, longest, known, deleted.at_ms, deleted.seen)
 
-    def shorten_grace(self) -> None:
-        """End the grace period of force-deleted pods at the moment when their node reports them gone."""
-        presence, changed = self.cluster.presence, self.changes.sessions
-        ends = dict(presence.departed)
-        # including pods that vanish in this tick: both may have been reported since the last one
-        sessions = chain(self.ledger.sessions.items(), changed.items()) if presence.reboots else ()
-        for uid, each in sessions:
-            report = presence.reboots.get(each.node)
-            is_older = report and each.vanished_ms is not None and each.vanished_ms <= report.booted_ms
-            if report and is_older and uid not in report.pods:
-                ends.setdefault(uid, report.at_ms)
-        for uid, at_ms in ends.items():
+    def _vanish(
+        self, session: Session, last: PodHold, known: Evidence, at_ms: int, was_watched: bool
+    ) -> None:
+        most_ms, pods = self.settings.max_grace_period_ms, self.cluster.vanished
+        gone = hold.vanished(last, at_ms, last_evidence_ms(known), most_ms, was_watched)
+        if session.uid not in pods.holds:
+            pods.add(session.uid, session.node, gone, at_ms)
+        seen = pods.holds[session.uid]
+        gone = pods.holds[session.uid] = replace(seen, removed_ms=gone.removed_ms, grace_ms=gone.grace_ms)
+        self.changes.sessions[session.uid] = vanish(session, gone, known)
+
+    def follow_vanished(self) -> None:
+        """Vanished pods hold their cards while their node lists them, and until it reports them gone."""
+        pods, changed = self.cluster.vanished, self.changes.sessions
+        if not pods.is_complete:
+            for uid, each in self.ledger.sessions.items():
+                if each.vanished_ms is not None and uid not in pods.holds and uid not in changed:
+                    pods.add(uid, each.node, Vanished(each.vanished_ms, each.grace_ms), self.now_ms)
+            pods.is_complete = True
+        for uid in list(pods.holds):
             session = changed.get(uid) or self.ledger.session(uid)
             if session is None or session.vanished_ms is None or session.settled_ms is not None:
+                pods.remove(uid)
                 continue
-            if 0 <= at_ms - session.vanished_ms < session.grace_ms:
-                changed[uid] = replace(session, grace_ms=at_ms - session.vanished_ms)
+            gone = pods.confirm(uid, self.cluster.watermark_ms(session.node))
+            if gone.until_ms != session.vanished_ms + session.grace_ms:
+                changed[uid] = replace(session, grace_ms=gone.until_ms - session.vanished_ms)
+        self.ledger.listed = {uid for uid, gone in pods.holds.items() if gone.is_listed}
 
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""
@@ -134,8 +142,7 @@ class _Tick:
             if session.is_over or uid in self.cluster.pods or uid in self.cluster.deleted_pods:
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
-            ended = vanish_unseen(session, known)
-            self.changes.sessions[uid] = replace(ended, watermark_ms=known.watermark_ms)
+            self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
 
     def open_unseen(self, pod: LedgerPod) -> None:
         """A pod that was bound and vanished while no watch ran: it holds its cards from its binding, through
@@ -146,22 +153,23 @@ class _Tick:
         opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
         session = self.changes.open(opened)
         known = evidence(session, None, self.ledger.beats.get(uid))
-        most_ms, says = self.settings.max_grace_period_ms, PodHold(session.bound_ms)
-        gone = hold.vanished(says, self.now_ms, last_evidence_ms(known), most_ms, was_watched=False)
-        self.changes.sessions[uid] = replace(
-            session,
-            charge_from="bound",  # no start will ever be known
-            vanished_ms=gone.removed_ms,
-            grace_ms=gone.grace_ms,
-        )
+        self._vanish(session, pod.hold, known, self.now_ms, was_watched=False)
 
     def _apply_status(self, session: Session, pod: LedgerPod) -> Session:
-        """The session with what the pod's status proves. A session that is over keeps the watermark that its
-        node had when the end was observed: later the node's watermark no longer covers this pod."""
+        """The session with what the pod's status proves. A session that is over keeps the last witness: the
+        watermark that its node had when the end was observed, or the first report of the end without proof.
+
+        A session of the release before this one that was settled by proof is final: a definition that changes
+        with a release changes no posting.
+        """
+        if session.settled_ms is not None and session.ended_ms and session.charge_from == "running":
+            return session
         updated = witness(session, pod, self.now_ms)
         if updated.is_over and not session.is_over:
             watermark_ms = self.ledger.watermarks.get(session.node)
             mark_ms = _latest(watermark_ms, self.cluster.end_watermarks.get(pod.uid))
+            if not updated.ended_ms:
+                mark_ms = min(hold.ends_ms(pod.hold, mark_ms or 0), max(self.now_ms, mark_ms or 0))
             updated = replace(updated, watermark_ms=mark_ms)
         if updated != session:
             # a settled session is settled again, by a correction

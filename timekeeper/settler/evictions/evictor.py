@@ -142,7 +142,7 @@ class Evictor:
 
 def may_be_evicted(pod: LedgerPod, node: str) -> bool:
     """Whether the pod is on this node, and has neither ended nor is about to."""
-    ends = pod.deleted_ms is not None or pod.ended_ms is not None or pod.others_ended
+    ends = pod.hold.deletion_ms is not None or pod.ended_ms is not None or pod.others_ended
     return pod.node == node and not ends
 
 

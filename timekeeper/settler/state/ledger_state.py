@@ -55,13 +55,15 @@ class LedgerState:
     classes_version: int = 0  # version of the priority classes in the standings document
     entry_cache: EntryCache = field(default_factory=EntryCache)  # encoded entries of the standings document
     watermarks_ms: int = 0  # when watermarks were last written
+    # UIDs of vanished pods that a fresh report of their node's agent lists
+    listed: set[str] = field(default_factory=set)
 
     def session(self, uid: str) -> Session | None:
         return self.sessions.get(uid) or self.settled.get(uid)
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
         """The session with all its evidence and postings; ``watermark_ms`` is its node's."""
-        known = evidence(session, watermark_ms, self.beats.get(session.uid))
+        known = evidence(session, watermark_ms, self.beats.get(session.uid), session.uid in self.listed)
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
     def add_sessions(self, found: reading.Sessions) -> None:

@@ -96,6 +96,7 @@ SESSIONS = Table(
     Column("devices", Text, nullable=False),
     Column("rate_milli", BigInteger, nullable=False),
     Column("admitted_in_budget", Boolean, nullable=False),
+    # of sessions that the release before this one opened: 'bound' and 0 in new rows
     Column("charge_from", Text, nullable=False),
     Column("start_grace_ms", BigInteger, nullable=False),
     Column("bound_ms", BigInteger, nullable=False),
