@@ -4,7 +4,7 @@ kube-scheduler's preempt verb and for the preemptor.
 A set of victims is chosen only if `fit` finds a placement once all have left, and only if no victim could
 stay. Of all such sets the least is taken by, in this order: number of victims; number of victims that are not
 debtors (`precedence`); their priorities, highest first; violated PodDisruptionBudgets; number of victims that
-nobody has deleted yet; their ages, since the youngest lose the least work.
+are not being deleted yet; their ages, since the youngest lose the least work.
 """
 
 from collections.abc import Collection, Iterable, Sequence
