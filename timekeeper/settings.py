@@ -51,9 +51,9 @@ class TimekeeperSettings:
 
     ``kubeconfig`` empty: the cluster that it runs in. ``issuer`` empty: that of its own token, if any.
     ``command``: what this process runs; a supervisor's children repeat its flags, and ``--as`` selects
-    theirs. ``file``, ``output`` and ``older_than_ms`` belong to single commands. ``retain_ms`` 0: no daily
-    rollup. ``leash``: exit when standard input closes, because the parent process is gone. ``socket_fd``: an
-    inherited listening socket. ``holder``: the name shared by successive settlers.
+    theirs. ``file``, ``output``, ``cluster`` and ``older_than_ms`` belong to single commands. ``retain_ms``
+    0: no daily rollup. ``leash``: exit when standard input closes, because the parent process is gone.
+    ``socket_fd``: an inherited listening socket. ``holder``: the name shared by successive settlers.
     """
 
     command: str
@@ -76,6 +76,7 @@ class TimekeeperSettings:
     socket_fd: int | None = None
     file: str = ""
     output: str = "text"
+    cluster: bool = False
     older_than_ms: int = 0
     retain_ms: int = 0
     holder: str = ""
@@ -110,6 +111,8 @@ def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
         parser.error(f"{given.command}: a FILE is missing, such as `{given.command} ledger.jsonl`")
     if given.command not in _WITH_FILE and given.file:
         parser.error(f"{given.command}: it takes no FILE, such as {given.file}")
+    if given.cluster and given.command != "audit":
+        parser.error(f"{given.command}: --cluster is for the command audit")
     if given.command == "fold" and not given.older_than_ms:
         parser.error("fold: --older-than is missing, such as --older-than 400d")
 
@@ -188,6 +191,11 @@ def _add_flags(parser: Parser) -> None:
         "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
     )
     parser.add("--output", str, "text", "output format of audit", ("text", "json"), short="-o")
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="for audit: compare the sessions with the API server's pods too",
+    )
     parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
     parser.add(
         "--retain",

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.operations.audit.audit import audit
+from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.operations.audit.reports import Report, report_as
 from timekeeper.operations.migrate import migrate
 from timekeeper.runtime.clock import now_ms
+from timekeeper.runtime.connect import connect
 from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.engine.sqlite import beside, file_of
@@ -47,9 +50,22 @@ def run_audit(settings: TimekeeperSettings) -> int:
                 " it must be a ledger's"
             )
         report.begin()
-        checked = audit(connection, now_ms(), report.tell)
-    report.end(checked)
+        cluster = _cluster(settings.kubeconfig) if settings.cluster else None
+        checked = audit(connection, now_ms(), report.tell, cluster)
+    report.end(checked, cluster)
     return 1 if report.count else 0
+
+
+def _cluster(kubeconfig: Path | None) -> ClusterComparison:
+    """The pods that exist now. Raises UnusableError."""
+    api = connect(kubeconfig)
+    try:
+        found = [read_compared_pod(raw) for page, _ in api.pages("/api/v1/pods") for raw in page]
+    except (UnreachableError, ExpiredError) as error:
+        raise UnusableError(f"--cluster: the pods cannot be listed: {error}") from error
+    finally:
+        api.close()
+    return ClusterComparison([pod for pod in found if pod is not None], api.clock.now_ms())
 
 
 def run_export(settings: TimekeeperSettings) -> int:

@@ -68,6 +68,7 @@ def test_a_supervisors_child_repeats_its_flags_and_is_told_apart(command: str) -
         (["export"], "export: a FILE is missing"),
         (["audit", "ledger.jsonl"], "audit: it takes no FILE"),
         (["fold"], "fold: --older-than is missing"),
+        (["serve", "--cluster"], "serve: --cluster is for the command audit"),
         (
             ["fold", "--older-than", "9d"],
             "is not a duration from 32d to 36500d in multiples of 1d, such as 400d",
@@ -105,7 +106,7 @@ def test_help_names_every_variable_and_shows_no_secret(capsys: pytest.CaptureFix
     assert left.value.code == 0
     assert "hunter2" not in said
     for field in dataclasses.fields(TimekeeperSettings):
-        if field.name not in ("command", "file", "host", "port", "leash", "socket_fd", "holder"):
+        if field.name not in ("command", "file", "cluster", "host", "port", "leash", "socket_fd", "holder"):
             assert f"BURSAR_{field.name.removesuffix('_ms').upper()}" in "".join(said.split())
     assert "migrate" in said
 

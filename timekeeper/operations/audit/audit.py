@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 from timekeeper.operations.audit.carry import check_carry
 from timekeeper.operations.audit.charges import Charges
+from timekeeper.operations.audit.cluster import ClusterComparison
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.grants import check_grants
 from timekeeper.operations.audit.spans import Spans
@@ -27,8 +28,11 @@ class Checked:
         return asdict(self)
 
 
-def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
-    """Compare the whole ledger with its evidence and report each difference at once.
+def audit(
+    connection: Connection, now_ms: int, tell: Tell, cluster: ClusterComparison | None = None
+) -> Checked:
+    """Compare the whole ledger with its evidence and report each difference at once. ``cluster``: compares
+    the sessions with the pods that exist.
 
     It reads one session at a time, so memory does not grow with the ledger. Order: each session with its
     postings, balances that are wrong because of them, day totals, grants, nodes.
@@ -41,6 +45,10 @@ def audit(connection: Connection, now_ms: int, tell: Tell) -> Checked:
     charges = Charges(tell, spans, heard, now_ms)
     for dossier in audit_rows.pod_rows(connection):
         charges.check(dossier)
+        if cluster is not None:
+            cluster.check(dossier, heard)
+    if cluster is not None:
+        cluster.end()
     _tell_balances(connection, charges, tell)
     days = _check_days(connection, tell)
     grants = check_grants(audit_rows.grants(connection), spans, tell)

@@ -4,6 +4,7 @@ import json
 from typing import Protocol, TextIO
 
 from timekeeper.operations.audit.audit import Checked
+from timekeeper.operations.audit.cluster import ClusterComparison
 from timekeeper.operations.audit.finding import Finding
 
 
@@ -18,7 +19,7 @@ class Report(Protocol):
     def tell(self, finding: Finding) -> None:
         """One finding."""
 
-    def end(self, checked: Checked) -> None:
+    def end(self, checked: Checked, cluster: ClusterComparison | None) -> None:
         """After the last one."""
 
 
@@ -35,18 +36,24 @@ class Lines:
     def tell(self, finding: Finding) -> None:
         """One line; control characters in users' names are escaped."""
         self.count += 1
-        line = "".join(c if c.isprintable() else " " for c in finding.sentence())
-        self._out.write(line + "\n")
+        self._line(finding.sentence())
 
-    def end(self, checked: Checked) -> None:
-        """The number of checked rows."""
+    def end(self, checked: Checked, cluster: ClusterComparison | None) -> None:
+        """What the comparison with the cluster found, and the number of checked rows."""
+        if cluster is not None:
+            for line in cluster.sentences():
+                self._line(line)
         seen = ", ".join(f"{count} {name}" for name, count in checked.wire().items())
         differs = f"{self.count} differences" if self.count != 1 else "1 difference"
         self._out.write(f"{differs if self.count else 'nothing differs'}: {seen}\n")
 
+    def _line(self, text: str) -> None:
+        self._out.write("".join(c if c.isprintable() else " " for c in text) + "\n")
+
 
 class Document:
-    """`{version, differences: [...], checked: {...}}`, written as it grows."""
+    """`{version, differences: [...], checked: {...}, cluster: {...}}`, written as it grows. ``cluster`` is
+    absent where pods were not compared."""
 
     def __init__(self, out: TextIO) -> None:
         self.count = 0
@@ -61,9 +68,10 @@ class Document:
         self._out.write(("," if self.count else "") + "\n" + json.dumps(finding.wire()))
         self.count += 1
 
-    def end(self, checked: Checked) -> None:
+    def end(self, checked: Checked, cluster: ClusterComparison | None) -> None:
         """The document's end."""
-        self._out.write(f'],\n"checked":{json.dumps(checked.wire())}}}\n')
+        compared = "" if cluster is None else f',\n"cluster":{json.dumps(cluster.wire())}'
+        self._out.write(f'],\n"checked":{json.dumps(checked.wire())}{compared}}}\n')
 
 
 def report_as(form: str, out: TextIO) -> Report:

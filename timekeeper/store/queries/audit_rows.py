@@ -28,7 +28,7 @@ from timekeeper.store.queries.snapshot import by_bytes, streamed
 
 
 class StoredSession(NamedTuple):
-    """The columns of a session's row that determine its charge."""
+    """The columns of a session's row that determine its charge, and its placement."""
 
     uid: str
     namespace: str
@@ -45,6 +45,7 @@ class StoredSession(NamedTuple):
     watermark_ms: int | None
     settled_ms: int | None
     folded_ms: int | None
+    devices: str
 
 
 class StoredPosting(NamedTuple):

@@ -1,0 +1,175 @@
+"""Compares the sessions with the API server's pods: seconds that are held and not charged, and the reverse.
+
+Some seconds are usual, so none is a difference of the ledger: cards are held until now and charged up to the
+last evidence, longer on a silent node, and until an end is reported and posted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.accounts.pods import UnreadablePod, read_pod
+from timekeeper.accounts.rate_timeline import runs, steps
+from timekeeper.core import names
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.ledger.hold import PodHold, ends_ms, pod_hold
+from timekeeper.operations.audit.evidence import bounds
+from timekeeper.store.queries.audit_rows import PodRows, StoredSession
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPod:
+    """A bound pod that requests GPUs. ``excuse``: why it may have no session; "": it must have one."""
+
+    uid: str
+    name: str  # with its namespace
+    hold: PodHold
+    excuse: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDifference:
+    """A pod whose cards are not charged for exactly the time that they are held; in milliseconds."""
+
+    uid: str
+    pod: str
+    held_ms: int
+    not_charged_ms: int  # held, but not charged
+    not_held_ms: int  # charged, but not held
+
+    def sentence(self) -> str:
+        """One line for people."""
+        return (
+            f"pod {self.uid} ({self.pod}): held {_seconds(self.held_ms)}, of which"
+            f" {_seconds(self.not_charged_ms)} not charged; charged but not held {_seconds(self.not_held_ms)}"
+        )
+
+    def wire(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "uid": self.uid,
+            "pod": self.pod,
+            "heldMs": self.held_ms,
+            "notChargedMs": self.not_charged_ms,
+            "notHeldMs": self.not_held_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PodNotCompared:
+    """A pod that is listed and not compared."""
+
+    uid: str
+    pod: str
+    reason: str
+
+    def sentence(self) -> str:
+        """One line for people."""
+        return f"pod {self.uid} ({self.pod}): not compared: {self.reason}"
+
+    def wire(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"uid": self.uid, "pod": self.pod, "reason": self.reason}
+
+
+def read_compared_pod(raw: Json) -> ComparedPod | None:
+    """The pod; None if it requests no GPU, or is not bound. Never raises on JSON from an API server."""
+    pod = read_pod(raw)
+    if pod is None or not mapping(raw.get("spec")).get("nodeName"):
+        return None
+    excuse = ""
+    if isinstance(pod, UnreadablePod):
+        excuse = f"it has no session: its request cannot be read: {pod.problem}"
+    elif mapping(mapping(raw.get("metadata")).get("labels")).get(names.GOVERNED) != "true":
+        excuse = "it has no session, and is not governed"
+    return ComparedPod(pod.uid, f"{pod.namespace}/{pod.name}", pod_hold(raw), excuse)
+
+
+class ClusterComparison:
+    """Receives the rows of each pod, then gives what it found. ``at_ms``: when the pods were listed."""
+
+    def __init__(self, pods: Iterable[ComparedPod], at_ms: int) -> None:
+        self._waiting = {pod.uid: pod for pod in pods}
+        self._at_ms = at_ms
+        self.compared = 0
+        self.gaps: list[HoldDifference] = []
+        self.listed: list[PodNotCompared] = []
+
+    def check(self, rows: PodRows, heard: dict[str, int]) -> None:
+        """The rows under one UID. ``heard``: each node's watermark."""
+        if rows.session is None and not rows.folded:
+            return
+        pod = self._waiting.pop(rows.uid, None)
+        if pod is None or rows.session is None:
+            return
+        if not rows.session.devices:
+            self.listed.append(
+                PodNotCompared(pod.uid, pod.name, "charged by its request: it has no placement")
+            )
+            return
+        session = rows.session
+        known = (session.bound_ms, session.started_ms, session.watermark_ms, rows.beat_ms)
+        last_ms = max(each or 0 for each in known)
+        charged = _charged(rows, session, heard.get(session.node), self._at_ms)
+        self._compare(pod, self._held(pod, session.bound_ms, last_ms), charged)
+
+    def end(self) -> None:
+        """After the last rows: the pods without a session."""
+        for pod in self._waiting.values():
+            if not pod.excuse:
+                self._compare(pod, self._held(pod, self._at_ms, 0), [])
+            elif not pod.hold.over:
+                self.listed.append(PodNotCompared(pod.uid, pod.name, pod.excuse))
+
+    def sentences(self) -> Iterator[str]:
+        """A line for each pod that differs or is not compared, and the sums, for people."""
+        yield from (gap.sentence() for gap in self.gaps)
+        yield from (each.sentence() for each in self.listed)
+        yield (
+            f"{self.compared} pods compared with the API server: held but not charged"
+            f" {_seconds(sum(gap.not_charged_ms for gap in self.gaps))}, charged but not held"
+            f" {_seconds(sum(gap.not_held_ms for gap in self.gaps))}; {len(self.listed)} not compared"
+        )
+
+    def wire(self) -> dict[str, Any]:
+        """The whole, for programs."""
+        return {
+            "compared": self.compared,
+            "notChargedMs": sum(gap.not_charged_ms for gap in self.gaps),
+            "notHeldMs": sum(gap.not_held_ms for gap in self.gaps),
+            "pods": [gap.wire() for gap in self.gaps],
+            "notCompared": [each.wire() for each in self.listed],
+        }
+
+    def _held(self, pod: ComparedPod, bound_ms: int, last_ms: int) -> Interval:
+        begin = bound_ms if pod.hold.bound_ms is None else pod.hold.bound_ms
+        return begin, ends_ms(pod.hold, last_ms) if pod.hold.over else self._at_ms
+
+    def _compare(self, pod: ComparedPod, held: Interval, charged: list[Interval]) -> None:
+        self.compared += 1
+        held_ms = _length(held)
+        both_ms = sum(_length((max(held[0], each[0]), min(held[1], each[1]))) for each in charged)
+        gap = HoldDifference(
+            pod.uid, pod.name, held_ms, held_ms - both_ms, sum(map(_length, charged)) - both_ms
+        )
+        if gap.not_charged_ms or gap.not_held_ms:
+            self.gaps.append(gap)
+
+
+def _charged(rows: PodRows, session: StoredSession, heard_ms: int | None, at_ms: int) -> list[Interval]:
+    """Posted, or if the session is open, owed by its evidence."""
+    if session.settled_ms is not None:
+        posted = [(each.from_ms, each.to_ms, each.rate_milli) for each in rows.postings]
+        return [(run.from_ms, run.to_ms) for run in runs(steps(posted))]
+    allowed = bounds(session, rows.beat_ms, heard_ms, 0)
+    return [(allowed.earliest_ms, session.ended_ms or min(allowed.until_ms, at_ms))]
+
+
+def _length(interval: Interval) -> int:
+    return max(0, interval[1] - interval[0])
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.3f} s"
