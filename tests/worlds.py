@@ -27,6 +27,11 @@ def limits_of(name: str, **resources: object) -> Json:
     return {"name": name, "image": "registry.example/app:1", "resources": {"limits": named}}
 
 
+def of_resources(amounts: Json, name: str = "main") -> Json:
+    """A container with these limits, named in full."""
+    return {"name": name, "image": "registry.example/app:1", "resources": {"limits": amounts}}
+
+
 def pod(
     *containers: Json, init: list[Json] | None = None, annotations: Json | None = None, **fields: object
 ) -> Json:

@@ -70,13 +70,15 @@ def kwok_node(
     """A Node for kwok, with `cards` cards of `memory_mib` MiB each in its inventory.
 
     `capacity`: its GPU resources, by default `our_capacity`; or `tencent_capacity(...)`,
-    `nvidia_capacity(...)`, or a union of them.
+    `nvidia_capacity(...)`, or a union of them. With a capacity and no cards it is a node of another system,
+    without Bursar's agent.
     """
     key, _, value = FAKE_NODE.partition("=")
     annotations = {key: value}
     resources = {"cpu": str(cpu), "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "250"}
     if cards:
         annotations["bursar.dev/inventory"] = inventory(name, cards, memory_mib, model)
+    if cards or capacity:
         resources |= our_capacity(cards, memory_mib) if capacity is None else capacity
     return {
         "apiVersion": "v1",

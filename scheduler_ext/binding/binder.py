@@ -134,7 +134,9 @@ class Binder:
         if not isinstance(placement, Placement):
             return NotBound(NotBoundReason.NO_FIT, placement.sentence)
         # 6. One Binding carries node and cards.
-        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns())
+        there = self._cache.snapshot.node(args.node).node_object
+        cards = there.cards if there is not None else ()
+        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns(), cards)
         lost = set() if assumed is None else {EARLIER}
         outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):

@@ -6,8 +6,9 @@ from scheduler_ext.clients.pod_patches import Body, pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import encode_placement
-from timekeeper.core.values import WHOLE_MILLI, GPURequest, Placement
+from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +45,26 @@ def binding(namespace: str, name: str, uid: str, version: str, node: str, writte
     }
 
 
-def written_for(pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int) -> Written:
+def written_for(
+    pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int, cards: tuple[Card, ...] = ()
+) -> Written:
     """What the Binding writes on the pod: the placement, the visible cards of each GPU container and of the
     sidecar, each GPU container's limits, and what the dialect's node plugin reads.
 
-    If the node's plugin picks the cards, no container is shown those of the placement, for they may differ.
+    If the node's plugin shows the containers their cards, none is shown here: where it picks them they may
+    differ from the placement's.
     If the plugin limits containers itself, no limits are written. Otherwise limits are always written,
     whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook
     runs with ``--mps on``.
     """
     dialect = BY_NAME[request.dialect]
     annotations = {names.DEVICES: encode_placement(placement)}
-    if not dialect.plugin_chooses:
+    if not dialect.shown_by_plugin:
         annotations |= _visible(placement)
     if dialect.limited_by_mps:
         annotations |= _limits(placement)
-    annotations |= dialect.at_binding(request, placement, node, now_ns, pod.containers)
-    return Written(annotations, dialect.labels_at_binding(request, placement))
+    annotations |= dialect.at_binding(PlacedRequest(request, placement, node, now_ns, pod.containers, cards))
+    return Written(annotations, dict(dialect.labels_at_binding))
 
 
 def _visible(placement: Placement) -> dict[str, str]:

@@ -7,7 +7,7 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from scheduler_ext.model.other_resources import Others, others
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import (
     UNREADABLE_HOLDERS,
@@ -17,9 +17,9 @@ from timekeeper.core.kube.holders import (
     read_holders,
 )
 from timekeeper.core.ledger.hold import NodeSight
-from timekeeper.core.quantity import integral
-from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.constraints import listed
+from timekeeper.core.request.inventory import gpu_amounts, read_cards
 from timekeeper.core.values import Card
 
 OURS = "bursar"
@@ -38,7 +38,7 @@ CLOSED = {
     "unplaced": "a GPU pod was bound to it without a placement",
 }
 
-_SPOKEN = {resource for dialect in DIALECTS for resource in dialect.resources}
+_SPOKEN = {name for dialect in DIALECTS for name in (*dialect.resources, *dialect.node_resources)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +77,24 @@ def read_node(raw: Json) -> Node:
     """Never raises on what an API server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
-    family, fault = _family(_gpu_amounts(mapping(status.get("capacity"))))
+    family, fault = _family(gpu_amounts(mapping(status.get("capacity"))))
     cards: tuple[Card, ...] = ()
     present = _present(raw)
-    inventory = annotations_of(raw).get(names.INVENTORY)
-    if inventory is None:
-        fault = ""  # without cards there is nothing to close
-    else:
+    try:
+        described = read_cards(raw)
         fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
-        try:
-            cards = _with_cordons(decode_inventory(str(inventory)), raw)
-        except UndecodableError:
-            fault = "inventory"
+        if described is None:
+            fault = ""  # without cards there is nothing to close
+        else:
+            cards = _with_cordons(described, raw)
+    except UndecodableError:
+        fault = "inventory"
     return Node(
         name=str(mapping(raw.get("metadata")).get("name", "")),
         cards=cards,
         family=family,
         fault=fault,
-        allocatable=tuple(sorted(_gpu_amounts(allocatable).items())),
+        allocatable=tuple(sorted(gpu_amounts(allocatable).items())),
         cpu_milli=cpu_milli(allocatable),
         node_labels=read_node_labels(raw) if cards else NO_NODE_LABELS,
         others=tuple(sorted(others(allocatable).items())) if cards else (),
@@ -128,13 +128,6 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
     if not cordoned:
         return cards
     return tuple(replace(card, cordoned=card.uuid in cordoned) for card in cards)
-
-
-def _gpu_amounts(amounts: Json) -> dict[str, int]:
-    found = {
-        name: integral(amount) or 0 for name, amount in amounts.items() if GPU_RESOURCE_PATTERN.match(name)
-    }
-    return {name: amount for name, amount in found.items() if amount > 0}
 
 
 def _family(capacity: Mapping[str, int]) -> tuple[str, str]:

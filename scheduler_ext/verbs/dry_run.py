@@ -15,7 +15,8 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey
 from scheduler_ext.verbs.protocol import ExtenderArgs
 from timekeeper.core import names
-from timekeeper.core.dialects import native, nvidia, tencent
+from timekeeper.core.dialects import nvidia, tencent
+from timekeeper.core.dialects.amounts import MOST_CARDS
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 
@@ -84,7 +85,7 @@ def _advertised(capacity: Json) -> tuple[int, int]:
     ):
         count = max(0, integral(capacity.get(resource)) or 0) // card
         if count:
-            return min(count, native.MOST_CARDS), max(0, integral(capacity.get(memory)) or 0) * unit
+            return min(count, MOST_CARDS), max(0, integral(capacity.get(memory)) or 0) * unit
     return 0, 0
 
 

@@ -191,8 +191,8 @@ RANGES: dict[str, tuple[Json, Broken]] = {
     "no card, nvidia": (a_pod(nvidia("0")), _one("amount", GPU)),
     "65 cards, nvidia": (a_pod(nvidia("65")), _one("whole-cards-only", GPU)),
     "dialects that are not spoken": (
-        a_pod(limits_of("main", aliyun_com__gpu_mem="3", **{"nvidia_com__gpu.shared": "1"})),
-        _one("dialect-not-spoken", f"{LIMITS}[aliyun.com/gpu-mem]", f"{LIMITS}[nvidia.com/gpu.shared]"),
+        a_pod(limits_of("main", volcano_sh__vgpu_number="3", **{"nvidia_com__gpu.shared": "1"})),
+        _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/vgpu-number]", f"{LIMITS}[nvidia.com/gpu.shared]"),
     ),
     "one that is spoken badly beside one that is not": (
         a_pod(limits_of("main", bursar_dev__gpu_percent="150", amd_com__gpu="1")),

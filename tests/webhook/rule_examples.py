@@ -39,7 +39,7 @@ PODS: dict[str, Json] = {
     "memory-with-whole-cards": admitted(container(gpu_percent="100", gpu_memory="8k")),
     "whole-cards-only": admitted(limits_of("main", nvidia_com__gpu="500m")),
     "share-without-memory": admitted(limits_of("main", tencent_com__vcuda_core="50")),
-    "dialect-not-spoken": admitted(limits_of("main", aliyun_com__gpu_mem="3")),
+    "dialect-not-spoken": admitted(limits_of("main", volcano_sh__vgpu_number="3")),
     "request-differs-from-limit": admitted(
         container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")
     ),

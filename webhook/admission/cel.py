@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from textwrap import indent
 
 from timekeeper.core import names
-from timekeeper.core.dialects import GPU_RESOURCE
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
-from webhook.rules.forged import OURS, OWNED
+from webhook.rules.forged import OURS, OWNED, OWNED_LABELS
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
@@ -19,8 +19,7 @@ EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may 
 MOST_ENTRIES = 1000
 MOST_MEMBERS = 20_000
 
-# gpu-manager itself writes this on a pod when it starts it
-_PLUGIN_WRITES = frozenset({"tencent.com/gpu-assigned"})
+_PLUGIN_WRITES = frozenset(name for dialect in DIALECTS for name in dialect.plugin_writes)
 
 
 def small() -> str:
@@ -74,14 +73,33 @@ def governed_namespaces() -> dict[str, object]:
     return {"matchExpressions": [by_name, {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}]}
 
 
+def dialects() -> str:
+    """The dialects of the policy `bursar-ranges`: each a list of its name and its resources."""
+    return _list(_list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS)
+
+
+def percents() -> str:
+    """The resources that count per cent of a card, for the policy `bursar-ranges`."""
+    found = (each.percent for each in DIALECTS if each.percent is not None)
+    return _list(
+        f"{{'core': dyn('{each.core}'), 'memory': dyn('{each.memory}'), "
+        f"'together': dyn({str(each.together).lower()}), 'most': dyn({each.most_cards})}}"
+        for each in found
+    )
+
+
+def _list(words: Iterable[str]) -> str:
+    return f"[{', '.join(words)}]"
+
+
 def written_annotations() -> str:
     """The regular expression of the annotations that Bursar or a node plugin writes on a pod."""
     return _either([*OURS, *OWNED])
 
 
 def written_labels() -> str:
-    """The regular expression of the labels and gates that Bursar alone writes on a pod."""
-    return _either(OURS)
+    """The regular expression of the labels and gates that Bursar writes on a pod."""
+    return _either([*OURS, *OWNED_LABELS])
 
 
 def immutable_annotations() -> str:
@@ -96,7 +114,7 @@ def immutable_annotations() -> str:
 def immutable_labels(name: str = "k") -> str:
     """The CEL condition on ``name`` that this label must not change, or that only the timekeeper may remove
     this gate."""
-    return _begins(name, OURS)
+    return _begins(name, [*OURS, *OWNED_LABELS])
 
 
 def _begins(name: str, words: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """Which cards each container of a governed pod sees: the variables that NVIDIA's container runtime reads.
 
 The Binding writes an annotation for each GPU container, which reads it by the downward API. Every other
-container gets ``void``, because images made for CUDA set ``all``. Where a device plugin chooses the cards it
-sets the variable itself; a variable in the pod would take precedence, so there must be none.
+container gets ``void``, because images made for CUDA set ``all``. Where a node plugin sets the
+variable itself, a variable in the pod would take precedence, so there must be none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _SEES_NOTHING = ("void", "none", "")
 def wanted(container: str, request: GPURequest) -> Variable | None:
     """What NVIDIA_VISIBLE_DEVICES must be in the container of this name; None where it must not be set."""
     asking = container in [each.container for each in request.asks]
-    if BY_NAME[request.dialect].plugin_chooses:
+    if BY_NAME[request.dialect].shown_by_plugin:
         return None if asking else VOID
     return from_annotation(container) if asking or container == names.SIDECAR else VOID
 

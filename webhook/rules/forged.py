@@ -16,7 +16,8 @@ from webhook.policy import AdmissionPolicy
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
-OWNED = tuple(owned for dialect in DIALECTS for owned in dialect.owned)
+OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
+OWNED_LABELS = tuple(dict.fromkeys(label for dialect in DIALECTS for label in dialect.owned_labels))
 _OWNED = frozenset(each for each in OWNED if each[-1] not in "-/")
 _OWNED_STEMS = tuple(each for each in OWNED if each[-1] in "-/")
 
@@ -44,7 +45,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         if not genuine:
             yield _annotation(name, value)
     for name, value in mapping(mapping(pod.get("metadata")).get("labels")).items():
-        if name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value):
+        is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
+        if is_ours or name in OWNED_LABELS:
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
         if gate["name"].startswith(OURS):

@@ -21,7 +21,7 @@ from webhook.rules.denylist import (
 )
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
-_PLUGINS_CHOICE = tuple(name for dialect in DIALECTS if dialect.plugin_chooses for name in dialect.resources)
+_SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
 
 
 def visible_without_request(pod: Json) -> Iterator[Violation]:
@@ -156,13 +156,13 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
                 "leaving it out",
                 f"a larger {names.GPU_PERCENT} instead",
             )
-    plugin_chooses = _plugin_chooses(container)
+    by_plugin = _is_shown_by_plugin(container)
     for place, source in enumerate(map(mapping, sequence(container.get("envFrom")))):
         prefix = source.get("prefix") or ""
         if not isinstance(prefix, str):
             continue
         where, got = f"{path}.envFrom[{place}]", _source(source)
-        if plugin_chooses and VISIBLE_DEVICES.startswith(prefix):
+        if by_plugin and VISIBLE_DEVICES.startswith(prefix):
             yield Violation(
                 "env-from-plugin",
                 where,
@@ -182,11 +182,11 @@ def _steering(path: str, container: Json) -> Iterator[Violation]:
             )
 
 
-def _plugin_chooses(container: Json) -> bool:
+def _is_shown_by_plugin(container: Json) -> bool:
     """Whether the node's plugin sets NVIDIA_VISIBLE_DEVICES, and governing adds no variable that takes
     precedence over envFrom."""
     limits = mapping(mapping(container.get("resources")).get("limits"))
-    return any(each in limits for each in _PLUGINS_CHOICE)
+    return any(each in limits for each in _SHOWN_BY_PLUGIN)
 
 
 def _source(source: Json) -> str:

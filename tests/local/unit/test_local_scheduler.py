@@ -13,6 +13,14 @@ def test_the_extender_entry_guards_what_nodes_advertise_and_ignores_the_count() 
         "tencent.com/vcuda-core": False,
         "tencent.com/vcuda-memory": False,
         "nvidia.com/gpu": False,
+        "nano-gpu.io/gpu-core": False,
+        "nano-gpu.io/gpu-memory": False,
+        "nano-gpu/gpu-percent": False,
+        "nano-gpu/qgpu-core": False,
+        "nano-gpu/qgpu-memory": False,
+        "elasticgpu.io/gpu-core": False,
+        "elasticgpu.io/gpu-memory": False,
+        "aliyun.com/gpu-mem": False,
     }
     assert (entry["urlPrefix"], entry["httpTimeout"]) == ("http://127.0.0.1:1234", "2s")
     assert (entry["filterVerb"], entry["prioritizeVerb"]) == ("filter", "prioritize")

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
@@ -84,6 +86,54 @@ def test_a_tencent_pod_is_placed_on_a_tencent_node(world: World) -> None:
     eventually(lambda: world.node_info_of("p") == "theirs")
 
     assert world.get("p")["metadata"]["annotations"]["tencent.com/predicate-gpu-idx-0"] == "0"
+
+
+NANO = [
+    ("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu.io/gpu-main", "nano-gpu.io/gpu"),
+    ("nano-gpu/gpu-percent", "", "nano-gpu/container-main", "nano-gpu/assume"),
+    ("nano-gpu/qgpu-core", "nano-gpu/qgpu-memory", "nano-gpu/container-main", "nano-gpu/assume"),
+    (
+        "elasticgpu.io/gpu-core",
+        "elasticgpu.io/gpu-memory",
+        "elasticgpu.io/container-main",
+        "elasticgpu.io/assumed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("core", "memory", "annotation", "assumed"), NANO)
+def test_pods_of_nano_gpu_are_placed_on_its_nodes_which_have_no_agent_of_ours(
+    world: World, core: str, memory: str, annotation: str, assumed: str
+) -> None:
+    capacity = {core: "200"} | ({memory: "16000"} if memory else {})
+    world.node("ours", cards=2, memory_mib=8000)
+    world.node("theirs", cards=0, capacity=capacity)
+    half = {core: "60"} | ({memory: "5000"} if memory else {})
+    for name in ("a", "b", "c"):
+        world.pod(name, half)
+        decided(world, name)
+
+    assert [world.node_info_of(name) for name in ("a", "b", "c")] == ["theirs", "theirs", ""]
+    bound = [world.get(name)["metadata"] for name in ("a", "b")]
+    assert sorted(each["annotations"][annotation] for each in bound) == ["0", "1"]
+    assert [each["annotations"][assumed] for each in bound] == ["true", "true"]
+    assert [each["labels"][assumed] for each in bound] == ["true", "true"]
+
+
+def test_pods_of_gpushare_are_placed_on_its_nodes_whatever_its_unit(world: World) -> None:
+    world.node("ours", cards=2, memory_mib=8000)
+    world.node("theirs", cards=0, capacity={"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"})
+    for name in ("a", "b", "c"):
+        world.pod(name, {"aliyun.com/gpu-mem": "9"})
+        decided(world, name)
+
+    assert [world.node_info_of(name) for name in ("a", "b", "c")] == ["theirs", "theirs", ""]
+    bound = [world.get(name)["metadata"]["annotations"] for name in ("a", "b")]
+    told = [
+        [each[f"ALIYUN_COM_GPU_MEM_{word}"] for word in ("IDX", "POD", "DEV", "ASSIGNED")] for each in bound
+    ]
+    assert sorted(told) == [["0", "9", "15", "false"], ["1", "9", "15", "false"]]
+    assert all(abs(int(each["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) / 1e6 - now_ms()) < 60_000 for each in bound)
 
 
 def test_the_third_pod_of_five_gigabytes_waits_and_is_bound_within_a_second_of_a_release(

@@ -85,7 +85,15 @@ NAMES = st.sampled_from(
         *["bursar.dev/gpu-percent", "bursar.dev/gpu-memory", "bursar.dev/gpu-count"] * 4,
         *["tencent.com/vcuda-core", "tencent.com/vcuda-memory"] * 2,
         *("nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"),
-        *("aliyun.com/gpu-mem", "bursar.dev/other", "gpu.intel.com/i915"),
+        *(
+            "volcano.sh/vgpu-number",
+            "aliyun.com/gpu-mem",
+            "aliyun.com/gpu-count",
+            "bursar.dev/other",
+            "gpu.intel.com/i915",
+        ),
+        *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
+        *("nano-gpu/qgpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
     ]
 )
 LIMITS = st.dictionaries(NAMES, AMOUNTS, max_size=3)

@@ -14,7 +14,7 @@ from tests.webhook.cases import WAYS
 from tests.webhook.worlds import POLICY, half, violations_of
 from tests.worlds import Json
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, native
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from webhook.admission import cel
 from webhook.rules import denylist
@@ -319,10 +319,12 @@ def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
     assert words("bursar-ranges", "spoken") == tuple(
         each for dialect in DIALECTS for each in dialect.resources
     )
+    assert " ".join(variable("bursar-ranges", "dialects").split()) == cel.dialects()
+    assert " ".join(variable("bursar-ranges", "percents").split()) == cel.percents()
     assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
         "floorMiB": native.MEMORY_FLOOR_MIB,
         "mostMiB": native.MOST_MEMORY_MIB,
-        "mostCards": native.MOST_CARDS,
+        "mostCards": amounts.MOST_CARDS,
     }
 
 

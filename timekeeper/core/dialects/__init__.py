@@ -7,10 +7,17 @@ beside it. Imports the vocabulary only.
 
 import re
 
-from timekeeper.core.dialects import native, nvidia, tencent
-from timekeeper.core.dialects.dialect import ContainerLimits, Dialect
+from timekeeper.core.dialects import gpushare, nano, native, nvidia, tencent
+from timekeeper.core.dialects.amounts import ContainerLimits
+from timekeeper.core.dialects.dialect import Dialect
 
-DIALECTS: tuple[Dialect, ...] = (native.DIALECT, tencent.DIALECT, nvidia.DIALECT)
+DIALECTS: tuple[Dialect, ...] = (
+    native.DIALECT,
+    tencent.DIALECT,
+    nvidia.DIALECT,
+    *nano.DIALECTS,
+    gpushare.DIALECT,
+)
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 

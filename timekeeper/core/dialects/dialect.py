@@ -1,22 +1,29 @@
 """The interface of every dialect."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from timekeeper.core.quantity import integral
-from timekeeper.core.values import Ask, GPURequest, Placement
-from timekeeper.core.violation import Violation, shown
+from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts
+from timekeeper.core.dialects.percent import PercentResources
+from timekeeper.core.values import Ask, Card, GPURequest, Placement
+from timekeeper.core.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerLimits:
-    path: str  # of the limits, as a message names it
-    container: str
-    amounts: Mapping[str, Any]  # resource -> amount as in JSON
+class PlacedRequest:
+    """A request at its Binding."""
 
-    def at(self, resource: str) -> str:
-        return f"{self.path}[{resource}]"
+    request: GPURequest
+    placement: Placement
+    node: str
+    now_ns: int
+    containers: tuple[str, ...]  # names of the pod's ordinary containers
+    cards: tuple[Card, ...] = ()  # all of the node
+
+
+def no_cards(_node: NodeFacts) -> tuple[Card, ...]:
+    """For dialects whose nodes do not describe their cards: Bursar's node agent does."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +37,36 @@ class Dialect:
     read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]]
     # annotations that the node plugin expects on a created pod
     at_admission: Callable[[GPURequest], dict[str, str]]
-    # annotations that it expects on a bound pod: request, placement, node, now_ns, containers
-    at_binding: Callable[[GPURequest, Placement, str, int, tuple[str, ...]], dict[str, str]]
+    # annotations that it expects on a bound pod
+    at_binding: Callable[[PlacedRequest], dict[str, str]]
     # annotations that users may not write: names, or prefixes that end in ``-`` or ``/``
     owned: tuple[str, ...] = ()
-    plugin_chooses: bool = False  # the node plugin chooses the cards and sets the container's variables
-    # labels that it expects on a bound pod
-    labels_at_binding: Callable[[GPURequest, Placement], dict[str, str]] = lambda _request, _placement: {}
+    plugin_writes: tuple[str, ...] = ()  # of `owned`, those that the node plugin changes later
+    owned_labels: tuple[str, ...] = ()  # labels that users may not write
+    plugin_chooses: bool = False  # the node plugin chooses the cards and shows them to the containers
+    # the node plugin shows the containers the cards that the Binding names, so Bursar sets no variable
+    plugin_shows: bool = False
+    # the cards of a node without an inventory of Bursar's agent, as this system's own plugin describes them;
+    # raises UndecodableError
+    cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
+    labels_at_binding: Mapping[str, str] = field(
+        default_factory=dict
+    )  # labels that it expects on a bound pod
+    one_card: bool = False  # all containers of a pod share one card
+    node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
+    percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
     ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
 
     @property
+    def shown_by_plugin(self) -> bool:
+        """True if the node plugin sets the containers' variables, so Bursar must not."""
+        return self.plugin_chooses or self.plugin_shows
+
+    @property
     def limited_by_mps(self) -> bool:
         """True if MPS may limit the containers, because no node plugin does."""
-        return not (self.plugin_chooses or self.plugin_limits)
+        return not (self.shown_by_plugin or self.plugin_limits)
 
 
 def nothing_at_admission(_request: GPURequest) -> dict[str, str]:
@@ -51,31 +74,6 @@ def nothing_at_admission(_request: GPURequest) -> dict[str, str]:
     return {}
 
 
-def nothing_at_binding(
-    _request: GPURequest, _placement: Placement, _node: str, _now_ns: int, _containers: tuple[str, ...]
-) -> dict[str, str]:
+def nothing_at_binding(_placed: PlacedRequest) -> dict[str, str]:
     """For dialects whose node plugin reads no annotation."""
     return {}
-
-
-def amount(
-    limits: ContainerLimits, resource: str, least: int, allowed: str, example: str
-) -> int | Violation | None:
-    """A resource's amount as an integer of at least ``least``; None if the container does not have it."""
-    if resource not in limits.amounts:
-        return None
-    given = limits.amounts[resource]
-    value = integral(given)
-    if value is None:
-        problem = "not a whole number"
-    elif value == 0:
-        problem = "zero is not a valid amount"
-    elif value < 0:
-        problem = "an amount cannot be negative"
-    elif value < least:
-        problem = "too small"
-    else:
-        return value
-    return Violation(
-        "amount", limits.at(resource), shown(given), problem, allowed, f'{resource}: "{example}"'
-    )

@@ -1,14 +1,8 @@
 """Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The device plugin chooses the
 cards."""
 
-from timekeeper.core.dialects.dialect import (
-    ContainerLimits,
-    Dialect,
-    amount,
-    nothing_at_admission,
-    nothing_at_binding,
-)
-from timekeeper.core.dialects.native import MOST_CARDS
+from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, amount
+from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, ContainerLimits, Dialect
+from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN, ContainerLimits, Dialect
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import same_amount
 from timekeeper.core.request.constraints import constraint_violations, listed
@@ -91,6 +91,7 @@ def canonical(request: GPURequest) -> str:
 
 
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
+_SUPPORTED = ", ".join(name for dialect in DIALECTS for name in dialect.resources)
 _SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
 
 
@@ -133,8 +134,7 @@ def _unsupported(container: Container, amounts: Json) -> list[Violation]:
             path=f"{container.path}.resources.limits[{name}]",
             got="",
             problem=f"unsupported GPU resource {name}{_suggestion(name)}",
-            allowed="bursar.dev/gpu-percent, bursar.dev/gpu-memory, bursar.dev/gpu-count, "
-            "tencent.com/vcuda-core with tencent.com/vcuda-memory, or whole nvidia.com/gpu",
+            allowed=_SUPPORTED,
             example='bursar.dev/gpu-percent: "50"',
         )
         for name in amounts
@@ -202,6 +202,12 @@ def _policy_violations(annotations: Json) -> list[Violation]:
     ]
 
 
+def _on_one_card(dialect: str, asks: tuple[ContainerAsk, ...]) -> tuple[str, ...]:
+    """The containers that must share one card because their system knows one card a pod."""
+    is_one = len(asks) > 1 and BY_NAME[dialect].one_card
+    return tuple(each.container for each in asks) if is_one else ()
+
+
 def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) -> GPURequest:
     return GPURequest(
         dialect=dialect,
@@ -211,5 +217,5 @@ def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) ->
         uuids=listed(annotations, names.UUIDS),
         policy=str(annotations.get(names.POLICY, "")),
         topology=str(annotations.get(names.TOPOLOGY, "")),
-        same_gpu=listed(annotations, names.SAME_GPU),
+        same_gpu=_on_one_card(dialect, asks) or listed(annotations, names.SAME_GPU),
     )

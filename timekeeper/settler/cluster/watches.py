@@ -8,12 +8,13 @@ from threading import Event, Thread
 
 from timekeeper.accounts.pods import read_pod
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
-from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.inventory import read_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
@@ -114,13 +115,11 @@ def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
     name, report, fault = _name(raw), fresh_holders(raw), ""
     sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report)
-    text = annotations_of(raw).get(names.INVENTORY)
     cards: tuple[Card, ...] = ()
-    if isinstance(text, str):
-        try:
-            cards = decode_inventory(text)
-        except UndecodableError as error:
-            fault = str(error)
+    try:
+        cards = read_cards(raw) or ()
+    except UndecodableError as error:
+        fault = str(error)
     return KnownNode(name, cards, fault, sight)
 
 

@@ -1,0 +1,52 @@
+"""What dialects read: a container's limits, a node's description of its cards, and one amount."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core.quantity import integral
+from timekeeper.core.violation import Violation, shown
+
+MOST_CARDS = 64  # of one container: more than any node has; limits the extender's search
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLimits:
+    path: str  # of the limits, as a message names it
+    container: str
+    amounts: Mapping[str, Any]  # resource -> amount as in JSON
+
+    def at(self, resource: str) -> str:
+        return f"{self.path}[{resource}]"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a Node object says of its cards."""
+
+    capacity: Mapping[str, int]  # the GPU resources that it advertises
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+def amount(
+    limits: ContainerLimits, resource: str, least: int, allowed: str, example: str
+) -> int | Violation | None:
+    """A resource's amount as an integer of at least ``least``; None if the container does not have it."""
+    if resource not in limits.amounts:
+        return None
+    given = limits.amounts[resource]
+    value = integral(given)
+    if value is None:
+        problem = "not a whole number"
+    elif value == 0:
+        problem = "zero is not a valid amount"
+    elif value < 0:
+        problem = "an amount cannot be negative"
+    elif value < least:
+        problem = "too small"
+    else:
+        return value
+    return Violation(
+        "amount", limits.at(resource), shown(given), problem, allowed, f'{resource}: "{example}"'
+    )

@@ -1,0 +1,59 @@
+"""Aliyun's gpushare: ``aliyun.com/gpu-mem``, memory of one card for the whole pod.
+
+Its plugin counts in GiB or in MiB, by a flag that neither pod nor node names. Here a unit stands for a MiB on
+both sides, so what fits, and what share of a card it is, does not depend on the unit. The plugin finds a
+container's pod by the total of its units and the earliest assume time among those not yet assigned. Source:
+gpushare-scheduler-extender, gpushare-device-plugin (`docs/dialects.md`).
+"""
+
+from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.percent import MODEL_LABEL
+from timekeeper.core.values import Ask, Card
+from timekeeper.core.violation import Violation
+
+MEMORY = "aliyun.com/gpu-mem"
+COUNT = "aliyun.com/gpu-count"  # of a node's cards
+STEM = "ALIYUN_COM_GPU_MEM_"
+
+_ALLOWED = "a whole number of the plugin's units (GiB or MiB), at least 1"
+
+
+def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
+    found = amount(limits, MEMORY, 1, _ALLOWED, "3")
+    return Ask(1, 0, found) if isinstance(found, int) else (found,) if found else ()
+
+
+def _cards(node: NodeFacts) -> tuple[Card, ...]:
+    count = min(node.capacity.get(COUNT, 0), MOST_CARDS)
+    each = node.capacity.get(MEMORY, 0) // count if count else 0
+    model = node.labels.get(MODEL_LABEL, "GPU")
+    return tuple(Card(f"card{index}", index, model, each) for index in range(count if each else 0))
+
+
+def _at_binding(placed: PlacedRequest) -> dict[str, str]:
+    slices = [each for _, these in placed.placement.containers for each in these]
+    sizes = {card.uuid: card.memory_mib for card in placed.cards}
+    return {
+        f"{STEM}IDX": str(slices[0].index),
+        f"{STEM}POD": str(sum(each.memory_mib for each in slices)),
+        f"{STEM}DEV": str(sizes.get(slices[0].uuid, 0)),
+        f"{STEM}ASSIGNED": "false",
+        f"{STEM}ASSUME_TIME": str(placed.now_ns),
+    }
+
+
+DIALECT = Dialect(
+    name="gpushare",
+    resources=(MEMORY,),
+    node_resources=(COUNT,),
+    examples={MEMORY: "3"},
+    read=_read,
+    at_admission=nothing_at_admission,
+    at_binding=_at_binding,
+    owned=tuple(f"{STEM}{each}" for each in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME", "ASSIGN_TIME")),
+    plugin_writes=(f"{STEM}ASSIGNED", f"{STEM}ASSIGN_TIME"),
+    plugin_shows=True,
+    cards=_cards,
+    one_card=True,
+)

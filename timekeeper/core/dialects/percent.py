@@ -1,0 +1,96 @@
+"""Resources that count per cent of a card, and memory beside them: gpu-manager's and those of nano-gpu.
+
+A request below 100 is a share of one card; multiples of 100 are whole cards, which include all of their
+memory. A node advertises the sums over its cards, which must be alike.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card
+from timekeeper.core.violation import Violation, shown
+
+UNKNOWN_MEMORY_MIB = 1000  # of a card whose node does not say: a MiB is then a thousandth of the card
+MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"  # of GPU feature discovery
+
+
+@dataclass(frozen=True, slots=True)
+class PercentResources:
+    """The names of one system. ``memory`` is empty where it has no such resource; then a share of compute is
+    also one of memory. ``together``: a share needs both resources. ``most_cards``: of one container."""
+
+    core: str
+    memory: str = ""
+    unit_mib: int = 1
+    together: bool = False
+    most_cards: int = MOST_CARDS
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return (self.core, self.memory) if self.memory else (self.core,)
+
+    @property
+    def examples(self) -> Mapping[str, str]:
+        return dict(zip(self.resources, ("50", str(8192 // self.unit_mib)), strict=False))
+
+    def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
+        """What a container requests, or all its mistakes."""
+        found = [
+            amount(limits, name, 1, allowed, self.examples[name])
+            for name, allowed in zip(self.resources, (self._core_allowed, self._memory_allowed), strict=False)
+        ]
+        broken = tuple(each for each in found if isinstance(each, Violation))
+        core, memory = (*(each for each in found if not isinstance(each, Violation)), None, None)[:2]
+        return broken or self._ask(limits, core, memory)
+
+    def cards(self, node: NodeFacts) -> tuple[Card, ...]:
+        """The cards of a node, by index: all alike, because it advertises sums only."""
+        count = node.capacity.get(self.core, 0) // 100
+        if not count:
+            return ()
+        total = node.capacity.get(self.memory, 0) * self.unit_mib
+        memory = total // count or _label_mib(node.labels) or UNKNOWN_MEMORY_MIB
+        model = node.labels.get(MODEL_LABEL, "GPU")
+        return tuple(Card(f"card{index}", index, model, memory) for index in range(count))
+
+    def _ask(
+        self, limits: ContainerLimits, core: int | None, memory: int | None
+    ) -> Ask | tuple[Violation, ...]:
+        if core is None:
+            if self.together:
+                return (self._missing(limits, self.core, f"{self.memory} requires {self.core}"),)
+            return Ask(1, 0, self.unit_mib * (memory or 0))
+        if (core > 100 and core % 100) or core > 100 * self.most_cards:
+            problem = "neither a share of a card nor whole cards"
+            return (self._violation(limits, problem),)
+        if core >= 100:
+            return Ask(core // 100, WHOLE_MILLI, 0)  # whole cards include all of their memory
+        if memory is None and self.together:
+            return (self._missing(limits, self.memory, f"a share in {self.core} requires {self.memory}"),)
+        return Ask(1, 10 * core, self.unit_mib * (memory or 0))
+
+    @property
+    def _core_allowed(self) -> str:
+        whole = "100 for a whole card" if self.most_cards == 1 else "a multiple of 100 for whole cards"
+        return f"1 to 99 for a share of one card, or {whole}"
+
+    @property
+    def _memory_allowed(self) -> str:
+        unit = "units of 256 MiB" if self.unit_mib > 1 else "MiB"
+        return f"a whole number of {unit}, at least 1"
+
+    def _violation(self, limits: ContainerLimits, problem: str) -> Violation:
+        example = f'{self.core}: "{100 * min(2, self.most_cards)}"'
+        got = shown(limits.amounts[self.core])
+        return Violation("share-range", limits.at(self.core), got, problem, self._core_allowed, example)
+
+    def _missing(self, limits: ContainerLimits, resource: str, problem: str) -> Violation:
+        allowed = f"both {self.core} and {self.memory}, or whole cards alone"
+        example = f'{resource}: "{self.examples[resource]}"'
+        return Violation("share-without-memory", limits.at(resource), "", problem, allowed, example)
+
+
+def _label_mib(labels: Mapping[str, str]) -> int:
+    text = labels.get(MEMORY_LABEL, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
