@@ -226,6 +226,7 @@ class Replica:
             toucher(api, self.cache, GRACE_MS, mute, map),
             mute,
             patience_s=0.0,
+            now_s=lambda: cluster.now_ms / 1000,  # a slow machine must not change what happens
         )
         self.binder = Binder(
             api,

@@ -357,7 +357,7 @@ def histories(count: int, steps: int) -> settings:
 
 
 def test_no_history_of_faults_overcommits_or_loses_a_card() -> None:
-    run_state_machine_as_test(Faults, settings=histories(examples(120, soak=120), 30))
+    run_state_machine_as_test(Faults, settings=histories(examples(40, soak=120), 30))
 
 
 @pytest.mark.soak
