@@ -83,6 +83,10 @@ class World:
         """Wait until the container has printed the line."""
         self.until(f"{container} to say {line!r}", lambda: line in self.node.output(pod, container))
 
+    def pid(self, pod: Json, container: str) -> int:
+        """The first process of a running container."""
+        return self.node.pids(status_of(pod, container)["containerID"])[0]
+
     def beats(self, pod: Json) -> list[ReceivedBeat]:
         """What the ledger holds of the pod's sidecar; read from the database, for no report shows it."""
         rows = self._rows(
@@ -159,7 +163,18 @@ def runs_for(seconds: float) -> str:
     return f"import time; print('begun'); time.sleep({seconds})"
 
 
+# A program that does not obey SIGTERM.
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked')); print('begun')\n"
+    "while True: time.sleep(1)"
+)
 SHOWS_CARDS = "import os; print('cards', repr(os.environ.get('NVIDIA_VISIBLE_DEVICES')))"
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs, and is not only not waited for."""
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def status_of(pod: Json, name: str) -> Json:
@@ -181,6 +196,18 @@ def ran_ms(pod: Json, name: str = "main") -> int:
     """How long the container ran, by the kubelet's own timestamps."""
     ended = state(pod, name)["terminated"]
     return milliseconds(ended["finishedAt"]) - milliseconds(ended["startedAt"])
+
+
+def bound_ms(pod: Json) -> int:
+    """When the pod was bound, since 1970."""
+    (scheduled,) = (each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled")
+    return milliseconds(scheduled["lastTransitionTime"])
+
+
+def held_ms(pod: Json) -> int:
+    """How long an ended pod held its cards: from its binding to the last finish of all its containers."""
+    listed = [*pod["status"].get("initContainerStatuses", []), *pod["status"]["containerStatuses"]]
+    return max(milliseconds(each["state"]["terminated"]["finishedAt"]) for each in listed) - bound_ms(pod)
 
 
 def milliseconds(timestamp: str) -> int:

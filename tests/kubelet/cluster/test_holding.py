@@ -1,0 +1,79 @@
+"""Cards are held, and charged, from the binding until the kubelet has ended the last container."""
+
+import pytest
+
+from tests.kubelet.worlds import (
+    PODS,
+    STUBBORN,
+    World,
+    bound_ms,
+    container,
+    gpu_pod,
+    held_ms,
+    lives,
+    milliseconds,
+    ran_ms,
+    runs_for,
+    state,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+ALL_CARDS = 2_000  # milli-GPU: both T4s of the node, whose weight is 1
+LONG_S = 10
+
+
+def heir(world: World, name: str) -> int:
+    """Create a pod that requests all cards, wait until it is bound; when that was."""
+    world.create(gpu_pod(name, container("main", runs_for(0), gpu_count="2")))
+    world.until(f"{name} to be bound", lambda: "nodeName" in world.pod(name)["spec"])
+    return bound_ms(world.pod(name))
+
+
+def test_a_container_without_a_card_holds_the_cards_of_its_pod(world: World) -> None:
+    short, idle = container("main", runs_for(2), gpu_count="2"), container("idle", runs_for(9))
+    world.create(gpu_pod("idles", short, idle))
+    world.running("idles", "idle")
+
+    heir_ms = heir(world, "waits-for-idle")
+
+    pod = world.ended("idles")
+    assert heir_ms >= milliseconds(state(pod, "idle")["terminated"]["finishedAt"])
+    assert ran_ms(pod) + 5_000 <= held_ms(pod)
+    assert world.charged(pod) == held_ms(pod) * ALL_CARDS
+
+
+def test_cards_that_an_init_container_alone_requests_are_held_and_charged_to_the_end(world: World) -> None:
+    first = container("first", runs_for(1), gpu_count="2")
+    world.create(gpu_pod("begins", container("main", runs_for(5)), initContainers=[first]))
+    world.running("begins")
+
+    heir_ms = heir(world, "waits-for-main")
+
+    pod = world.ended("begins")
+    assert heir_ms >= milliseconds(state(pod, "main")["terminated"]["finishedAt"])
+    assert world.charged(pod) == held_ms(pod) * ALL_CARDS
+
+
+def test_a_second_deletion_without_grace_frees_no_card_that_the_kubelet_still_uses(world: World) -> None:
+    world.create(gpu_pod("twice", container("main", STUBBORN, gpu_count="2")))
+    pod = world.running("twice")
+    world.said(pod, "main", "begun")
+    pid = world.pid(pod, "main")
+
+    world.stack.cp.api.call("DELETE", f"{PODS}/twice", {"gracePeriodSeconds": LONG_S})
+    world.said(pod, "main", "asked")
+    world.stack.cp.api.call("DELETE", f"{PODS}/twice", {"gracePeriodSeconds": 0})
+    assert not world.stack.exists(f"{PODS}/twice")
+    assert lives(pid)
+    heir(world, "waits-for-twice")
+
+    assert not lives(pid), "two pods had the same cards"
+
+    def is_charged_through_the_long_grace() -> bool:
+        session = world.session(pod)
+        assert session is not None
+        due_ms = session["vanished"] + LONG_S * 1_000 - session["bound"]
+        return bool(session["amount"] == due_ms * ALL_CARDS)
+
+    world.until("the longer grace period to be charged", is_charged_through_the_long_grace)
