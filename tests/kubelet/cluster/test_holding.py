@@ -1,10 +1,15 @@
 """Cards are held, and charged, from the binding until the kubelet has ended the last container."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from tests.kubelet.worlds import (
     PODS,
     STUBBORN,
+    Json,
     World,
     bound_ms,
     container,
@@ -41,6 +46,22 @@ def test_a_container_without_a_card_holds_the_cards_of_its_pod(world: World) -> 
     assert heir_ms >= milliseconds(state(pod, "idle")["terminated"]["finishedAt"])
     assert ran_ms(pod) + 5_000 <= held_ms(pod)
     assert world.charged(pod) == held_ms(pod) * ALL_CARDS
+    compared = audited(world)
+    assert compared["compared"] >= 1
+    assert pod["metadata"]["uid"] not in {each["uid"] for each in compared["pods"]}
+
+
+def audited(world: World) -> Json:
+    """What `audit --cluster` says of the pods, with the rights of the timekeeper's account."""
+    stack = world.stack
+    account = stack.cp.kubeconfig(stack.token("bursar-system", "bursar-timekeeper"), "audit")
+    database = f"sqlite:///{stack.folder}/bursar.db"
+    flags = ("--cluster", f"--kubeconfig={account}", f"--database={database}", "--output=json")
+    command = [sys.executable, "-m", "timekeeper", "audit", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=stack.environment(), timeout=60)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: Json = json.loads(done.stdout)["cluster"]
+    return found
 
 
 def test_cards_that_an_init_container_alone_requests_are_held_and_charged_to_the_end(world: World) -> None:
