@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_ext.model.reservation import MOST_MS
 from timekeeper.core import names
+from timekeeper.core.ledger.reservation import MOST_MS
 from timekeeper.core.request.request import POLICIES
 from timekeeper.runtime.flags import (
     Parser,

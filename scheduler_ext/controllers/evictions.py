@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Reservation, condition_of, withdrawn
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
+from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 
 CALL_S = 2.0

@@ -18,7 +18,6 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go, shorten
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
 from scheduler_ext.preemption.cooldown import Cooldown
@@ -42,6 +41,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.event_recorder import EventType
 from timekeeper.runtime.log import Log
@@ -160,6 +160,10 @@ class Preemptor:
             preemption.occupied()
             return self._ask(pod, reservation, preemption, left.victims, context)
         free_since_s = preemption.free_since(now_s)
+        if reservation.free_ms is None and preemption.may_act(now_s):
+            preemption.defer(now_s + RETRY_S)
+            free_ms = context.now_ms - round(1000 * (now_s - free_since_s))
+            hold_cards(self._api, pod, replace(reservation, free_ms=free_ms))
         if not preemption.may_wake(now_s, WAKES_AGAIN_S):
             return None
         waiting = next((each for each in self._wiring.waiting_pods() if each.pod.uid == pod.uid), None)

@@ -13,12 +13,12 @@ from scheduler_ext.model.node_constraints import (
     read_node_constraints,
 )
 from scheduler_ext.model.other_resources import Others, requested_others
-from scheduler_ext.model.reservation import Reservation, read_reservation
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
+from timekeeper.core.ledger.reservation import Reservation, read_reservation
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.request import containers, parse

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Reservation, ReservationKind
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.ledger.reservation import Reservation, ReservationKind
 
 EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted again
 

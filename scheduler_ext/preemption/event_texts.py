@@ -1,7 +1,7 @@
 """The texts of the Events on pods that wait for cards, and on those evicted for them."""
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Reservation
+from timekeeper.core.ledger.reservation import Reservation
 
 
 def held_text(reservation: Reservation) -> str:

@@ -14,7 +14,6 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import MOST_MS, Reservation, ReservationKind
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
@@ -23,6 +22,7 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.ledger.reservation import MOST_MS, Reservation, ReservationKind
 from timekeeper.core.values import GPURequest
 
 NOTICED_S = 1.0  # by then kube-scheduler knows that cards are free

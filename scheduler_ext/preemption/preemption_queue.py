@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.model.standing import NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.plan import PreemptibleNodes, PreemptionLimits, may_begin
 from scheduler_ext.preemption.victims import PreemptionContext
@@ -12,6 +11,7 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.ledger.reservation import Reservation
 
 SETTLES_S = 1.0  # a pod waits at least this long: by then it shows what kube-scheduler does by itself
 TRIED_WITHIN_S = 3.0  # within this time after a node changed kube-scheduler has tried the waiting pods

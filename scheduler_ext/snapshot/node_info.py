@@ -6,9 +6,9 @@ from typing import Literal
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
-from scheduler_ext.model.reservation import Reservation
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, shape_of
 from timekeeper.core.ledger.hold import Vanished
+from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 

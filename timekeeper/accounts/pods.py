@@ -10,6 +10,7 @@ from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
+from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.values import GPURequest
 
@@ -32,6 +33,8 @@ class LedgerPod:
     hold: PodHold  # when it holds its cards
     others_ended: bool  # every container except our sidecar has ended for good
     labels: str = "{}"  # its own labels as canonical JSON, without those that repeat ``owner``
+    reserved: Reservation | None = None  # the cards reserved for it while it waits
+    let_go_ms: int | None = None  # when its reservation was withdrawn
 
     @property
     def ended_ms(self) -> int | None:
@@ -73,6 +76,8 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         hold=hold.pod_hold(raw),
         others_ended=_others_ended(raw),
         labels=_labels(metadata),
+        reserved=read_reservation(raw),
+        let_go_ms=withdrawn_ms(raw),
     )
 
 

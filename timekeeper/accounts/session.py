@@ -11,6 +11,7 @@ from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
 from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
 
+HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 
 
@@ -45,6 +46,12 @@ class Session:
     labels: str = "{}"  # the pod's own labels as canonical JSON, as of opening
     requested_milli: int = 0  # what it holds of its cards together, unweighted
     requested_mib: int = 0  # the same for memory
+
+    @property
+    def is_reserved(self) -> bool:
+        """True if it is for cards that were reserved for a waiting pod. Its ``vanished_ms`` is the
+        reservation's end."""
+        return HOLD in self.uid
 
     @property
     def is_over(self) -> bool:

@@ -10,6 +10,7 @@ from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
@@ -200,11 +201,16 @@ class Settler:
     def _load_sessions(self, connection: Connection) -> None:
         """Read the sessions of changed pods from the database: they may have been settled before this settler
         started."""
-        uids = {*self.cluster.changed_pods, *self.cluster.deleted_pods}
+        cluster = self.cluster
+        uids = {*cluster.changed_pods, *cluster.deleted_pods}
+        gone = (each.pod for each in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()))
+        pods = (*(cluster.pods[uid] for uid in cluster.changed_pods), *gone)
+        reserved = {uid for uid in map(reserved_uid, pods) if uid}
+        uids |= reserved
         unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid not in self.ledger.folded]
         if unknown:
             found = reading.sessions_of(connection, unknown)
-            for uid in found.folded:
+            for uid in found.folded - reserved:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
 

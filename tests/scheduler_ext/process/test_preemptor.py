@@ -1,6 +1,8 @@
 """The preemptor: cards are held before anybody leaves, only who must leaves, and nothing is done twice."""
 
 import copy
+import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,6 @@ import pytest
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.reservation import MOST_MS
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.plan import OUTRANKED
 from scheduler_ext.snapshot.node_info import without_pod
@@ -25,6 +26,7 @@ from tests.scheduler_ext.preempting import (
 from tests.scheduler_ext.reserving import NOW_MS, held, stamp
 from tests.scheduler_ext.worlds import bound, node, on, percent, request_of
 from tests.worlds import card
+from timekeeper.core.ledger.reservation import MOST_MS
 from timekeeper.core.request.cards import encode_placement
 
 Json = dict[str, Any]
@@ -108,6 +110,38 @@ def test_a_pod_that_is_not_tried_though_its_cards_are_free_is_woken_again(tmp_pa
         world.step(times=40)
 
         assert 1 <= world.freed.count("n") <= 3
+
+
+def test_since_when_nobody_else_holds_the_cards_is_written_once_and_never_by_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    def said() -> dict[str, Any]:
+        (condition,) = [
+            each
+            for each in world.api.pod("high", "team-a")["status"]["conditions"]
+            if each["type"] == "bursar.dev/CardsHeld"
+        ]
+        return {**condition, "message": json.loads(condition["message"])}
+
+    with stage(tmp_path, *FRAGMENTED) as world:
+        begins(world, "high")
+        world.step(times=10)
+        before = said()
+        assert "free" not in before["message"]
+        world.ends("a")
+        world.api.faults.append(Fault("patch", obeyed=False, how="reset"))
+        free_at = stamp(world.now_ms + 100)
+
+        world.step(times=40)
+        world.restarts()
+        world.step(times=40)
+
+        after = said()
+        assert after == {**before, "message": {**before["message"], "free": after["message"]["free"]}}
+        assert datetime.fromisoformat(after["message"]["free"]) == datetime.fromisoformat(free_at)
+        sent = [json.dumps(each) for each in world.api.made("patch")]
+        assert sum("free" in each for each in sent) == 2  # the first of them was lost
+        assert reservation(world, "high") == "n"
 
 
 def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path: Path) -> None:

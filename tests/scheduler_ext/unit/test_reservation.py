@@ -11,14 +11,6 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.model.reservation import (
-    MOST_MS,
-    SKEW_MS,
-    Reservation,
-    condition_of,
-    read_reservation,
-    withdrawn,
-)
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.node_info import is_roomier, without_pod
 from scheduler_ext.snapshot.snapshot import (
@@ -37,6 +29,14 @@ from scheduler_ext.waiting.order import next_to_wake, waiting_pod
 from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt, request_of
 from tests.worlds import card
+from timekeeper.core.ledger.reservation import (
+    MOST_MS,
+    SKEW_MS,
+    Reservation,
+    condition_of,
+    read_reservation,
+    withdrawn,
+)
 from timekeeper.core.values import Placement, Slice
 
 Json = dict[str, Any]

@@ -123,6 +123,8 @@ class ClusterState:
     changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
     # UID -> pod whose end is not written yet
     deleted_pods: dict[str, DeletedPod] = field(default_factory=dict)
+    # UID -> waiting pod whose removal is not written yet
+    deleted_waiting: dict[str, DeletedPod] = field(default_factory=dict)
     # UID of an ended pod -> its node's watermark when the end was observed
     end_watermarks: dict[str, int | None] = field(default_factory=dict)
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
@@ -169,6 +171,7 @@ class ClusterState:
         self.changed_pods = dict(deferred)
         self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
         self.deleted_pods.clear()
+        self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
         self.pods_relisted = False
@@ -296,6 +299,9 @@ class ClusterState:
         self.changed_pods.pop(pod.uid, None)
         self._set_unbound(pod.uid, waits=False)
         if not pod.node:
+            if len(self.deleted_waiting) < self.most_deleted:
+                last_ms = at_ms if seen else self.pods_current_ms
+                self.deleted_waiting.setdefault(pod.uid, DeletedPod(pod, last_ms, seen, None))
             return
         known = self.deleted_pods.get(pod.uid)
         if (

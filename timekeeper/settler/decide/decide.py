@@ -14,6 +14,7 @@ from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.reserved_changes import follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
 from timekeeper.settler.state import statement_cache
@@ -57,6 +58,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
     session_changes = changed_sessions(cluster, ledger, settings, now_ms, tick.unseen)
+    follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)

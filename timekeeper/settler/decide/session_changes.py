@@ -123,7 +123,9 @@ class _Tick:
         pods, changed = self.cluster.vanished, self.changes.sessions
         if not pods.is_complete:
             for uid, each in self.ledger.sessions.items():
-                if each.vanished_ms is not None and uid not in pods.holds and uid not in changed:
+                if each.is_reserved or each.vanished_ms is None:
+                    continue
+                if uid not in pods.holds and uid not in changed:
                     pods.add(uid, each.node, Vanished(each.vanished_ms, each.grace_ms), self.now_ms)
             pods.is_complete = True
         for uid in list(pods.holds):

@@ -13,6 +13,7 @@ from timekeeper.settler.state.ledger_state import LedgerState
 
 _BY_PROOF = "the kubelet's timestamps"
 _BY_EVIDENCE = "the last evidence"
+_RESERVED = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ def _postings(
 ) -> tuple[Posting, ...]:
     session = open_session.session
     reason = _BY_PROOF if witnessed.proven else _BY_EVIDENCE
+    if session.is_reserved:
+        reason = _RESERVED
 
     def pieces(interval: Interval) -> Iterable[Interval]:
         return history.pieces(session.namespace, interval)

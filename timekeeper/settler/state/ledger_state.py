@@ -8,6 +8,7 @@ from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
 from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import Part
@@ -57,6 +58,12 @@ class LedgerState:
     watermarks_ms: int = 0  # when watermarks were last written
     # UIDs of vanished pods that a fresh report of their node's agent lists
     listed: set[str] = field(default_factory=set)
+    # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
+    reserved: dict[str, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for session in self.sessions.values():
+            self._index_reserved(session)
 
     def session(self, uid: str) -> Session | None:
         return self.sessions.get(uid) or self.settled.get(uid)
@@ -71,6 +78,7 @@ class LedgerState:
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
             table[uid] = session
+            self._index_reserved(session)
             self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.folded |= found.folded
@@ -113,6 +121,18 @@ class LedgerState:
             mine, other = other, mine
         other.pop(session.uid, None)
         mine[session.uid] = session
+        self._index_reserved(session)
+
+    def _index_reserved(self, session: Session) -> None:
+        if not session.is_reserved:
+            return
+        uid = pod_uid(session.uid)
+        if session.settled_ms is None:
+            self.reserved.setdefault(uid, set()).add(session.uid)
+            return
+        self.reserved.get(uid, set()).discard(session.uid)
+        if not self.reserved.get(uid):
+            self.reserved.pop(uid, None)
 
 
 def read_ledger_state(store: Store) -> LedgerState:

@@ -36,6 +36,7 @@ class Reservation:
     kind: ReservationKind = (
         "fragmentation"  # reclaim: a victim is chosen by its namespace's standing, not by priority
     )
+    free_ms: int | None = None  # since when nobody else has held these cards; None: not yet
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
@@ -44,17 +45,24 @@ class Reservation:
 
 def read_reservation(raw: Json) -> Reservation | None:
     """The reservation in a pod's JSON; None without a readable one."""
-    conditions = sequence(mapping(raw.get("status")).get("conditions"))
-    for each in conditions:
-        if isinstance(each, Mapping) and each.get("type") == names.HELD_CONDITION:
-            return _read(each) if each.get("status") == "True" else None
-    return None
+    condition = _condition(raw)
+    return _read(condition) if condition is not None and condition.get("status") == "True" else None
+
+
+def withdrawn_ms(raw: Json) -> int | None:
+    """When the pod's reservation was withdrawn, in milliseconds since 1970; None: it was not."""
+    condition = _condition(raw)
+    if condition is None or condition.get("status") != "False":
+        return None
+    return hold.millis(condition.get("lastTransitionTime"))
 
 
 def condition_of(reservation: Reservation) -> dict[str, Any]:
     """The condition that records it. `read_reservation` reads it back; its start is rounded to seconds."""
     said = json.loads(encode_placement(reservation.placement))
     said |= {"node": reservation.node, "until": _rfc3339(reservation.until_ms, "milliseconds")}
+    if reservation.free_ms is not None:
+        said["free"] = _rfc3339(reservation.free_ms, "milliseconds")
     return {
         "type": names.HELD_CONDITION,
         "status": "True",
@@ -75,6 +83,13 @@ def withdrawn(reason: str, message: str, now_ms: int) -> dict[str, Any]:
     }
 
 
+def _condition(raw: Json) -> Mapping[str, Any] | None:
+    for each in sequence(mapping(raw.get("status")).get("conditions")):
+        if isinstance(each, Mapping) and each.get("type") == names.HELD_CONDITION:
+            return each
+    return None
+
+
 def _read(condition: Mapping[str, Any]) -> Reservation | None:
     text, since_ms = condition.get("message"), hold.millis(condition.get("lastTransitionTime"))
     try:
@@ -86,7 +101,7 @@ def _read(condition: Mapping[str, Any]) -> Reservation | None:
     if not isinstance(node, str) or not node or since_ms is None or until_ms is None:
         return None
     kind: ReservationKind = "reclaim" if condition.get("reason") == _REASONS["reclaim"] else "fragmentation"
-    return Reservation(node, placement, since_ms, until_ms, kind)
+    return Reservation(node, placement, since_ms, until_ms, kind, hold.millis(said.get("free")))
 
 
 def _rfc3339(at_ms: int, to: str) -> str:

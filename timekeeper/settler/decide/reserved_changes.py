@@ -1,0 +1,89 @@
+"""Which sessions for reserved cards open, and when they end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.reserved import (
+    end_reserved,
+    open_reserved,
+    pod_uid,
+    reserved_end_ms,
+    reserved_uid,
+)
+from timekeeper.accounts.session import Session
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
+from timekeeper.settler.state.ledger_state import LedgerState
+
+
+def follow_reserved(
+    cluster: ClusterState,
+    ledger: LedgerState,
+    settings: BudgetSettings,
+    now_ms: int,
+    changes: SessionChanges,
+) -> None:
+    """Add to ``changes`` the sessions for reserved cards that open or end. Call it after the pods' own
+    sessions are opened: they say when the pods were bound."""
+    tick = _ReservedTick(cluster, ledger, settings, now_ms, changes)
+    for uid, since_ms in cluster.changed_pods.items():
+        tick.follow(cluster.pods[uid], min(since_ms, now_ms), since_ms)
+    for gone in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()):
+        tick.follow(gone.pod, gone.at_ms, gone.at_ms, is_gone=True)
+    if cluster.pods_relisted:
+        tick.end_without_pod()
+
+
+@dataclass(frozen=True, slots=True)
+class _ReservedTick:
+    cluster: ClusterState
+    ledger: LedgerState
+    settings: BudgetSettings
+    now_ms: int
+    changes: SessionChanges
+
+    def follow(self, pod: LedgerPod, seen_ms: int, since_ms: int, is_gone: bool = False) -> None:
+        own = self._session(pod.uid)
+        bound_ms = pod.hold.bound_ms if own is None else own.bound_ms
+        for session in self._sessions(pod, since_ms):
+            end_ms = reserved_end_ms(session.uid, pod, bound_ms if pod.node else None, seen_ms)
+            is_later = end_ms is None or seen_ms < end_ms
+            self._end(session, seen_ms if is_gone and is_later else end_ms)
+
+    def _sessions(self, pod: LedgerPod, since_ms: int) -> Iterator[Session]:
+        """The pod's unsettled sessions for reserved cards, and the one that its object shows."""
+        for uid in tuple(self.ledger.reserved.get(pod.uid, ())):
+            yield self.ledger.sessions[uid]
+        uid = reserved_uid(pod)
+        if not uid or uid in self.ledger.reserved.get(pod.uid, ()) or uid in self.ledger.folded:
+            return
+        session = self.ledger.session(uid)
+        if session is not None:
+            yield session
+            return
+        cards = self.cluster.cards(pod.reserved.node) if pod.reserved else ()
+        opened = open_reserved(pod, cards, self.settings, self.now_ms)
+        if opened is None:
+            return
+        if not opened.doubt:
+            yield self.changes.open(opened)
+        elif self.now_ms - since_ms < PATIENCE_MS and pod.uid in self.cluster.changed_pods:
+            self.changes.deferred[pod.uid] = since_ms
+
+    def end_without_pod(self) -> None:
+        """A complete list does not contain the pod: the earlier settler saw it last."""
+        for uid in [each for uids in self.ledger.reserved.values() for each in uids]:
+            owner = pod_uid(uid)
+            known = (self.cluster.pods, self.cluster.deleted_pods, self.cluster.deleted_waiting)
+            if not any(owner in each for each in known):
+                self._end(self.ledger.sessions[uid], self.ledger.pulse.decided_ms)
+
+    def _end(self, session: Session, end_ms: int | None) -> None:
+        ended = end_reserved(session, end_ms)
+        if ended != session:
+            self.changes.sessions[session.uid] = ended
+
+    def _session(self, uid: str) -> Session | None:
+        return self.changes.sessions.get(uid) or self.ledger.session(uid)
