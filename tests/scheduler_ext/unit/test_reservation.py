@@ -228,9 +228,10 @@ def test_kube_scheduler_counts_nothing_of_a_pod_that_is_not_there_yet() -> None:
     assert dict(snapshot.node("n").left)["bursar.dev/gpu-percent"] == 100
 
 
-def test_what_is_written_is_read_back() -> None:
+@pytest.mark.parametrize("free_ms", [None, NOW_MS + 1_002])
+def test_what_is_written_is_read_back(free_ms: int | None) -> None:
     placement = Placement((("a", (Slice("GPU-0", 0, 500, 8000), Slice("GPU-1", 1, 500, 8000))),))
-    made = Reservation("n", placement, NOW_MS, NOW_MS + 61_234)
+    made = Reservation("n", placement, NOW_MS, NOW_MS + 61_234, free_ms=free_ms)
     raw = {"status": {"conditions": [{"type": "Ready"}, condition_of(made)]}}
 
     assert read_reservation(raw) == made
