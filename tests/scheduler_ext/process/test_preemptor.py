@@ -132,6 +132,9 @@ def test_since_when_nobody_else_holds_the_cards_is_written_once_and_never_by_the
         world.api.faults.append(Fault("patch", obeyed=False, how="reset"))
         free_at = stamp(world.now_ms + 100)
 
+        for _ in range(15):  # the watch does not catch up
+            world.now_ms += 100
+            world.preemptor.step()
         world.step(times=40)
         world.restarts()
         world.step(times=40)

@@ -56,6 +56,15 @@ def waiting(town: Town) -> Town:
     return town
 
 
+def reporting(boot: str) -> Json:
+    """The node with its agent's report, by which no pod is there."""
+    raw = node()
+    report = {"version": 1, "boot": boot, "known": True, "closed": "", "pods": {}}
+    raw["metadata"]["annotations"]["bursar.dev/holders"] = json.dumps(report)
+    raw["status"] = {"nodeInfo": {"bootID": boot}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return raw
+
+
 def goes_on(town: Town, until: int) -> None:
     """Time passes, and ticks with it; the node is silent."""
     town.advance(until - town.clock(), heard=False)
@@ -207,6 +216,13 @@ def test_a_reservation_that_nobody_takes_back_is_charged_to_its_end_and_a_bindin
 ) -> None:
     goes_on(waiting, FREE)
     waiting.change("pods", reserved())
+    waiting.resume()
+    for boot, at in (
+        ("b1", UNTIL - SECOND),
+        ("b2", UNTIL + MINUTE),
+    ):  # no vanished pod that an agent may list
+        goes_on(waiting, at)
+        waiting.change("nodes", reporting(boot))
     goes_on(waiting, UNTIL + 60 * MINUTE)
     assert written(waiting) == [("hold", "hold", FREE, UNTIL)]
 
