@@ -1,4 +1,4 @@
-"""The charge for reserved cards: from when nobody else holds them until the waiting pod is bound or lets go.
+"""The charge for reserved cards: from when no other pod holds them until the waiting pod is bound or lets go.
 
 Such a session has a UID of its own. The clock alone extends it, as the reservation keeps other pods off the
 cards whether their node is heard or not, and it ends with the reservation at the latest.

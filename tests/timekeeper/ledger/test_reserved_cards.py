@@ -1,4 +1,4 @@
-"""From when nobody else holds the cards that are reserved for a pod, until its Binding or until they are let
+"""From when no other pod holds the cards that are reserved for a pod, until its Binding or until they are let
 go, its namespace is charged, once, whatever becomes of the pod and of the settler."""
 
 import json

@@ -36,7 +36,7 @@ class Reservation:
     kind: ReservationKind = (
         "fragmentation"  # reclaim: a victim is chosen by its namespace's standing, not by priority
     )
-    free_ms: int | None = None  # since when nobody else has held these cards; None: not yet
+    free_ms: int | None = None  # since when no other pod has held these cards; None: not yet
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
