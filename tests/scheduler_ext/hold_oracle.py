@@ -3,6 +3,7 @@
 It imports nothing of the product. It keeps the whole story, and decides anew each time.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 MOST_S = 600
@@ -41,8 +42,9 @@ class Story:
         return min(MOST_S, max([self.spec_grace_s, *self.deletions_s]))
 
     def has_left(self) -> bool:
-        """A complete report did not list it, after one that did."""
-        return "listed" in self.looks and "absent" in self.looks[self.looks.index("listed") :]
+        """A complete report did not list it, after one that did, and no silence between them."""
+        told = [look for look in self.looks if look != "looking"]
+        return ("listed", "absent") in itertools.pairwise(told)
 
     def is_listed(self) -> bool:
         """By the last report that says anything."""

@@ -66,7 +66,7 @@ def of_another_alembic(path: Path) -> None:
             "it is damaged: file is not a database; stop the timekeeper and restore a backup",
         ),
         (another_programs, f"table entries already exists; {A_LEDGER}"),
-        (of_another_alembic, f"it belongs to another program: it lacks the table days; {A_LEDGER}"),
+        (of_another_alembic, f"it belongs to another program: it lacks the table bindings; {A_LEDGER}"),
         (lambda path: path.mkdir(), f"unable to open database file; {A_LEDGER}"),
     ],
     ids=["noise", "text", "header", "tables", "alembic", "folder"],
