@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from tests.support.profile import IS_SOAK
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.budget_history import History
 from timekeeper.settler.budget_entries import EntryChanges
@@ -165,7 +166,9 @@ def test_killed_at_any_statement_the_ledger_says_the_same(
     undisturbed: tuple[Json, int], tmp_path: Path, after: bool
 ) -> None:
     calm, statements = undisturbed
-    for at in range(1, statements + 1):
+    # killed after one statement is killed before the next, but for commits: each takes every other one
+    first, step = (1, 1) if IS_SOAK else (1 + after, 2)
+    for at in range(first, statements + 1, step):
         town = began(tmp_path / f"{at}")
         assert lived(town, Fuse(town.store, at, after))
         assert told(town) == calm, f"killed at statement {at}"

@@ -79,7 +79,7 @@ def lived(
 
 @pytest.mark.timeout(900)
 def test_whatever_happens_the_ledger_says_what_the_evidence_proves(fresh: Url) -> None:
-    lived(fresh, 150, SEED)
+    lived(fresh, 60, SEED)
 
 
 @pytest.mark.soak
