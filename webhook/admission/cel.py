@@ -19,8 +19,6 @@ EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may 
 MOST_ENTRIES = 1000
 MOST_MEMBERS = 20_000
 
-_PLUGIN_WRITES = frozenset(name for dialect in DIALECTS for name in dialect.plugin_writes)
-
 
 def small() -> str:
     """True for the pods whose lists and maps are short enough to be searched. Every expression that searches
@@ -103,12 +101,21 @@ def written_labels() -> str:
 
 
 def immutable_annotations() -> str:
-    """The CEL condition on ``k``, the name of an annotation, that it must not change on an existing pod.
+    """The CEL condition on ``k``, the name of an annotation, that it must not change on an existing pod, but
+    for `plugin_annotations`.
 
     Annotations that name devices are among them: kubelets and plugins pass theirs to the container runtime,
     not to pods.
     """
-    return _begins("k", [*OURS, *(each for each in OWNED if each not in _PLUGIN_WRITES), DEVICE_ANNOTATIONS])
+    return _begins("k", [*OURS, *OWNED, DEVICE_ANNOTATIONS])
+
+
+def plugin_annotations() -> str:
+    """For each dialect whose node plugin changes annotations of bound pods, a list of their names: first the
+    one that it turns from ``false`` to ``true``, then those that it may change in the same update."""
+    return _list(
+        _list(f"'{name}'" for name in dialect.plugin_writes) for dialect in DIALECTS if dialect.plugin_writes
+    )
 
 
 def immutable_labels(name: str = "k") -> str:

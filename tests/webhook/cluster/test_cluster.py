@@ -450,7 +450,6 @@ ALLOWED: dict[str, tuple[tuple[str, ...], Json]] = {
         (),
         {"metadata": {"annotations": {"local.bursar.dev/run-for": "5s"}}},
     ),
-    "what gpu-manager turns": ((), {"metadata": {"annotations": {"tencent.com/gpu-assigned": "true"}}}),
     "a finalizer": ((), {"metadata": {"finalizers": ["example.com/wait"]}}),
     "no finalizer": ((), {"metadata": {"finalizers": None}}),
     "a kubelet's status": (
@@ -471,6 +470,48 @@ def test_everything_else_may_be_changed(world: World, standing_pod: str, case: s
     world.kubectl(
         *("patch", "pod", standing_pod, "-n", "team-a", *subresource, "--type=merge", "-p", json.dumps(patch))
     )
+
+
+# A bound pod's annotations, and the update of its node plugin: gpu-manager's, and that of
+# gpushare-device-plugin, which writes the time of the Binding anew (both in `Allocate`).
+PLUGINS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "tencent.com/gpu-assigned": ({}, {}),
+    "ALIYUN_COM_GPU_MEM_ASSIGNED": (
+        {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "2", "ALIYUN_COM_GPU_MEM_IDX": "0"},
+        {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "3"},
+    ),
+}
+
+
+@pytest.mark.parametrize("flag", PLUGINS)
+def test_a_node_plugin_turns_its_annotation_once_and_no_one_turns_it_back(
+    world: World, webhook: Webhook, flag: str
+) -> None:
+    name = flag.lower().replace("/", "-").replace("_", "-")
+    bound, turned = PLUGINS[flag]
+    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest(name, plain()))
+    binding = {
+        "metadata": {"name": name, "annotations": {flag: "false", **bound}},
+        "target": {"kind": "Node", "name": "nowhere"},
+    }
+    world.post(f"/api/v1/namespaces/team-a/pods/{name}/binding", binding)
+
+    def patch(annotations: dict[str, str | None]) -> tuple[str, ...]:
+        metadata = json.dumps({"metadata": {"annotations": annotations}})
+        return ("patch", "pod", name, "-n", "team-a", "--type=merge", "-p", metadata)
+
+    forged: list[dict[str, str | None]] = [{flag: None}, {flag: "other"}]
+    forged += [{other: "1"} for other in bound]
+    beside: dict[str, str | None] = {flag: "true", "ALIYUN_COM_GPU_MEM_IDX": "1"}
+    for change in (*forged, beside):
+        assert "bursar-written-once" in world.refused(*patch(change))
+
+    world.kubectl(*patch({flag: "true", **turned}))
+
+    assert stored(world, name)["metadata"]["annotations"].items() >= {flag: "true", **turned}.items()
+    back: dict[str, str | None] = {flag: "false"}
+    for change in (*forged, back):
+        assert "bursar-written-once" in world.refused(*patch(change))
 
 
 def test_a_pod_that_is_not_governed_cannot_be_made_to_look_so(world: World, webhook: Webhook) -> None:

@@ -107,6 +107,7 @@ def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
     found = {each["name"]: each["expression"] for each in policy()["variables"]}
 
     assert found["annotations"].count(f"filter(k, {cel.immutable_annotations()}") == 2
+    assert f"{cel.plugin_annotations()}\n" in found["assigned"]
     assert found["labels"].count(f"filter(k, {cel.immutable_labels()}") == 2
     assert f"filter(g, {cel.immutable_labels('g.name')})" in found["gates"]
 
@@ -128,7 +129,7 @@ def meets(name: str, condition: str) -> bool:
         ("mps-threads.bursar.dev/main", True),
         ("tencent.com/predicate-gpu-idx-0", True),
         ("tencent.com/vcuda-core-limit", True),
-        ("tencent.com/gpu-assigned", False),
+        ("tencent.com/gpu-assigned", True),
         ("tencent.com/vcuda-core-limit-soft", False),
         ("local.bursar.dev/run-for", False),
         ("notbursar.dev/x", False),
@@ -254,7 +255,7 @@ def test_a_policy_on_new_pods_that_searches_them_has_such_a_condition() -> None:
 @pytest.mark.parametrize(
     ("name", "searching"),
     [
-        ("bursar-written-once", ("annotations", "labels", "gates")),
+        ("bursar-written-once", ("assigned", "annotations", "labels", "gates")),
         ("bursar-bindings", ("found",)),
     ],
 )

@@ -41,7 +41,8 @@ class Dialect:
     at_binding: Callable[[PlacedRequest], dict[str, str]]
     # annotations that users may not write: names, or prefixes that end in ``-`` or ``/``
     owned: tuple[str, ...] = ()
-    plugin_writes: tuple[str, ...] = ()  # of `owned`, those that the node plugin changes later
+    # of `owned`, those that the node plugin changes in one update, in which the first turns false to true
+    plugin_writes: tuple[str, ...] = ()
     owned_labels: tuple[str, ...] = ()  # labels that users may not write
     plugin_chooses: bool = False  # the node plugin chooses the cards and shows them to the containers
     # the node plugin shows the containers the cards that the Binding names, so Bursar sets no variable
