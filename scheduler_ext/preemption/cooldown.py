@@ -10,6 +10,9 @@ from timekeeper.core.values import GPURequest
 # After evictions in vain, which no binding on the freed cards followed, no pod is evicted for this long for a
 # pod of the same namespace with the same request: something keeps such pods off that no eviction mends.
 AGAIN_MS = 300_000
+# After so many within that time, no pod is evicted for the namespace at all. Otherwise a user who deletes a
+# waiting pod once others have been evicted for it, with another request each time, could evict without end.
+MOST_IN_VAIN = 8
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
 # For this long the replacement of a victim is not evicted.
@@ -80,9 +83,14 @@ class Cooldown:
         return any(e.uid == pod.uid and now_ms - e.at_ms < SEEN_LEAVING_MS for e in self.evictions)
 
     def refuses(self, waiting: Pod, now_ms: int) -> bool:
-        """True if other pods were evicted in vain recently for a pod of this namespace with this request."""
-        key = waiting.namespace, waiting.request
-        return any((e.namespace, e.request) == key and now_ms - e.at_ms < AGAIN_MS for e in self.in_vain)
+        """True if other pods were evicted in vain recently for a pod of this namespace with this request, or
+        for many pods of this namespace."""
+        recent = [
+            each.request
+            for each in self.in_vain
+            if each.namespace == waiting.namespace and now_ms - each.at_ms < AGAIN_MS
+        ]
+        return waiting.request in recent or len(recent) >= MOST_IN_VAIN
 
     def rests(self, node: str, now_ms: int) -> bool:
         """True for a node where a pod was evicted a moment ago."""
