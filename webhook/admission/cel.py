@@ -9,7 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
-from webhook.rules.forged import OURS, OWNED, OWNED_LABELS
+from webhook.rules.forged import OURS, OWNED, OWNED_LABELS, STEM_ENDS
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
@@ -128,12 +128,12 @@ def _begins(name: str, words: Iterable[str]) -> str:
     """As `_either`, but without a regular expression: its cost grows with the name's length, and a removal
     from a pod with thousands of long labels would exceed the API server's limit."""
     conditions = [
-        f"{name}.startsWith('{word}')" if word[-1] in "-/" else f"{name} == '{word}'" for word in words
+        f"{name}.startsWith('{word}')" if word[-1] in STEM_ENDS else f"{name} == '{word}'" for word in words
     ]
     return f"({' || '.join(conditions)})"
 
 
 def _either(words: Iterable[str]) -> str:
-    """Matches these names; a word that ends in - or / matches all names that begin with it."""
-    patterns = [word.replace(".", r"\.") + ("" if word[-1] in "-/" else "$") for word in words]
+    """Matches these names; a word that ends in -, / or _ matches all names that begin with it."""
+    patterns = [word.replace(".", r"\.") + ("" if word[-1] in STEM_ENDS else "$") for word in words]
     return f"^({'|'.join(patterns)})"

@@ -76,7 +76,12 @@ class World(Admin):
 
     def _webhook(self, folder: Path, way: str) -> Webhook:
         folder.mkdir()
-        image = ("--sidecar-mirrors", "mirror.example/", "--sidecar-image", "example/sidecar:1")
+        image = (
+            "--sidecar-mirrors",
+            "mirror.example/,example/sidecar:0",
+            "--sidecar-image",
+            "example/sidecar:1",
+        )
         return Webhook(folder, self.tls, self.timekeeper.url, *image, *FLAGS[way], workers=1)
 
     def _register(self, way: str, webhook: Webhook) -> None:

@@ -39,7 +39,7 @@ class Dialect:
     at_admission: Callable[[GPURequest], dict[str, str]]
     # annotations that it expects on a bound pod
     at_binding: Callable[[PlacedRequest], dict[str, str]]
-    # annotations that users may not write: names, or prefixes that end in ``-`` or ``/``
+    # annotations that users may not write: names, or prefixes that end in -, / or _
     owned: tuple[str, ...] = ()
     # of `owned`, those that the node plugin changes in one update, in which the first turns false to true
     plugin_writes: tuple[str, ...] = ()

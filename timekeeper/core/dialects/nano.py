@@ -33,7 +33,7 @@ def _dialect(
         read=resources.read,
         at_admission=nothing_at_admission,
         at_binding=at_binding,
-        owned=(container_stem, assumed),
+        owned=(f"{assumed.partition('/')[0]}/",),
         owned_labels=(assumed,),
         plugin_shows=True,
         labels_at_binding={assumed: "true"},
