@@ -78,7 +78,7 @@ class World(Admin):
         folder.mkdir()
         image = (
             "--sidecar-mirrors",
-            "mirror.example/,example/sidecar:0",
+            "mirror.example/,example/sidecar:",
             "--sidecar-image",
             "example/sidecar:1",
         )
