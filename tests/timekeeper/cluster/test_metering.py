@@ -279,8 +279,8 @@ def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:
 
 
 def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
-    """How the charge, from the binding, is proved: to the millisecond by the kubelet's times, or by the removal
-    and its grace; or the settler was away, and no more than the longest grace period is charged."""
+    """How the charge, from the binding, is proved: to the millisecond by the kubelet's times, or by removal
+    and grace; or the settler was away, and no more than the longest grace period is charged."""
     starts = [at for raw in lived.states if (at := bound_ms(raw)) is not None]
     start, end = min(starts, default=None), kubelet_says(lived.raw)[1]
     if row is None:
