@@ -110,6 +110,7 @@ class Extender:
             self.context,
             self.leadership.wait_while_taking_over,
             self.standings,
+            lambda pod, now_ms: self.preemptor.answered.note(pod, now_ms),
             self._settings.most_offered,
         )
 

@@ -20,6 +20,7 @@ from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
+from scheduler_ext.preemption.answered import AnsweredPreemptions
 from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.event_texts import held_text, left_text
 from scheduler_ext.preemption.plan import (
@@ -86,15 +87,13 @@ class Preemptor:
     """`run` does the work in one thread.
 
     Its memory between steps saves calls, counts outcomes and holds the cool-down. A replica that takes over
-    lacks the cool-down: it does not know which evictions were useless or which replacement pods to spare, so
-    it may evict one pod more.
+    lacks the cool-down: it does not know which evictions were useless or which replacement pods to spare.
     """
 
     def __init__(self, api: Api, wiring: PreemptorWiring, limits: PreemptionLimits) -> None:
         self._api, self._wiring, self._limits = api, wiring, limits
         self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
-        self.cooldown = Cooldown()
-        self.counts = PreemptionCounts()
+        self.answered, self.cooldown, self.counts = AnsweredPreemptions(), Cooldown(), PreemptionCounts()
 
     def run(self, stop: threading.Event) -> None:
         """Act until ``stop``, while this replica leads."""
@@ -116,6 +115,8 @@ class Preemptor:
             self.cooldown,
         )
         held = self._queue.held(snapshot)
+        for pod in self.answered.in_vain(snapshot, context.now_ms):
+            self.cooldown = self.cooldown.after_vain(pod, context.now_ms)
         for preemption, result in self._active.ended(snapshot):
             self.counts.ended(preemption.kind, result)
             if result != "bound" and preemption.has_evicted:

@@ -85,12 +85,15 @@ class Cooldown:
     def refuses(self, waiting: Pod, now_ms: int) -> bool:
         """True if other pods were evicted in vain recently for a pod of this namespace with this request, or
         for many pods of this namespace."""
-        recent = [
-            each.request
-            for each in self.in_vain
-            if each.namespace == waiting.namespace and now_ms - each.at_ms < AGAIN_MS
-        ]
-        return waiting.request in recent or len(recent) >= MOST_IN_VAIN
+        recent = self._recent(waiting.namespace, now_ms)
+        return waiting.request in [each.request for each in recent] or self.is_exhausted(waiting, now_ms)
+
+    def is_exhausted(self, waiting: Pod, now_ms: int) -> bool:
+        """True if other pods were evicted in vain recently for many pods of this namespace."""
+        return len(self._recent(waiting.namespace, now_ms)) >= MOST_IN_VAIN
+
+    def _recent(self, namespace: str, now_ms: int) -> list[EvictionInVain]:
+        return [e for e in self.in_vain if e.namespace == namespace and now_ms - e.at_ms < AGAIN_MS]
 
     def rests(self, node: str, now_ms: int) -> bool:
         """True for a node where a pod was evicted a moment ago."""

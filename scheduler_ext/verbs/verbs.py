@@ -37,6 +37,7 @@ INCOMPLETE = "the extender's cache is not complete yet"
 class Verbs:
     """filter, prioritize and preempt change nothing but hints: which pods wait, and which binds to expect.
     bind is `Binder`'s. ``patience`` waits while no replica can bind; filter calls it for GPU pods.
+    ``answered``: called with the pod and the time when preempt names victims.
     ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all."""
 
     def __init__(
@@ -48,11 +49,12 @@ class Verbs:
         context: Callable[[Snapshot], PreemptionContext],
         patience: Callable[[], object],
         standings: Callable[[], NamespaceStandings],
+        answered: Callable[[Pod, int], object],
         most_offered: int = 0,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._context, self._patience, self._most_offered = context, patience, most_offered
-        self._standings = standings
+        self._standings, self._answered = standings, answered
         self._fit_cache = FitCache()
         self._expected_binds = ExpectedBinds()
 
@@ -159,14 +161,19 @@ class Verbs:
             return {}  # cards are reserved for the pod already, and their holders are being evicted
         if pod.uid in snapshot.pods:
             self._requeuer.asked_to_preempt(pod, self._policies(pod), args.nodes)
+        context = self._context(snapshot)
+        if context.cooldown.is_exhausted(pod, context.now_ms):
+            return {}
         found: dict[str, NodeVictims] = {}
         until = time.monotonic() + LOOK_FOR_S
         policy = self._policies(pod)
-        for name, victims in with_cards(pod, args.nodes, snapshot, self._context(snapshot), policy):
+        for name, victims in with_cards(pod, args.nodes, snapshot, context, policy):
             if victims is not None:
                 found[name] = victims
             if found and time.monotonic() > until:
                 break
+        if found and pod.uid in snapshot.pods:
+            self._answered(pod, context.now_ms)
         return found
 
     def bind(self, args: BindingArgs) -> Outcome:

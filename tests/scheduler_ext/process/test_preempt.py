@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.preemption.cooldown import NOTHING_DONE
+from scheduler_ext.preemption.cooldown import MOST_IN_VAIN, NOTHING_DONE
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.preemption_worlds import IN, OVER, budget, of, standing
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read
@@ -168,6 +168,48 @@ def test_what_the_cool_down_spares_is_neither_added_nor_let_go(world: Running) -
     of_set["metadata"]["creationTimestamp"] = "2127-01-01T00:00:00Z"
     world.put_pod(of_set)
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("c")) == {}
+
+
+def drop(world: Running, raw: Json) -> None:
+    """Delete a pod, and wait until the extender knows."""
+    metadata = raw["metadata"]
+    world.api.delete("pods", metadata["name"], metadata["namespace"])
+    eventually(lambda: metadata["uid"] not in world.extender.cache.snapshot.pods, "the pod is gone")
+
+
+@pytest.mark.parametrize("finalizer", [False, True])
+def test_a_namespace_whose_pods_go_after_each_answer_makes_kube_scheduler_evict_a_bounded_number_of_times(
+    world: Running, finalizer: bool
+) -> None:
+    for n in range(MOST_IN_VAIN):
+        waiting = world.put_pod(percent(80, f"w{n}", **WAITING))
+        assert ask(world, waiting, n=meta("c")) == {"n": ["c"]}
+        if finalizer:
+            metadata = waiting["metadata"] | {
+                "deletionTimestamp": "2027-01-15T08:00:00Z",
+                "finalizers": ["x/y"],
+            }
+            world.put_pod({**waiting, "metadata": metadata})
+        else:
+            drop(world, waiting)
+        world.extender.preemptor.step()
+
+    last = world.put_pod(percent(80, "last", **WAITING))
+    assert ask(world, last, n=meta("c")) == {}
+    assert ask(world, of(percent(80, "theirs", **WAITING), "team-z"), n=meta("c")) == {"n": ["c"]}
+
+
+def test_a_pod_that_is_bound_after_the_answer_was_not_one_in_vain(world: Running) -> None:
+    for n in range(MOST_IN_VAIN):
+        waiting = world.put_pod(percent(80, f"w{n}", **WAITING))
+        assert ask(world, waiting, n=meta("c")) == {"n": ["c"]}
+        bound = on(percent(1, f"w{n}", **WAITING), "n", "GPU-1")
+        world.put_pod({**bound, "metadata": waiting["metadata"] | bound["metadata"]})
+        world.extender.preemptor.step()
+        drop(world, waiting)
+        world.extender.preemptor.step()
+
+    assert world.extender.cooldown() == NOTHING_DONE
 
 
 def test_victims_may_come_as_whole_pods_and_keys_in_any_case(world: Running) -> None:

@@ -433,7 +433,10 @@ def verbs_of(
     api: Any = replica.api
     requeuer = Requeuer(api, replica.cache, "bursar-scheduler", machine.mute)
     patience = waits or replica.leadership.wait_while_taking_over
-    return Verbs(replica.cache, policies, requeuer, replica.binder, nobody_leaves, patience, lambda: UNHEARD)
+    return Verbs(
+        *(replica.cache, policies, requeuer, replica.binder, nobody_leaves, patience),
+        *(lambda: UNHEARD, lambda *_: None),
+    )
 
 
 def nobody_leaves(_snapshot: Snapshot) -> PreemptionContext:
