@@ -1,4 +1,4 @@
-"""The pods for which kube-scheduler was told whom it may evict."""
+"""The pods for which the verb ``preempt`` named victims."""
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.cooldown import AGAIN_MS
@@ -14,7 +14,7 @@ class AnsweredPreemptions:
         self._since_ms: dict[str, tuple[Pod, int]] = {}
 
     def note(self, pod: Pod, now_ms: int) -> None:
-        """kube-scheduler was told whom it may evict for this pod."""
+        """Victims were named to kube-scheduler for this pod."""
         self._since_ms.setdefault(pod.uid, (pod, now_ms))
 
     def in_vain(self, snapshot: Snapshot, now_ms: int) -> list[Pod]:

@@ -10,8 +10,8 @@ from timekeeper.core.values import GPURequest
 # After evictions in vain, which no binding on the freed cards followed, no pod is evicted for this long for a
 # pod of the same namespace with the same request: something keeps such pods off that no eviction mends.
 AGAIN_MS = 300_000
-# After so many within that time, no pod is evicted for the namespace at all. Otherwise a user who deletes a
-# waiting pod once others have been evicted for it, with another request each time, could evict without end.
+# After this number of them within that time, no pod is evicted for the namespace at all. Otherwise a user who
+# deletes a waiting pod once others have been evicted for it could go on without end, with new requests.
 MOST_IN_VAIN = 8
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
