@@ -102,6 +102,7 @@ class Preemptor:
                 self.step()
             else:
                 self._active, self._queue = ActivePreemptions(), PreemptionQueue(self._limits)
+                self.answered = AnsweredPreemptions()
 
     def step(self) -> None:
         """One step: continue all active preemptions, and start at most one more."""
