@@ -64,7 +64,7 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         "chargeBy: compute\nstartGrace: 90s\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
         Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
-    ("chargeFrom: bound\nstartGrace: 1m", Terms()),
+    ("chargeFrom: bound\nstartGrace: 1m\nsettleAfter: 2h", Terms(settle_after=7_200_000)),
 )
 Url = Callable[[ExitStack], str]
 Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on

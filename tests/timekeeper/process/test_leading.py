@@ -224,7 +224,7 @@ def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiSer
         second = Process(first.folder, first.kubeconfig, first.launcher)
         second.start()
 
-        first.wait("the elder's end", lambda: "another settler has started" in first.log())
+        first.wait("the elder's end", lambda: "another settler has started;" in first.log())
 
         assert "two timekeepers must not share a file, so stop one of them" in first.log()
         assert len(elder) == 1
