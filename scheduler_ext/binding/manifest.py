@@ -63,7 +63,7 @@ def written_for(
         annotations |= _visible(placement)
     if dialect.limited_by_mps:
         annotations |= _limits(placement)
-    annotations |= dialect.at_binding(PlacedRequest(request, placement, node, now_ns, pod.containers, cards))
+    annotations |= dialect.at_binding(PlacedRequest(placement, node, now_ns, pod.containers, cards))
     return Written(annotations, dict(dialect.labels_at_binding))
 
 

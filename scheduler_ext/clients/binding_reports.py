@@ -14,7 +14,7 @@ import orjson
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
-from timekeeper.core.wire import BindingEntry, Bindings
+from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
 
@@ -98,16 +98,7 @@ def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
         "node": bound.node,
         "age_ms": max(0, now_ms - bound.at_ms),
         "dialect": request.dialect if request else "",
-        "asks": [
-            {
-                "container": each.container,
-                "init": each.init,
-                "devices": each.ask.devices,
-                "share_milli": each.ask.share_milli,
-                "memory_mib": each.ask.memory_mib,
-            }
-            for each in (request.asks if request else ())
-        ],
+        "asks": binding_asks(request) if request else [],
         "devices": encode_placement(bound.placement),
         "grace_ms": pod.grace_ms,
     }

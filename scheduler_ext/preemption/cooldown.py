@@ -10,8 +10,8 @@ from timekeeper.core.values import GPURequest
 # After evictions in vain, which no binding on the freed cards followed, no pod is evicted for this long for a
 # pod of the same namespace with the same request: something keeps such pods off that no eviction mends.
 AGAIN_MS = 300_000
-# After this number of them within that time, no pod is evicted for the namespace at all. Otherwise a user who
-# deletes a waiting pod once others have been evicted for it could go on without end, with new requests.
+# After this number of them within that time, no pod is evicted for the namespace at all. Otherwise a user
+# could delete each waiting pod once others have been evicted for it, and repeat that with new requests.
 MOST_IN_VAIN = 8
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
@@ -74,7 +74,8 @@ class Cooldown:
         return replace(self, in_vain=(*kept, done))
 
     def without(self, beneficiary: Pod) -> "Cooldown":
-        """Without this pod's own evictions: they must not spare its remaining victims."""
+        """Without this pod's own evictions, which must not spare its remaining victims, and without what was
+        in vain: a preemption that has begun goes on."""
         others = tuple(each for each in self.evictions if each.beneficiary != beneficiary.uid)
         return Cooldown(others)
 

@@ -17,15 +17,12 @@ from scheduler_ext.verbs.protocol import ExtenderArgs
 from timekeeper.core import names
 from timekeeper.core.dialects import nvidia, tencent
 from timekeeper.core.dialects.amounts import MOST_CARDS
+from timekeeper.core.dialects.percent import MEMORY_LABEL, MODEL_LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 
 # a template has no pods, whatever annotations were copied from a real node
 NO_PODS = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
-
-# labels of GPU feature discovery; autoscalers copy them to templates
-MODEL_LABEL = "nvidia.com/gpu.product"
-MEMORY_LABEL = "nvidia.com/gpu.memory"
 
 _MOST_MIB = 2**31 - 1
 

@@ -1,11 +1,12 @@
 """Bindings as the extender reports them: the only witness of a pod that vanished while no settler ran."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from timekeeper.core.wire import binding_asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ def pod_of(binding: ReportedBinding) -> LedgerPod:
 
 def encode_request(request: GPURequest) -> str:
     """Dialect and asks as JSON, for the database."""
-    asks = [{"container": each.container, "init": each.init, **asdict(each.ask)} for each in request.asks]
-    return json.dumps({"dialect": request.dialect, "asks": asks}, separators=(",", ":"), sort_keys=True)
+    wire = {"dialect": request.dialect, "asks": binding_asks(request)}
+    return json.dumps(wire, separators=(",", ":"), sort_keys=True)
 
 
 def decode_request(text: str) -> GPURequest:

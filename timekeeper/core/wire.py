@@ -3,6 +3,8 @@
 
 from typing import Literal, NotRequired, TypedDict
 
+from timekeeper.core.values import GPURequest
+
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
 
@@ -182,6 +184,20 @@ class BindingAsk(TypedDict):
     devices: int
     share_milli: int
     memory_mib: int
+
+
+def binding_asks(request: GPURequest) -> list[BindingAsk]:
+    """What the containers request, in the form of the wire and of the database."""
+    return [
+        {
+            "container": each.container,
+            "init": each.init,
+            "devices": each.ask.devices,
+            "share_milli": each.ask.share_milli,
+            "memory_mib": each.ask.memory_mib,
+        }
+        for each in request.asks
+    ]
 
 
 class BindingEntry(TypedDict):

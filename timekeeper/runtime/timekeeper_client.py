@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -41,7 +41,7 @@ class TimekeeperAnswer(NamedTuple):
 
 
 class TimekeeperClient:
-    """``GET path`` of the timekeeper at ``url``. ``ca`` gives the PEM text of the CA bundle, None for none.
+    """``path`` of the timekeeper at ``url``. ``ca`` gives the PEM text of the CA bundle, None for none.
     Token file and CA are read before each request, for both are renewed. For one thread."""
 
     def __init__(self, url: str, path: str, token_file: Path, ca: Callable[[], str | None]) -> None:
@@ -56,7 +56,7 @@ class TimekeeperClient:
         """The answer; it is not new if it still has this ETag. Raises one of `FAILURES`, TimeoutError if the
         whole answer has not arrived within TIMEOUT_S; the connection is then closed."""
         try:
-            return self._get_again(etag)
+            return self._got(etag)
         except FAILURES:
             self.close()
             raise
@@ -64,13 +64,9 @@ class TimekeeperClient:
     def post(self, body: bytes) -> None:
         """Posts the body; a 200 is success. Raises one of `FAILURES`; the connection is then closed."""
         try:
-            connection = self._connected()
-            headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
-            connection.request("POST", self._path, body=body, headers=headers)
-            answer = connection.getresponse()
-            answer.read(MOST_BYTES)
-            if answer.status != http.client.OK:
-                raise TimekeeperError(f"the timekeeper answered {answer.status}")
+            status, _, _ = self._again("POST", {"Content-Type": "application/json"}, body)
+            if status != http.client.OK:
+                raise TimekeeperError(f"the timekeeper answered {status}")
         except FAILURES:
             self.close()
             raise
@@ -81,29 +77,32 @@ class TimekeeperClient:
             self._connection.close()
             self._connection = None
 
-    def _get_again(self, etag: str) -> TimekeeperAnswer:
-        reused = self._connection is not None
-        try:
-            status, new_etag, body = self._get(etag)
-        except (*_BROKEN, ConnectionError):
-            if not reused:
-                raise
-            self.close()  # the server may close a kept connection at any time: no failure
-            status, new_etag, body = self._get(etag)
+    def _got(self, etag: str) -> TimekeeperAnswer:
+        status, new_etag, body = self._again("GET", {"If-None-Match": etag} if etag else {})
         if status == http.client.NOT_MODIFIED and etag:
             return TimekeeperAnswer(False, etag, b"")
         if status != http.client.OK:
             raise TimekeeperError(f"the timekeeper answered {status}")
         return TimekeeperAnswer(True, new_etag, body)
 
-    def _get(self, etag: str) -> tuple[int, str, bytes]:
+    def _again(
+        self, method: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> tuple[int, str, bytes]:
+        reused = self._connection is not None
+        try:
+            return self._answer(method, headers, body)
+        except (*_BROKEN, ConnectionError):
+            if not reused:
+                raise
+            self.close()  # the server may close a kept connection at any time: no failure
+            return self._answer(method, headers, body)
+
+    def _answer(self, method: str, headers: Mapping[str, str], sent: bytes | None) -> tuple[int, str, bytes]:
         connection = self._connected()
-        headers = {"Authorization": f"Bearer {self._token()}", "Accept-Encoding": "gzip"}
-        if etag:
-            headers["If-None-Match"] = etag
+        own = {"Authorization": f"Bearer {self._token()}", "Accept-Encoding": "gzip"}
         if connection.sock is not None:
             connection.sock.settimeout(TIMEOUT_S)
-        connection.request("GET", self._path, headers=headers)
+        connection.request(method, self._path, body=sent, headers={**own, **headers})
         answer = connection.getresponse()
         body = answer.read(MOST_BYTES + 1)
         if answer.headers.get("Content-Encoding") == "gzip" and body:

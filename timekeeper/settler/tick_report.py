@@ -8,7 +8,7 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
-from timekeeper.core.budgets.policy import MODES
+from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -42,7 +42,7 @@ def report(
     settings = history.settings(now_ms)
     for notice in read.notices:
         notices.budget(notice)
-    _demotions(cluster, notices, history, now_ms)
+    _demotions(cluster, notices, history, settings, now_ms)
     _sessions(decision)
     _postings(decision.changes)
     for grant in decision.changes.grants:
@@ -77,16 +77,17 @@ def report(
         metrics.MODE.labels(mode).set(mode == settings.mode)
 
 
-def _demotions(cluster: ClusterState, notices: Notices, history: History, now_ms: int) -> None:
+def _demotions(
+    cluster: ClusterState, notices: Notices, history: History, settings: BudgetSettings, now_ms: int
+) -> None:
     """Once for each pod that was admitted over budget; the recorder drops repetitions."""
-    settings = history.settings(now_ms)
     for uid in cluster.changed_pods:
         pod = cluster.pods.get(uid)
-        if pod is None:
+        notice = None if pod is None else demotion_notice(pod, settings.over_budget_class, now_ms)
+        if notice is None:
             continue
-        mode = history.budget(pod.namespace, now_ms).budget.mode or settings.mode
-        notice = demotion_notice(pod, settings.over_budget_class, now_ms)
-        if notice is not None and mode == "enforce":
+        budget = history.budget(notice.pod.namespace, now_ms).budget
+        if (budget.mode or settings.mode) == "enforce":
             notices.pod(notice)
 
 

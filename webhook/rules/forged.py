@@ -17,7 +17,7 @@ from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
-OWNED_LABELS = tuple(dict.fromkeys(label for dialect in DIALECTS for label in dialect.owned_labels))
+OWNED_LABELS = tuple(dict.fromkeys(label for dialect in DIALECTS for label in dialect.labels_at_binding))
 STEM_ENDS = "-/_"  # a word that ends so stands for all names that begin with it
 _OWNED = frozenset(each for each in OWNED if each[-1] not in STEM_ENDS)
 _OWNED_STEMS = tuple(each for each in OWNED if each[-1] in STEM_ENDS)

@@ -56,12 +56,11 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
 
 def node_paths(spec: Json) -> Iterator[Violation]:
     """Host paths that show devices or other pods of the node."""
-    for index, volume in enumerate(sequence_of(spec.get("volumes"))):
-        host_path = mapping(volume.get("hostPath")).get("path")
-        if isinstance(host_path, str) and reaches_node(host_path):
+    for where, host_path in _host_paths(spec):
+        if reaches_node(host_path):
             yield Violation(
                 "node-path",
-                f"spec.volumes[{index}].hostPath.path",
+                where,
                 shown(host_path),
                 "this path shows devices of the node, or volumes and tokens of its other pods",
                 f"other paths than {', '.join(NODE_PATHS)}",
@@ -69,13 +68,20 @@ def node_paths(spec: Json) -> Iterator[Violation]:
             )
 
 
-def _host(spec: Json) -> Iterator[Violation]:
+def _host_paths(spec: Json) -> Iterator[tuple[str, str]]:
+    """Each host path, after the field that gives it."""
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
         host_path = mapping(volume.get("hostPath")).get("path")
-        if isinstance(host_path, str) and reaches_cards(host_path):
+        if isinstance(host_path, str):
+            yield f"spec.volumes[{index}].hostPath.path", host_path
+
+
+def _host(spec: Json) -> Iterator[Violation]:
+    for where, host_path in _host_paths(spec):
+        if reaches_cards(host_path):
             yield Violation(
                 "host-path",
-                f"spec.volumes[{index}].hostPath.path",
+                where,
                 shown(host_path),
                 "with this path a container reaches cards that are not assigned to it",
                 "paths without GPU devices, driver files and runtime sockets",

@@ -34,7 +34,7 @@ def make_service(
     notice = start_owner_events(settings, socket.gethostname())
     calls = create_calls(admission, metrics, log, settings.template_paths, notice)
     verified_only = settings.client_ca is not None
-    # Flask does not see who the caller is, so with a client CA it takes no reviews
+    # Flask does not see the certificate of a caller, so with a client CA it takes no reviews
     app = create_app({} if verified_only else calls, admission, metrics)
     routes = review_routes(calls, log, verified_only)
     return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)

@@ -67,19 +67,7 @@ def test_a_pod_without_a_started_container_has_no_start() -> None:
     ],
 )
 def test_cards_are_held_until_the_phase_is_terminal_and_nothing_runs(pod_status: dict[str, Any]) -> None:
-    assert hold.released_ms(*world(pod_status)) is None
-
-
-def test_a_pod_let_go_when_its_last_gpu_container_ended() -> None:
-    ended = status(
-        "Succeeded", a=terminated(T0, T5), b=terminated(T0, T9), plain=terminated(T0, "2026-11-20T11:00:00Z")
-    )
-
-    assert hold.released_ms(*world(ended)) == T0_MS + 9000
-
-
-def test_a_terminal_pod_whose_gpu_containers_never_started_holds_nothing() -> None:
-    assert hold.released_ms(*world(status("Failed"))) == 0
+    assert not hold.pod_hold(world(pod_status)[0]).over
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,7 @@ class Caller:
 
     @property
     def tenant(self) -> str:
-        """Who is behind the caller: of a ServiceAccount its namespace, whose people can create any number of
-        them; else the user."""
+        """The user; of a ServiceAccount its namespace, because a namespace can have many accounts."""
         return self.username.rpartition(":")[0] if self.username.startswith(_ACCOUNT) else self.username
 
 

@@ -80,7 +80,7 @@ class ApiRoute:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An authorized request: its given parameters' values by name, and who sent it."""
+    """An authorized request: its given parameters' values by name, and the caller's tenant."""
 
     given: Mapping[str, Any]
     tenant: str = ""

@@ -10,7 +10,6 @@ from timekeeper.api.http.body import read_body
 from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.core.wire import Bindings
-from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.writes import bindings
 
 PATH = "/v1/bindings"
@@ -43,9 +42,6 @@ def register(app: Flask, services: Services) -> None:
         received_ms = services.clock()
         services.gate.allow(request.headers.get("Authorization"), "create", "bindings")
         reported = read_bindings(read_body(), received_ms)
-        try:
-            with services.ledger.store.writing() as connection:
-                bindings.record(connection, reported, received_ms)
-        except ConflictError as error:
-            raise UnavailableError(str(error)) from error
+        with services.ledger.store.writing() as connection:
+            bindings.record(connection, reported, received_ms)
         return answer({"version": 1})

@@ -1,5 +1,5 @@
-"""Who may read a report now: reports hold a database connection and a thread, and one caller's must not keep
-all others out."""
+"""Limits how many reports are read at a time. A report holds a database connection and a thread, and the
+reports of one caller must not keep the others out."""
 
 import itertools
 from collections.abc import Iterator

@@ -26,7 +26,6 @@ class NodeFacts:
 
     capacity: Mapping[str, int]  # the GPU resources that it advertises
     labels: Mapping[str, str]
-    annotations: Mapping[str, str]
 
 
 def amount(

@@ -13,7 +13,6 @@ from timekeeper.core.violation import Violation
 class PlacedRequest:
     """A request at its Binding."""
 
-    request: GPURequest
     placement: Placement
     node: str
     now_ns: int
@@ -43,16 +42,13 @@ class Dialect:
     owned: tuple[str, ...] = ()
     # of `owned`, those that the node plugin changes in one update, in which the first turns false to true
     plugin_writes: tuple[str, ...] = ()
-    owned_labels: tuple[str, ...] = ()  # labels that users may not write
     plugin_chooses: bool = False  # the node plugin chooses the cards and shows them to the containers
     # the node plugin shows the containers the cards that the Binding names, so Bursar sets no variable
     plugin_shows: bool = False
-    # the cards of a node without an inventory of Bursar's agent, as this system's own plugin describes them;
-    # raises UndecodableError
+    # the cards of a node without an inventory of Bursar's agent, as this system's own plugin describes them
     cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
-    labels_at_binding: Mapping[str, str] = field(
-        default_factory=dict
-    )  # labels that it expects on a bound pod
+    # labels that it expects on a bound pod, and users may not write
+    labels_at_binding: Mapping[str, str] = field(default_factory=dict)
     one_card: bool = False  # all containers of a pod share one card
     node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
     percent: PercentResources | None = None  # where the resources count per cent: what policies need of them

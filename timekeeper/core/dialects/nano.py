@@ -34,7 +34,6 @@ def _dialect(
         at_admission=nothing_at_admission,
         at_binding=at_binding,
         owned=(f"{assumed.partition('/')[0]}/",),
-        owned_labels=(assumed,),
         plugin_shows=True,
         labels_at_binding={assumed: "true"},
         percent=resources,

@@ -12,7 +12,8 @@ from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
 UNKNOWN_MEMORY_MIB = 1000  # of a card whose node does not say: a MiB is then a thousandth of the card
-MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"  # of GPU feature discovery
+# of GPU feature discovery; autoscalers copy them to templates
+MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class PercentResources:
 
     def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
         """What a container requests, or all its mistakes."""
-        found = [
-            amount(limits, name, 1, allowed, self.examples[name])
-            for name, allowed in zip(self.resources, (self._core_allowed, self._memory_allowed), strict=False)
-        ]
-        broken = tuple(each for each in found if isinstance(each, Violation))
-        core, memory = (*(each for each in found if not isinstance(each, Violation)), None, None)[:2]
-        return broken or self._ask(limits, core, memory)
+        core = amount(limits, self.core, 1, self._core_allowed, self.examples[self.core])
+        memory = None
+        if self.memory:
+            memory = amount(limits, self.memory, 1, self._memory_allowed, self.examples[self.memory])
+        if isinstance(core, Violation) or isinstance(memory, Violation):
+            return tuple(each for each in (core, memory) if isinstance(each, Violation))
+        return self._ask(limits, core, memory)
 
     def cards(self, node: NodeFacts) -> tuple[Card, ...]:
         """The cards of a node, by index: all alike, because it advertises sums only."""

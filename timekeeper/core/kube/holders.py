@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.json_values import annotations_of, mapping, sequence
 from timekeeper.core.request.cards import UndecodableError
 
 MOST_CLOSED = 400  # characters
@@ -55,13 +55,8 @@ def fresh_holders(node: Mapping[str, Any]) -> NodeHolders | None:
 def is_silent(node: Mapping[str, Any]) -> bool:
     """True if the Node's condition Ready is Unknown: its kubelet has not renewed its Lease for
     kube-controller-manager's ``--node-monitor-grace-period``."""
-    conditions = mapping(node.get("status")).get("conditions")
-    ready = [
-        mapping(each).get("status")
-        for each in (conditions if isinstance(conditions, list) else ())
-        if mapping(each).get("type") == "Ready"
-    ]
-    return "Unknown" in ready
+    conditions = map(mapping, sequence(mapping(node.get("status")).get("conditions")))
+    return any((each.get("type"), each.get("status")) == ("Ready", "Unknown") for each in conditions)
 
 
 def kubelets_boot(node: Mapping[str, Any]) -> str:

@@ -185,18 +185,6 @@ def started_ms(pod: Json, request: GPURequest) -> int | None:
     return min((start for start in starts if start is not None), default=None)
 
 
-def released_ms(pod: Json, request: GPURequest) -> int | None:
-    """When the last GPU container ended; None while the pod holds its cards, 0 if none ever started."""
-    status = mapping(pod.get("status"))
-    gpu = {each.container for each in request.asks}
-    statuses = [each for each in _all_statuses(status) if each.get("name") in gpu]
-    is_running = any(_running(mapping(each.get("state"))) for each in statuses)
-    if status.get("phase") not in TERMINAL or is_running:
-        return None
-    ends = [millis(run.get("finishedAt")) for each in statuses for run in _runs(each)]
-    return max((end for end in ends if end is not None), default=0)
-
-
 def _seconds(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 

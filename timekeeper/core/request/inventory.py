@@ -1,8 +1,6 @@
 """The cards of a node: from the inventory of Bursar's agent, or as the node plugin of a dialect describes
 them."""
 
-from collections.abc import Mapping
-
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.amounts import NodeFacts
@@ -35,8 +33,4 @@ def gpu_amounts(amounts: Json) -> dict[str, int]:
 def _facts(raw: Json) -> NodeFacts:
     capacity = gpu_amounts(mapping(mapping(raw.get("status")).get("capacity")))
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
-    return NodeFacts(capacity, _texts(labels), _texts(annotations_of(raw)))
-
-
-def _texts(pairs: Mapping[str, object]) -> dict[str, str]:
-    return {name: text for name, text in pairs.items() if isinstance(text, str)}
+    return NodeFacts(capacity, {name: text for name, text in labels.items() if isinstance(text, str)})
