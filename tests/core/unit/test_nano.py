@@ -106,6 +106,12 @@ def test_a_node_has_as_many_cards_as_it_has_hundreds_all_alike(
     assert list(read_cards(node) or ()) == [Card(*each) for each in cards]
 
 
+def test_a_node_has_at_most_64_cards_whatever_it_advertises() -> None:
+    capacity = amounts(ELASTIC, str(2**62), str(2**62))
+
+    assert len(read_cards({"status": {"capacity": capacity}}) or ()) == 64
+
+
 @pytest.mark.parametrize(
     ("name", "annotations", "assumed"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 from timekeeper.core.quantity import integral
 from timekeeper.core.violation import Violation, shown
 
-MOST_CARDS = 64  # of one container: more than any node has; limits the extender's search
+MOST_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
 
 
 @dataclass(frozen=True, slots=True)

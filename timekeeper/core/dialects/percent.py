@@ -47,7 +47,7 @@ class PercentResources:
 
     def cards(self, node: NodeFacts) -> tuple[Card, ...]:
         """The cards of a node, by index: all alike, because it advertises sums only."""
-        count = node.capacity.get(self.core, 0) // 100
+        count = min(node.capacity.get(self.core, 0) // 100, MOST_CARDS)
         if not count:
             return ()
         total = node.capacity.get(self.memory, 0) * self.unit_mib
