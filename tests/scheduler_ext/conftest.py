@@ -67,14 +67,14 @@ class Running:
         return stored
 
     def hears(self, stored: Json) -> None:
-        """Wait until the extender knows this very version of the pod."""
-        uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+        """Wait until the extender knows this version of the pod or a later one: it may itself have changed the pod since."""
+        uid, version = stored["metadata"]["uid"], int(stored["metadata"]["resourceVersion"])
 
         def heard() -> bool:
             pod = self.extender.cache.snapshot.pods.get(uid)
-            return pod is not None and pod.version == version
+            return pod is not None and int(pod.version) >= version
 
-        eventually(heard)
+        eventually(heard, f"version {version} of pod {uid}")
 
     def put_node(self, raw: Json) -> None:
         """Create or change a node, and wait until the extender has heard of it."""
