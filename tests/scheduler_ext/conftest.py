@@ -67,7 +67,8 @@ class Running:
         return stored
 
     def hears(self, stored: Json) -> None:
-        """Wait until the extender knows this version of the pod or a later one: it may itself have changed the pod since."""
+        """Wait until the extender knows this version of the pod or a later one: it may have changed the pod
+        itself."""
         uid, version = stored["metadata"]["uid"], int(stored["metadata"]["resourceVersion"])
 
         def heard() -> bool:

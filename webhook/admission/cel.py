@@ -73,13 +73,18 @@ def governed_namespaces() -> dict[str, object]:
 
 def dialects() -> str:
     """The dialects of the policy `bursar-ranges`: each a list of its name and its resources."""
-    return _list(_list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS)
+    return _lines(_list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS)
+
+
+def spoken() -> str:
+    """All supported resources, for the policy `bursar-ranges`, which uses the places of the first six."""
+    return _lines(", ".join(f"'{name}'" for name in each.resources) for each in DIALECTS if each.resources)
 
 
 def percents() -> str:
     """The resources that count per cent of a card, for the policy `bursar-ranges`."""
     found = (each.percent for each in DIALECTS if each.percent is not None)
-    return _list(
+    return _lines(
         f"{{'core': dyn('{each.core}'), 'memory': dyn('{each.memory}'), "
         f"'together': dyn({str(each.together).lower()}), 'most': dyn({each.most_cards})}}"
         for each in found
@@ -88,6 +93,11 @@ def percents() -> str:
 
 def _list(words: Iterable[str]) -> str:
     return f"[{', '.join(words)}]"
+
+
+def _lines(members: Iterable[str]) -> str:
+    """A list with a line for each member."""
+    return "[" + ",\n ".join(members) + "]"
 
 
 def written_annotations() -> str:

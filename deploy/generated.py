@@ -1,0 +1,97 @@
+"""Writes into the manifests what follows from the table of dialects: CEL expressions, match conditions, and
+the resources for which kube-scheduler calls the extender.
+
+``python -m deploy.generated`` writes every manifest and sample anew, and prints the changed ones.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import indent
+
+from deploy.local.scheduler import MANAGED_RESOURCES, UNCOUNTED_RESOURCES
+from timekeeper.core.dialects import GPU_RESOURCE
+from webhook.admission import cel, workloads
+
+FOLDERS = (Path(__file__).parent / "manifests", Path(__file__).parent / "samples")
+
+# expressions that are generated whole, by the names of their conditions and variables
+_WHOLE: Mapping[str, Callable[[], str]] = {
+    "gpu-pods": cel.gpu_pods,
+    "gpu-templates": workloads.gpu_templates,
+    "changed-templates": workloads.changed_templates,
+    "dialects": cel.dialects,
+    "percents": cel.percents,
+    "spoken": cel.spoken,
+}
+_EXPRESSION = re.compile(
+    r"^(?P<head>(?P<margin> *)- name: (?P<name>[\w-]+)\n +expression: \|\n)(?:(?P=margin)   .*\n)+",
+    re.MULTILINE,
+)
+_MANAGED = re.compile(r"(?<=^        managedResources:\n)(?: {10}.*\n)+", re.MULTILINE)
+_NAME_TEST = r"(?:{k}\.startsWith\('[^']*'\)|{k} == '[^']*')"
+_LABELS, _ANNOTATIONS = (
+    r"(?:variables\.labels(?:After|Before)\.filter\(k, )",
+    r"(?:variables\.(?:after|before)\.filter\(k, )",
+)
+
+
+def _tests(k: str) -> str:
+    test = _NAME_TEST.format(k=re.escape(k))
+    return rf"\({test}(?: \|\| {test})*\)"
+
+
+# parts of expressions: what stands before a part -> the part -> its text
+_PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    (_ANNOTATIONS, _tests("k"), cel.immutable_annotations),
+    (_LABELS, _tests("k"), cel.immutable_labels),
+    (r"\.filter\(g, ", _tests("g.name"), lambda: cel.immutable_labels("g.name")),
+    (r"annotations\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'", r"\^\([^']*", cel.written_annotations),
+    (r"labels\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'", r"\^\([^']*", cel.written_labels),
+    (r"g\.name\.matches\(r'", r"\^\([^']*", cel.written_labels),
+    (
+        r"(?:limits|requests)\S*\.(?:exists|filter)\(k, k\.matches\(r'|&& k\.matches\(r'",
+        r"\^\([^']*",
+        lambda: GPU_RESOURCE,
+    ),
+    (r"!variables\.few \? \[\] : ", r"\[\[.*\]\]", cel.plugin_annotations),
+)
+
+
+def written(text: str) -> str:
+    """A manifest with its generated parts as the code gives them."""
+    for before, part, generated in _PARTS:
+        escaped = generated().replace("\\", r"\\")
+        text = re.sub(f"({before}){part}", rf"\g<1>{escaped}", text)
+    text = _MANAGED.sub(lambda _: indent(_managed(), " " * 10), text)
+    return _EXPRESSION.sub(_whole, text)
+
+
+def main() -> None:
+    for file in sorted(file for folder in FOLDERS for file in folder.glob("*.yaml")):
+        before = file.read_text()
+        after = written(before)
+        if after != before:
+            file.write_text(after)
+            print(file)
+
+
+def _whole(found: re.Match[str]) -> str:
+    if found["name"] not in _WHOLE:
+        return found[0]
+    text = _WHOLE[found["name"]]().rstrip("\n") + "\n"
+    return found["head"] + indent(text, found["margin"] + " " * 4)
+
+
+def _managed() -> str:
+    """A comment stands above the resources that nodes do not advertise."""
+    lines = []
+    for name in MANAGED_RESOURCES:
+        ignored = name in UNCOUNTED_RESOURCES
+        lines += ["# nodes do not advertise this resource\n"] if ignored else []
+        lines.append(f"- {{name: {name}, ignoredByScheduler: {str(ignored).lower()}}}\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    main()
