@@ -10,10 +10,11 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
 from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
-from timekeeper.accounts.session import admitted_in_budget, estimated_rate
+from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
+from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import (
     ClusterState,
@@ -178,7 +179,7 @@ class Life:
             is_young = now - pod.created_ms < terms.lookahead_ms
             is_waiting = not pod.node and pod.ended_ms is None
             if is_young and is_waiting and admitted_in_budget(pod.standing, terms):
-                rate = estimated_rate(pod.request, cards, terms)
+                rate = estimated_rate(pod.request, cards, terms.weights, terms.charge_by)
                 rates[pod.namespace] = min(most, rates.get(pod.namespace, 0) + rate)
         return {name: rate for name, rate in rates.items() if rate}
 

@@ -9,7 +9,8 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
-from timekeeper.core.values import Card, ContainerAsk, GPURequest, Placement
+from timekeeper.core.request.estimates import estimated_rate, requested_amount
+from timekeeper.core.values import Card, Placement
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
@@ -106,7 +107,8 @@ def open_session(
     on_node = tuple(cards)
     placement = _placement(pod, on_node)
     if isinstance(placement, str):
-        rate, models, devices = estimated_rate(pod.request, on_node, settings), "", ""
+        rate = estimated_rate(pod.request, on_node, settings.weights, settings.charge_by)
+        models = devices = ""
         requested = requested_amount(pod.request, on_node)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
@@ -139,34 +141,6 @@ def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
     if standing == "UNKNOWN":
         return settings.unknown_standing == "inBudget"
     return standing in ("IN_BUDGET", "UNLIMITED")
-
-
-def estimated_rate(request: GPURequest, cards: Iterable[Card], settings: BudgetSettings) -> int:
-    """The highest rate that the request can have on any of these cards that it allows; without such cards,
-    its compute share at weight 1."""
-    choices = tuple(card for card in cards if card_amounts.allowed(request, card))
-    init = [_estimate(each, choices, settings) for each in request.asks if each.init]
-    together = [_estimate(each, choices, settings) for each in request.asks if not each.init]
-    return max((*init, sum(together)))
-
-
-def requested_amount(request: GPURequest, cards: Iterable[Card]) -> card_amounts.CardAmount:
-    """What the request takes of its cards together at one time, as far as it names amounts. Where a container
-    requests memory alone, its share of compute is the largest share of memory that this is on any of these
-    cards that the request allows."""
-    choices = tuple(card for card in cards if card_amounts.allowed(request, card))
-    init = [_requested(each, choices) for each in request.asks if each.init]
-    together = [_requested(each, choices) for each in request.asks if not each.init]
-    most = (*init, sum(together, start=card_amounts.NO_AMOUNT))
-    return card_amounts.CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
-
-
-def _requested(each: ContainerAsk, choices: tuple[Card, ...]) -> card_amounts.CardAmount:
-    ask = each.ask
-    share_milli = ask.share_milli or max(
-        (card_amounts.memory_milli(ask.memory_mib, card) for card in choices), default=0
-    )
-    return card_amounts.CardAmount(share_milli * ask.devices, ask.memory_mib * ask.devices)
 
 
 def witness(session: Session, pod: LedgerPod, now_ms: int) -> Session:
@@ -222,13 +196,3 @@ def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
 
 def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:
     return ",".join(sorted({card.model for card in cards if card.uuid in set(uses)}))
-
-
-def _estimate(each: ContainerAsk, choices: tuple[Card, ...], settings: BudgetSettings) -> int:
-    rates = [
-        card_amounts.rate(
-            {card.uuid: card_amounts.need(each.ask, card)}, [card], settings.weights, settings.charge_by
-        )
-        for card in choices
-    ]
-    return each.ask.devices * max(rates, default=each.ask.share_milli)

@@ -4,9 +4,10 @@ import heapq
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.session import admitted_in_budget, estimated_rate
+from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.cards import weight_of
+from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -94,5 +95,7 @@ class UnboundPods:
             if len(self._estimates) >= MOST_ESTIMATES:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids else self._kinds
-            self._estimates[request] = estimated_rate(request, choices, self._settings)
+            self._estimates[request] = estimated_rate(
+                request, choices, self._settings.weights, self._settings.charge_by
+            )
         return self._estimates[request]

@@ -1,0 +1,37 @@
+"""What a request costs before, or without, a placement: an estimate from the cards that it allows."""
+
+from collections.abc import Iterable
+
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, Weights, allowed, memory_milli, need, rate
+from timekeeper.core.values import Card, ContainerAsk, GPURequest
+
+
+def estimated_rate(request: GPURequest, cards: Iterable[Card], weights: Weights, charge_by: str) -> int:
+    """The highest rate that the request can have on any of these cards that it allows; without such cards,
+    its compute share at weight 1."""
+    choices = tuple(card for card in cards if allowed(request, card))
+    init = [_estimate(each, choices, weights, charge_by) for each in request.asks if each.init]
+    together = [_estimate(each, choices, weights, charge_by) for each in request.asks if not each.init]
+    return max((*init, sum(together)))
+
+
+def requested_amount(request: GPURequest, cards: Iterable[Card]) -> CardAmount:
+    """What the request takes of its cards together at one time, as far as it names amounts. Where a container
+    requests memory alone, its share of compute is the largest share of memory that this is on any of these
+    cards that the request allows."""
+    choices = tuple(card for card in cards if allowed(request, card))
+    init = [_requested(each, choices) for each in request.asks if each.init]
+    together = [_requested(each, choices) for each in request.asks if not each.init]
+    most = (*init, sum(together, start=NO_AMOUNT))
+    return CardAmount(max(use.share_milli for use in most), max(use.memory_mib for use in most))
+
+
+def _requested(each: ContainerAsk, choices: tuple[Card, ...]) -> CardAmount:
+    ask = each.ask
+    share_milli = ask.share_milli or max((memory_milli(ask.memory_mib, card) for card in choices), default=0)
+    return CardAmount(share_milli * ask.devices, ask.memory_mib * ask.devices)
+
+
+def _estimate(each: ContainerAsk, choices: tuple[Card, ...], weights: Weights, charge_by: str) -> int:
+    rates = [rate({card.uuid: need(each.ask, card)}, [card], weights, charge_by) for card in choices]
+    return each.ask.devices * max(rates, default=each.ask.share_milli)
