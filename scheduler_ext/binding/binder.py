@@ -135,8 +135,8 @@ class Binder:
             return NotBound(NotBoundReason.NO_FIT, placement.sentence)
         # 6. One Binding carries node and cards.
         there = self._cache.snapshot.node(args.node).node_object
-        cards = there.cards if there is not None else ()
-        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns(), cards)
+        cards, family = (there.cards, there.family) if there is not None else ((), "")
+        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns(), cards, family)
         lost = set() if assumed is None else {EARLIER}
         outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scheduler_ext.clients.pod_patches import Body, pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects import BY_NAME, serves
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
@@ -46,7 +46,13 @@ def binding(namespace: str, name: str, uid: str, version: str, node: str, writte
 
 
 def written_for(
-    pod: Pod, request: GPURequest, placement: Placement, node: str, now_ns: int, cards: tuple[Card, ...] = ()
+    pod: Pod,
+    request: GPURequest,
+    placement: Placement,
+    node: str,
+    now_ns: int,
+    cards: tuple[Card, ...] = (),
+    family: str = "",
 ) -> Written:
     """What the Binding writes on the pod: the placement, the visible cards of each GPU container and of the
     sidecar, each GPU container's limits, and what the dialect's node plugin reads.
@@ -56,14 +62,18 @@ def written_for(
     If the plugin limits containers itself, no limits are written. Otherwise limits are always written,
     whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook
     runs with ``--mps on``.
+
+    ``family``: the node's dialect; its plugin reads what is written.
     """
-    dialect = BY_NAME[request.dialect]
+    dialect = BY_NAME[family if serves(family, request.dialect) else request.dialect]
     annotations = {names.DEVICES: encode_placement(placement)}
     if not dialect.shown_by_plugin:
         annotations |= _visible(placement)
     if dialect.limited_by_mps:
         annotations |= _limits(placement)
-    annotations |= dialect.at_binding(PlacedRequest(placement, node, now_ns, pod.containers, cards))
+    annotations |= dialect.at_binding(
+        PlacedRequest(request, placement, node, now_ns, pod.containers, pod.init_containers, cards)
+    )
     return Written(annotations, dict(dialect.labels_at_binding))
 
 

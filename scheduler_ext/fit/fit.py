@@ -11,6 +11,7 @@ from scheduler_ext.fit.topology import farthest, is_known, nearness
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
+from timekeeper.core.dialects import serves
 from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
@@ -55,7 +56,8 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
 
 def is_picky(request: GPURequest) -> bool:
     """True if the answer depends on more than what is free on the cards."""
-    return bool(request.models or request.exclude_models or request.uuids or request.topology)
+    by_card = request.uuids or request.exclude_uuids
+    return bool(request.models or request.exclude_models or by_card or request.topology)
 
 
 def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:
@@ -97,7 +99,7 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
         return refusal.closed(node.closed)
     if not node.node_object.cards:
         return refusal.NO_CARDS
-    if request.dialect != node.node_object.family:
+    if not serves(node.node_object.family, request.dialect):
         return refusal.another_family(request, node.node_object)
     return None
 
@@ -135,7 +137,7 @@ def _context(
     def uuids() -> tuple[str, ...]:
         return tuple(card.uuid for _, card in usable())
 
-    if node.model and not request.uuids:
+    if node.model and not (request.uuids or request.exclude_uuids):
         return NodeContext((node.model,), (), node.cpu_left, uuids)
     used = set(uuids())
     others = tuple((free, card.model) for free, card in _given_out(node) if card.uuid not in used)

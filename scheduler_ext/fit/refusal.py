@@ -85,6 +85,8 @@ def not_allowed(request: GPURequest) -> Refusal:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
         return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
+    if not request.exclude_models:
+        return Refusal("the pod excludes each of the cards here", "constraint")
     return Refusal(
         f"all cards here are of excluded models ({first_of(request.exclude_models, MOST_LISTED, ' or ')})",
         "constraint",

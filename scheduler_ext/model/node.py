@@ -1,13 +1,12 @@
 """What the extender needs of a Node object, read from its JSON."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from scheduler_ext.model.other_resources import Others, others
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS
+from timekeeper.core.dialects import BY_NAME, DIALECTS, NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import (
     UNREADABLE_HOLDERS,
@@ -17,9 +16,9 @@ from timekeeper.core.kube.holders import (
     read_holders,
 )
 from timekeeper.core.ledger.hold import NodeSight
+from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.constraints import listed
-from timekeeper.core.request.inventory import gpu_amounts, read_cards
+from timekeeper.core.request.inventory import dialects_of, gpu_amounts, node_facts, read_cards
 from timekeeper.core.values import Card
 
 OURS = "bursar"
@@ -77,7 +76,7 @@ def read_node(raw: Json) -> Node:
     """Never raises on what an API server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
-    family, fault = _family(gpu_amounts(mapping(status.get("capacity"))))
+    family, fault = _family(node_facts(raw))
     cards: tuple[Card, ...] = ()
     present = _present(raw)
     try:
@@ -130,10 +129,10 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
     return tuple(replace(card, cordoned=card.uuid in cordoned) for card in cards)
 
 
-def _family(capacity: Mapping[str, int]) -> tuple[str, str]:
+def _family(facts: NodeFacts) -> tuple[str, str]:
     """The family of the advertised resources, and the fault in it."""
-    families = {d.name for d in DIALECTS if any(resource in capacity for resource in d.resources)}
-    if any(resource not in _SPOKEN for resource in capacity):
+    families = {dialect.name for dialect in dialects_of(facts)}
+    if any(resource not in _SPOKEN for resource in facts.capacity):
         families.add(UNSPOKEN_PLUGIN)
     if len(families) > 1:
         return min(families), "two-families"

@@ -52,6 +52,7 @@ class Pod:
     deleting: bool
     governed: bool
     containers: tuple[str, ...]  # names of the ordinary containers
+    init_containers: tuple[str, ...]  # names of the others, native sidecars among them
     amounts: Amounts  # what kube-scheduler counts, by resource
     cpu_milli: int  # what kube-scheduler counts of CPU, in thousandths of a core
     reserved: Reservation | None = None  # the cards held for it while it waits
@@ -135,7 +136,8 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
-        containers=tuple(c.name for c in containers(raw) if c.path.startswith("spec.containers")),
+        containers=_named(raw, "spec.containers"),
+        init_containers=_named(raw, "spec.initContainers"),
         amounts=_amounts(raw, request) if request else (),
         cpu_milli=requested_milli(raw),
         reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
@@ -153,6 +155,10 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )
+
+
+def _named(raw: Json, field: str) -> tuple[str, ...]:
+    return tuple(each.name for each in containers(raw) if each.path.startswith(field))
 
 
 def _owner(metadata: Json) -> str:
@@ -201,7 +207,8 @@ def _amounts(raw: Json, request: GPURequest) -> Amounts:
     Source: k8s.io/component-helpers/resource, ``PodRequests``.
     """
     dialect = BY_NAME[request.dialect]
-    counted = [name for name in dialect.resources if name not in dialect.ignored_by_scheduler]
+    resources = (*dialect.resources, *dialect.shared)
+    counted = [name for name in resources if name not in dialect.ignored_by_scheduler]
     return tuple((name, total) for name in counted if (total := _peak(raw, name)))
 
 

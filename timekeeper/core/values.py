@@ -38,6 +38,7 @@ class GPURequest:
     # how close the cards of a container must be, of `request.constraints.TOPOLOGIES`; "": any
     topology: str = ""
     same_gpu: tuple[str, ...] = ()  # containers that must share one card
+    exclude_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from timekeeper.core import names
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.request.constraints import excess, listed
+from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.govern import is_above_budget_class

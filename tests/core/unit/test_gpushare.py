@@ -65,7 +65,7 @@ def test_a_bound_pod_has_what_its_plugin_reads() -> None:
     cards = tuple(Card(f"card{index}", index, "GPU", 15) for index in range(2))
 
     written = BY_NAME["gpushare"].at_binding(
-        PlacedRequest(placement, "node-a", 1_700_000_000_000_000_007, ("a", "b"), cards)
+        PlacedRequest(request, placement, "node-a", 1_700_000_000_000_000_007, ("a", "b"), (), cards)
     )
 
     assert written == {

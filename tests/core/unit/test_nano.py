@@ -140,7 +140,7 @@ def test_a_bound_pod_has_what_its_agent_reads_and_no_container_without_a_card_ha
     request = parse(pod(of_resources({dialect.resources[0]: "50"}, "worker"))).request
     assert request is not None
 
-    written = dialect.at_binding(PlacedRequest(TWO, "node-a", 7, ("plain", "worker")))
+    written = dialect.at_binding(PlacedRequest(request, TWO, "node-a", 7, ("plain", "worker")))
 
     assert written == {**annotations, assumed: "true"}
     assert dialect.labels_at_binding == {assumed: "true"}

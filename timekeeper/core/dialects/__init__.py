@@ -8,7 +8,7 @@ beside it. Imports the vocabulary only.
 import re
 
 from timekeeper.core.dialects import gpushare, nano, native, nvidia, tencent
-from timekeeper.core.dialects.amounts import ContainerLimits
+from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 
 DIALECTS: tuple[Dialect, ...] = (
@@ -29,4 +29,20 @@ GPU_RESOURCE = (
 )
 GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
 
-__all__ = ["BY_NAME", "DIALECTS", "GPU_RESOURCE", "GPU_RESOURCE_PATTERN", "ContainerLimits", "Dialect"]
+
+def serves(family: str, dialect: str) -> bool:
+    """True if nodes of the dialect ``family`` serve pods of ``dialect``."""
+    return family == dialect or (family in BY_NAME and dialect in BY_NAME[family].serves)
+
+
+__all__ = [
+    "BY_NAME",
+    "DIALECTS",
+    "GPU_RESOURCE",
+    "GPU_RESOURCE_PATTERN",
+    "ContainerLimits",
+    "Dialect",
+    "NodeFacts",
+    "PodFacts",
+    "serves",
+]

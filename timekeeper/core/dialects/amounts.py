@@ -1,7 +1,7 @@
 """What dialects read: a container's limits, a node's description of its cards, and one amount."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from timekeeper.core.quantity import integral
@@ -26,6 +26,15 @@ class NodeFacts:
 
     capacity: Mapping[str, int]  # the GPU resources that it advertises
     labels: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What a Pod object says beside its containers."""
+
+    annotations: Mapping[str, Any]  # as in JSON
+    labels: Mapping[str, Any]
 
 
 def amount(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts
+from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.percent import PercentResources
 from timekeeper.core.values import Ask, Card, GPURequest, Placement
 from timekeeper.core.violation import Violation
@@ -13,10 +13,12 @@ from timekeeper.core.violation import Violation
 class PlacedRequest:
     """A request at its Binding."""
 
+    request: GPURequest
     placement: Placement
     node: str
     now_ns: int
     containers: tuple[str, ...]  # names of the pod's ordinary containers
+    init_containers: tuple[str, ...] = ()  # names of the pod's init containers, native sidecars among them
     cards: tuple[Card, ...] = ()  # all of the node
 
 
@@ -53,6 +55,15 @@ class Dialect:
     node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
     percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
     ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
+    # constraints in the pod's annotations and labels: the request with them, or violations
+    constrain: Callable[[GPURequest, PodFacts], GPURequest | tuple[Violation, ...]] | None = None
+    # the annotation by which the node plugin describes a node; a node that has it is of this dialect
+    node_annotation: str = ""
+    # resources of another dialect: beside one of `resources`, and on a node with `node_annotation`, they
+    # belong to this dialect. A node that advertises none of them is not of this dialect.
+    shared: tuple[str, ...] = ()
+    # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.
+    serves: tuple[str, ...] = ()
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
 
     @property

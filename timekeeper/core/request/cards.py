@@ -75,6 +75,8 @@ def allowed(request: GPURequest, card: Card) -> bool:
     """True if the request's constraints on models and UUIDs allow the card."""
     if request.uuids and card.uuid not in request.uuids:
         return False
+    if request.exclude_uuids and card.uuid in request.exclude_uuids:
+        return False
     if not request.models and not request.exclude_models:
         return True  # nearly always
     return _is_model_allowed(request.models, request.exclude_models, card.model)

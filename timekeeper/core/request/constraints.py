@@ -4,14 +4,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json
+from timekeeper.core.name_lists import excess, names_in, too_long
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
 from timekeeper.core.violation import Violation, first_of, shown
 
 TOPOLOGIES = ("pair", "numa", "node")
 
-MOST_NAMES = 64  # each is compared with every card of every node
-LONGEST_NAME = 128
-_MOST_CHARACTERS = MOST_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
 _MOST_LISTED = 20  # containers in one message
 
 _LISTS = {
@@ -35,43 +33,9 @@ def constraint_violations(
     ]
 
 
-def listed(annotations: Json, name: str) -> tuple[str, ...]:
-    """The names in an annotation that lists names with commas, without repetitions; empty if it is absent or
-    empty."""
-    return tuple(dict.fromkeys(_names_in(annotations, name)))
-
-
-def excess(annotations: Json, name: str) -> str:
-    """Which limit a list of names exceeds, "" if none. No other rule reads the names then."""
-    value = annotations.get(name)
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
-        return f"it has {len(value)} characters"
-    listed_names = _names_in(annotations, name)
-    if len(listed_names) > MOST_NAMES:
-        return f"it lists {len(listed_names)} names"
-    longest = max(map(len, listed_names), default=0)
-    return f"it lists a name of {longest} characters" if longest > LONGEST_NAME else ""
-
-
-def _names_in(annotations: Json, name: str) -> list[str]:
-    value = annotations.get(name)
-    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else []
-
-
 def _long_lists(annotations: Json) -> list[Violation]:
-    return [
-        Violation(
-            "long-constraint",
-            f"metadata.annotations[{name}]",
-            shown(annotations[name]),
-            problem,
-            f"{MOST_NAMES} names at most, of {LONGEST_NAME} characters at most, "
-            f"in {_MOST_CHARACTERS} characters altogether",
-            f"{name}: {example}",
-        )
-        for name, example in _LISTS.items()
-        if (problem := excess(annotations, name))
-    ]
+    found = (too_long(annotations, name, example) for name, example in _LISTS.items())
+    return [each for each in found if each]
 
 
 def _empty_lists(annotations: Json) -> list[Violation]:
@@ -88,7 +52,7 @@ def _empty_lists(annotations: Json) -> list[Violation]:
         if name != names.SAME_GPU
         and name in annotations
         and not excess(annotations, name)
-        and not _names_in(annotations, name)
+        and not names_in(annotations, name)
     ]
 
 
@@ -113,7 +77,7 @@ def _same_gpu_violations(
 ) -> list[Violation]:
     if names.SAME_GPU not in annotations or excess(annotations, names.SAME_GPU):
         return []
-    named = _names_in(annotations, names.SAME_GPU)
+    named = names_in(annotations, names.SAME_GPU)
     unknown = next((each for each in named if each not in asking), None)
     if unknown is not None:
         return [_same_gpu("same-gpu-container", unknown, "no container of this name requests a GPU", asking)]

@@ -2,7 +2,7 @@
 them."""
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
@@ -15,11 +15,24 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is not None:
         return decode_inventory(str(inventory))
-    facts = _facts(raw)
-    described = (
-        each.cards(facts) for each in DIALECTS if not facts.capacity.keys().isdisjoint(each.resources)
-    )
-    return next(filter(None, described), None)
+    facts = node_facts(raw)
+    return next(filter(None, (each.cards(facts) for each in dialects_of(facts))), None)
+
+
+def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
+    """The dialects that the node's plugins serve, as far as Bursar knows them.
+
+    A plugin that describes its node by an annotation takes the resources that it shares with another dialect.
+    """
+    described = {each.name: each for each in DIALECTS if each.node_annotation in node.annotations}
+    marked = {
+        name
+        for name, each in described.items()
+        if not each.shared or not node.capacity.keys().isdisjoint(each.shared)
+    }
+    taken = {resource for name in marked for resource in described[name].shared}
+    left = node.capacity.keys() - taken
+    return tuple(each for each in DIALECTS if each.name in marked or not left.isdisjoint(each.resources))
 
 
 def gpu_amounts(amounts: Json) -> dict[str, int]:
@@ -30,7 +43,12 @@ def gpu_amounts(amounts: Json) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount > 0}
 
 
-def _facts(raw: Json) -> NodeFacts:
+def node_facts(raw: Json) -> NodeFacts:
+    """What a Node object says of its cards."""
     capacity = gpu_amounts(mapping(mapping(raw.get("status")).get("capacity")))
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
-    return NodeFacts(capacity, {name: text for name, text in labels.items() if isinstance(text, str)})
+    return NodeFacts(capacity, _texts(labels), _texts(annotations_of(raw)))
+
+
+def _texts(names: Json) -> dict[str, str]:
+    return {name: text for name, text in names.items() if isinstance(text, str)}

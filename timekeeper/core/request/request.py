@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS, GPU_RESOURCE_PATTERN, ContainerLimits, Dialect
+from timekeeper.core.dialects import (
+    BY_NAME,
+    DIALECTS,
+    GPU_RESOURCE_PATTERN,
+    ContainerLimits,
+    Dialect,
+    PodFacts,
+)
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import same_amount
-from timekeeper.core.request.constraints import constraint_violations, listed
+from timekeeper.core.request.constraints import constraint_violations
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
@@ -54,7 +62,7 @@ def parse(pod: Json) -> ParsedRequest:
     found = containers(pod)
     read = [_read_container(container) for container in found]
     asks = tuple(ask for _, ask, _ in read if ask is not None)
-    dialect_names = {dialect.name for dialects, _, _ in read for dialect in dialects}
+    dialect_names = _not_served({dialect.name for dialects, _, _ in read for dialect in dialects})
     annotations = annotations_of(pod)
     violations = [violation for _, _, broken in read for violation in broken]
     if len(dialect_names) > 1:
@@ -69,7 +77,13 @@ def parse(pod: Json) -> ParsedRequest:
     if violations:
         return ParsedRequest(None, tuple(violations))
     (dialect,) = dialect_names
-    return ParsedRequest(_request(dialect, asks, annotations if constrained else {}), ())
+    request = _request(dialect, asks, annotations if constrained else {})
+    constrain = BY_NAME[dialect].constrain
+    if constrain is None:
+        return ParsedRequest(request, ())
+    labels = mapping(mapping(pod.get("metadata")).get("labels"))
+    answer = constrain(request, PodFacts(annotations, labels))
+    return ParsedRequest(answer, ()) if isinstance(answer, GPURequest) else ParsedRequest(None, answer)
 
 
 def canonical(request: GPURequest) -> str:
@@ -100,7 +114,13 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
     """The dialects of these resources, and whether there is a GPU resource of none of them. Cached: nearly
     all containers have the same few resources."""
     dialects = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
-    known = {name for dialect in dialects for name in dialect.resources}
+    shared = {name for dialect in dialects for name in dialect.shared}
+    dialects = tuple(
+        dialect
+        for dialect in dialects
+        if any(name in resources and name not in shared for name in dialect.resources)
+    )
+    known = {name for dialect in dialects for name in (*dialect.resources, *dialect.shared)}
     return dialects, any(GPU_RESOURCE_PATTERN.match(name) for name in resources if name not in known)
 
 
@@ -125,6 +145,13 @@ def _read_container(
     if isinstance(answer, Ask):
         return dialects, ContainerAsk(container.name, container.init, answer), ()
     return dialects, None, answer
+
+
+def _not_served(dialects: set[str]) -> set[str]:
+    """Without those whose requests another of them reads as its own."""
+    if len(dialects) < 2:
+        return dialects
+    return {name for name in dialects if not any(name in BY_NAME[each].serves for each in dialects)}
 
 
 def _unsupported(container: Container, amounts: Json) -> list[Violation]:
@@ -167,7 +194,7 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
             allowed="the limit alone, or a request of the same amount",
             example=f'limits: {{{name}: "{dialect.examples[name]}"}}',
         )
-        for name in dialect.resources
+        for name in (*dialect.resources, *dialect.shared)
         if name in requests and (name not in limits or not same_amount(requests[name], limits[name]))
     ]
 
