@@ -317,7 +317,7 @@ def test_what_a_binding_writes_is_no_more_than_was_counted(cards: list[int], nam
             for each, count in zip(called, cards, strict=True)
         )
     )
-    pod: Any = SimpleNamespace(containers=tuple(called))
+    pod: Any = SimpleNamespace(containers=tuple(called), init_containers=())
 
     written = written_for(pod, request, placement, "n" * 63, 1)
 
