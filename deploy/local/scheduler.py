@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
 
 PLAIN_PROFILE = "default-scheduler"
 GPU_PROFILE = "bursar-scheduler"
 
 # kube-scheduler calls the extender for pods that request one of these. It also counts them against the node's
-# capacity, except gpu-count, which nodes do not have.
-MANAGED_RESOURCES = tuple(name for dialect in DIALECTS for name in dialect.resources)
-UNCOUNTED_RESOURCES = frozenset(name for dialect in DIALECTS for name in dialect.ignored_by_scheduler)
+# capacity, except those that nodes do not have.
+MANAGED_RESOURCES = (*(name for dialect in DIALECTS for name in dialect.resources), names.GPU_PLACEMENT)
+UNCOUNTED_RESOURCES = frozenset(
+    (*(name for dialect in DIALECTS for name in dialect.ignored_by_scheduler), names.GPU_PLACEMENT)
+)
 
 # kube-scheduler adds score (0..10) x weight x 10 to the sum of its plugins' scores, each of which seldom
 # differs by more than 100 between two nodes. With 10 the extender's score decides unless several plugins

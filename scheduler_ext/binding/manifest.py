@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scheduler_ext.clients.pod_patches import Body, pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, serves
+from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
@@ -65,7 +65,9 @@ def written_for(
 
     ``family``: the node's dialect; its plugin reads what is written.
     """
-    dialect = BY_NAME[family if serves(family, request.dialect) else request.dialect]
+    of_node = BY_NAME.get(family)
+    serving = of_node if of_node is not None and request.dialect in of_node.serves else None
+    dialect = serving or BY_NAME[request.dialect]
     annotations = {names.DEVICES: encode_placement(placement)}
     if not dialect.shown_by_plugin:
         annotations |= _visible(placement)

@@ -73,7 +73,7 @@ def malformed(sentence: str) -> Refusal:
 
 def another_family(request: GPURequest, node: Node) -> Refusal:
     """The node's cards are requested as another resource than the pod's."""
-    resource = BY_NAME[node.family].resources[0]
+    resource = BY_NAME[node.family].first_name
     if node.plugin_chooses and not all(each.ask.whole for each in request.asks):
         return Refusal(f"only whole cards here, requested as {resource}", "family")
     return Refusal(f"cards here are requested as {resource}", "family")
@@ -85,8 +85,6 @@ def not_allowed(request: GPURequest) -> Refusal:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
         return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
-    if request.min_memory_mib and not request.exclude_models:
-        return Refusal(f"no card with {request.min_memory_mib} MiB of memory here", "constraint")
     if not request.exclude_models:
         return Refusal("the pod excludes each of the cards here", "constraint")
     return Refusal(
@@ -138,5 +136,4 @@ def _each(ask: Ask) -> str:
     """What the ask needs of one card."""
     parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
     parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
-    parts += [f"{amount} {name}" for name, amount in ask.resources]
     return " and ".join(parts)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.hold import PodHold
-from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.wire import binding_asks
 
@@ -58,12 +57,7 @@ def decode_request(text: str) -> GPURequest:
             ContainerAsk(
                 each["container"],
                 each["init"],
-                Ask(
-                    each["devices"],
-                    each["share_milli"],
-                    each["memory_mib"],
-                    decode_amounts(each.get("resources", {})),
-                ),
+                Ask(each["devices"], each["share_milli"], each["memory_mib"]),
             )
             for each in raw["asks"]
         ),

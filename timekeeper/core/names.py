@@ -19,6 +19,9 @@ BUDGETS_LABEL = "bursar.dev/budgets"
 GPU_PERCENT = "bursar.dev/gpu-percent"
 GPU_MEMORY = "bursar.dev/gpu-memory"
 GPU_COUNT = "bursar.dev/gpu-count"
+# "1" in one container of a pod whose request is in annotations or labels: kube-scheduler ignores it, and
+# calls the extender for pods that have it
+GPU_PLACEMENT = "bursar.dev/gpu-placement"
 
 # pod annotations that a user may write
 POLICY = "bursar.dev/policy"
@@ -27,8 +30,7 @@ EXCLUDE_MODELS = "bursar.dev/exclude-gpu-models"
 UUIDS = "bursar.dev/gpu-uuids"
 TOPOLOGY = "bursar.dev/topology"
 SAME_GPU = "bursar.dev/same-gpu"
-MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
-USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
+USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU)
 
 # what the webhook writes at admission
 GOVERNED = "bursar.dev/governed"

@@ -9,7 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
-from webhook.rules.forged import OURS, OWNED, OWNED_LABELS, STEM_ENDS
+from webhook.rules.forged import LABEL_MARKS, MARKS, OURS, OWNED, OWNED_LABELS, STEM_ENDS
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
@@ -73,12 +73,15 @@ def governed_namespaces() -> dict[str, object]:
 
 def dialects() -> str:
     """The dialects of the policy `bursar-ranges`: each a list of its name and its resources."""
-    return _lines(_list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS)
+    return _lines(
+        _list(f"'{word}'" for word in (each.name, *each.resources)) for each in DIALECTS if each.resources
+    )
 
 
 def spoken() -> str:
     """All supported resources, for the policy `bursar-ranges`, which uses the places of the first six."""
-    return _lines(", ".join(f"'{name}'" for name in each.resources) for each in DIALECTS if each.resources)
+    resources = [each.resources for each in DIALECTS if each.resources]
+    return _lines(", ".join(f"'{name}'" for name in them) for them in (*resources, (names.GPU_PLACEMENT,)))
 
 
 def percents() -> str:
@@ -101,13 +104,15 @@ def _lines(members: Iterable[str]) -> str:
 
 
 def written_annotations() -> str:
-    """The regular expression of the annotations that Bursar or a node plugin writes on a pod."""
-    return _either([*OURS, *OWNED])
+    """The regular expression of the annotations that Bursar or a node plugin writes on a pod, and of those in
+    which users write requests."""
+    return _either([*OURS, *OWNED, *MARKS])
 
 
 def written_labels() -> str:
-    """The regular expression of the labels and gates that Bursar writes on a pod."""
-    return _either([*OURS, *OWNED_LABELS])
+    """The regular expression of the labels and gates that Bursar writes on a pod, and of the labels in which
+    users write requests."""
+    return _either([*OURS, *OWNED_LABELS, *LABEL_MARKS])
 
 
 def immutable_annotations() -> str:
@@ -117,7 +122,7 @@ def immutable_annotations() -> str:
     Annotations that name devices are among them: kubelets and plugins pass theirs to the container runtime,
     not to pods.
     """
-    return _begins("k", [*OURS, *OWNED, DEVICE_ANNOTATIONS])
+    return _begins("k", [*OURS, *OWNED, *MARKS, DEVICE_ANNOTATIONS])
 
 
 def plugin_annotations() -> str:
@@ -131,7 +136,7 @@ def plugin_annotations() -> str:
 def immutable_labels(name: str = "k") -> str:
     """The CEL condition on ``name`` that this label must not change, or that only the timekeeper may remove
     this gate."""
-    return _begins(name, [*OURS, *OWNED_LABELS])
+    return _begins(name, [*OURS, *OWNED_LABELS, *LABEL_MARKS])
 
 
 def _begins(name: str, words: Iterable[str]) -> str:

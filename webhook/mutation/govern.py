@@ -20,6 +20,7 @@ from webhook.wire.json_patch import Operation, add, merged, remove
 from webhook.wire.pod_review import sequence_of
 
 LABELS = {names.GOVERNED: "true"}
+PLACEMENT = {names.GPU_PLACEMENT: "1"}
 _FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the cache
 
 
@@ -34,6 +35,7 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, policy: Admission
         *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
         *_priority(pod["spec"], word, policy),
         *_scheduler(pod["spec"], policy),
+        *_placement(pod["spec"], request),
         *_containers(pod["spec"], request, policy.mps_pipes),
         *_sidecar(pod, request, policy),
     ]
@@ -103,6 +105,30 @@ def _scheduler(spec: Json, policy: AdmissionPolicy) -> list[Operation]:
     if policy.runtime_class and not spec.get("runtimeClassName"):
         changed.append(add("/spec/runtimeClassName", policy.runtime_class))
     return changed
+
+
+def _placement(spec: Json, request: GPURequest) -> list[Operation]:
+    """For a pod whose request is in annotations or labels: the resource for which kube-scheduler calls the
+    extender, in its first container with cards. Without it kube-scheduler would bind the pod itself."""
+    dialect = BY_NAME[request.dialect]
+    if not (dialect.annotations or dialect.labels):
+        return []
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(sequence_of(spec.get(field))):
+            if container["name"] == request.asks[0].container:
+                return _resource(container, f"/spec/{field}/{index}")
+    return []
+
+
+def _resource(container: Json, path: str) -> list[Operation]:
+    resources = container.get("resources")
+    if not resources:
+        return [add(f"{path}/resources", {"limits": dict(PLACEMENT), "requests": dict(PLACEMENT)})]
+    return [
+        operation
+        for member in ("limits", "requests")
+        for operation in merged(resources, f"{path}/resources", member, PLACEMENT)
+    ]
 
 
 def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:

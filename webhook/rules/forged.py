@@ -19,6 +19,23 @@ OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
 OWNED_LABELS = tuple(dict.fromkeys(label for dialect in DIALECTS for label in dialect.labels_at_binding))
 STEM_ENDS = "-/_"  # a word that ends so stands for all names that begin with it
+
+
+def _stems(words: Iterable[str]) -> tuple[str, ...]:
+    """The words; those of one domain that has several as the domain alone, so that policies compare few."""
+    them = tuple(dict.fromkeys(words))
+    domains = [word.partition("/")[0] for word in them]
+    short = (
+        f"{domain}/" if domains.count(domain) > 1 else word
+        for word, domain in zip(them, domains, strict=True)
+    )
+    return tuple(dict.fromkeys(short))
+
+
+# the annotations and labels in which users write requests
+MARKS = _stems(name for dialect in DIALECTS for name in dialect.annotations)
+LABEL_MARKS = _stems(name for dialect in DIALECTS for name in dialect.labels)
+
 _OWNED = frozenset(each for each in OWNED if each[-1] not in STEM_ENDS)
 _OWNED_STEMS = tuple(each for each in OWNED if each[-1] in STEM_ENDS)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import tencent
+from timekeeper.core.dialects import replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
@@ -38,7 +38,7 @@ def placement_violations(
     if not _LISTED.isdisjoint(annotations):
         yield from _constraints(annotations)
     yield from _init_containers(spec)
-    yield from _scheduler(spec, policy)
+    yield from _scheduler(spec, request, policy)
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)
@@ -96,9 +96,10 @@ def _init_containers(spec: Json) -> Iterator[Violation]:
                 )
 
 
-def _scheduler(spec: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
+def _scheduler(spec: Json, request: GPURequest | None, policy: AdmissionPolicy) -> Iterator[Violation]:
     scheduler = spec.get("schedulerName") or ""
-    if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name):
+    replaced = replaced_schedulers(request.dialect) if request is not None else ()
+    if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name, *replaced):
         yield Violation(
             "foreign-scheduler",
             "spec.schedulerName",

@@ -1,23 +1,29 @@
 """The supported ways of writing a GPU request, one module each, with one interface.
 
 ``DIALECTS`` is the table behind the parser, the webhooks' match conditions, the resources that kube-scheduler
-sends to the extender, and the annotations that users may not write. ``GPU_RESOURCE`` is written by hand
-beside it. Imports the vocabulary only.
+sends to the extender, and the annotations that users may not write. Installed packages may ship further ones
+(`shipped`). ``GPU_RESOURCE`` is written by hand beside it. Imports the vocabulary only.
 """
 
 import re
 
 from timekeeper.core.dialects import gpushare, nano, native, nvidia, tencent
-from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
+from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
+from timekeeper.core.dialects.shipped import shipped
 
-DIALECTS: tuple[Dialect, ...] = (
+BUILT_IN: tuple[Dialect, ...] = (
     native.DIALECT,
     tencent.DIALECT,
     nvidia.DIALECT,
     *nano.DIALECTS,
     gpushare.DIALECT,
 )
+DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
+
+# by annotation and by label, for pods whose request is not in limits
+BY_ANNOTATION = {name: dialect for dialect in DIALECTS for name in dialect.annotations}
+BY_LABEL = {name: dialect for dialect in DIALECTS for name in dialect.labels}
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
@@ -27,22 +33,43 @@ GPU_RESOURCE = (
     r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
+_others = [
+    name
+    for each in DIALECTS
+    for name in (*each.resources, *each.node_resources)
+    if not re.match(GPU_RESOURCE, name)
+]
+if _others:  # of other packages
+    GPU_RESOURCE = f"{GPU_RESOURCE[:-1]}|{'|'.join(re.escape(name) + '$' for name in _others)})"
 GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
 
 
 def serves(family: str, dialect: str) -> bool:
     """True if nodes of the dialect ``family`` serve pods of ``dialect``."""
-    return family == dialect or (family in BY_NAME and dialect in BY_NAME[family].serves)
+    if family == dialect:
+        return True
+    return family in BY_NAME and (dialect in BY_NAME[family].serves or family in BY_NAME[dialect].on_nodes_of)
+
+
+def replaced_schedulers(dialect: str) -> tuple[str, ...]:
+    """The schedulerNames that pods of this dialect may have, because Bursar replaces those schedulers."""
+    return tuple(
+        name for each in DIALECTS if each.name == dialect or dialect in each.serves for name in each.replaces
+    )
 
 
 __all__ = [
+    "BY_ANNOTATION",
+    "BY_LABEL",
     "BY_NAME",
     "DIALECTS",
     "GPU_RESOURCE",
     "GPU_RESOURCE_PATTERN",
+    "Container",
     "ContainerLimits",
     "Dialect",
     "NodeFacts",
     "PodFacts",
+    "replaced_schedulers",
     "serves",
 ]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.violation import Violation, shown
 
 MOST_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
-MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,26 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PodFacts:
-    """What a Pod object says beside its containers."""
+class Container:
+    """A container of a pod."""
 
-    annotations: Mapping[str, Any]  # as in JSON
-    labels: Mapping[str, Any]
+    path: str  # as messages name it
+    name: str
+    init: bool  # it ends before the others start (a native sidecar does not)
+    raw: Json
+
+    @property
+    def limits(self) -> Json:
+        return mapping(mapping(self.raw.get("resources")).get("limits"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What a Pod object says of its request."""
+
+    annotations: Json
+    labels: Json
+    containers: tuple[Container, ...] = ()  # init containers first
 
 
 def amount(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.percent import PercentResources
-from timekeeper.core.values import Ask, Card, GPURequest, Placement
+from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement
 from timekeeper.core.violation import Violation
 
 
@@ -55,6 +55,13 @@ class Dialect:
     node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
     percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
     ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
+    # annotations and labels in which users write requests; a pod with one of them is of this dialect
+    annotations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    # what such a pod requests: at least one ask, or violations
+    read_pod: Callable[[PodFacts], tuple[ContainerAsk, ...] | tuple[Violation, ...]] | None = None
+    on_nodes_of: tuple[str, ...] = ()  # other dialects, whose nodes serve its pods as well
+    replaces: tuple[str, ...] = ()  # schedulerNames of this system's pods, whose scheduler Bursar replaces
     # constraints in the pod's annotations and labels: the request with them, or violations
     constrain: Callable[[GPURequest, PodFacts], GPURequest | tuple[Violation, ...]] | None = None
     # the annotation by which the node plugin describes a node; a node that has it is of this dialect
@@ -67,6 +74,11 @@ class Dialect:
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
 
     @property
+    def first_name(self) -> str:
+        """The resource, annotation or label by which users know it."""
+        return (*self.resources, *self.annotations, *self.labels)[0]
+
+    @property
     def shown_by_plugin(self) -> bool:
         """True if the node plugin sets the containers' variables, so Bursar must not."""
         return self.plugin_chooses or self.plugin_shows
@@ -75,6 +87,11 @@ class Dialect:
     def limited_by_mps(self) -> bool:
         """True if MPS may limit the containers, because no node plugin does."""
         return not (self.shown_by_plugin or self.plugin_limits)
+
+
+def nothing_to_read(_limits: ContainerLimits) -> tuple[Violation, ...]:
+    """For dialects without resources: `read_pod` reads the request."""
+    return ()
 
 
 def nothing_at_admission(_request: GPURequest) -> dict[str, str]:

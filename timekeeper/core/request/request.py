@@ -1,22 +1,25 @@
 """What a pod requests of GPUs, as one immutable value, read from its JSON in any supported dialect."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import (
+    BY_ANNOTATION,
+    BY_LABEL,
     BY_NAME,
     DIALECTS,
     GPU_RESOURCE_PATTERN,
+    Container,
     ContainerLimits,
     Dialect,
     PodFacts,
 )
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.name_lists import listed
-from timekeeper.core.quantity import integral, same_amount
+from timekeeper.core.quantity import same_amount
 from timekeeper.core.request.constraints import constraint_violations
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
@@ -31,14 +34,6 @@ class ParsedRequest:
 
     request: GPURequest | None
     violations: tuple[Violation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    path: str  # as messages name it
-    name: str
-    init: bool  # it ends before the others start (a native sidecar does not)
-    raw: Json
 
 
 def containers(pod: Json) -> tuple[Container, ...]:
@@ -60,29 +55,32 @@ def parse(pod: Json) -> ParsedRequest:
     A pod with violations has no request: a malformed request is not granted in part.
     """
     found = containers(pod)
-    read = [_read_container(container) for container in found]
+    labels = mapping(mapping(pod.get("metadata")).get("labels"))
+    facts = PodFacts(annotations_of(pod), labels, found)
+    marked = _marked(facts)
+    read = [_read_container(container, bool(marked)) for container in found]
     asks = tuple(ask for _, ask, _ in read if ask is not None)
-    dialect_names = _not_served({dialect.name for dialects, _, _ in read for dialect in dialects})
-    annotations = annotations_of(pod)
+    dialects = _not_served({each.name for them, _, _ in read for each in them}.union(marked))
     violations = [violation for _, _, broken in read for violation in broken]
-    if len(dialect_names) > 1:
-        violations += _one_dialect(tuple(zip(found, (dialects for dialects, _, _ in read), strict=True)))
+    if len(dialects) > 1:
+        violations.append(_one_dialect(found, read, marked))
+    elif marked and not violations:
+        asks, violations = _marked_asks(dialects, facts)
     if not asks and not violations:
         return ParsedRequest(None, ())
-    constrained = not _CONSTRAINTS.isdisjoint(annotations)
+    constrained = not _CONSTRAINTS.isdisjoint(facts.annotations)
     if constrained:
-        asking = {each.name for each, (dialects, _, _) in zip(found, read, strict=True) if dialects}
-        violations += _policy_violations(annotations)
-        violations += constraint_violations(annotations, asks, asking)
+        asking = {each.name for each, (them, _, _) in zip(found, read, strict=True) if them}
+        violations += _policy_violations(facts.annotations)
+        violations += constraint_violations(
+            facts.annotations, asks, asking.union(each.container for each in asks)
+        )
     if violations:
         return ParsedRequest(None, tuple(violations))
-    (dialect,) = dialect_names
-    request = _request(dialect, asks, annotations if constrained else {})
+    (dialect,) = dialects
+    request = _request(dialect, asks, facts.annotations if constrained else {})
     constrain = BY_NAME[dialect].constrain
-    if constrain is None:
-        return ParsedRequest(request, ())
-    labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    answer = constrain(request, PodFacts(annotations, labels))
+    answer = request if constrain is None else constrain(request, facts)
     return ParsedRequest(answer, ()) if isinstance(answer, GPURequest) else ParsedRequest(None, answer)
 
 
@@ -124,9 +122,38 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
     return dialects, any(GPU_RESOURCE_PATTERN.match(name) for name in resources if name not in known)
 
 
-def _read_container(
-    container: Container,
-) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
+_Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
+
+
+def _marked(facts: PodFacts) -> Mapping[str, str]:
+    """The dialects that the pod names by an annotation or a label, each with that field: nearly always
+    none."""
+    if BY_ANNOTATION.keys().isdisjoint(facts.annotations) and BY_LABEL.keys().isdisjoint(facts.labels):
+        return {}
+    annotations = {
+        BY_ANNOTATION[name].name: f"metadata.annotations[{name}]"
+        for name in facts.annotations
+        if name in BY_ANNOTATION
+    }
+    labels = {BY_LABEL[name].name: f"metadata.labels[{name}]" for name in facts.labels if name in BY_LABEL}
+    return {**annotations, **labels}
+
+
+def _marked_asks(
+    dialects: Collection[str], facts: PodFacts
+) -> tuple[tuple[ContainerAsk, ...], list[Violation]]:
+    """What a pod requests whose request is in annotations or labels, or its mistakes."""
+    (dialect,) = dialects
+    read_pod = BY_NAME[dialect].read_pod
+    if read_pod is None:
+        raise AssertionError(f"dialect {dialect} has annotations or labels, but does not read pods")
+    found = read_pod(facts)
+    asks = tuple(each for each in found if isinstance(each, ContainerAsk))
+    return asks, [each for each in found if isinstance(each, Violation)]
+
+
+def _read_container(container: Container, marked: bool) -> _Read:
+    """``marked``: the pod's annotations or labels name a dialect."""
     given = mapping(container.raw.get("resources"))
     limits, requests = mapping(given.get("limits")), mapping(given.get("requests"))
     amounts = {**requests, **limits}
@@ -135,6 +162,8 @@ def _read_container(
     dialects, unsupported = (_dialects_of if cached else _dialects_of.__wrapped__)(resources)
     if not dialects and not unsupported:
         return (), None, ()  # most containers of most pods
+    if marked and names.GPU_PLACEMENT in amounts:
+        amounts = {name: amount for name, amount in amounts.items() if name != names.GPU_PLACEMENT}
     violations = _unsupported(container, amounts) if unsupported else []
     for dialect in dialects:
         violations += _differing(container, dialect, limits, requests)
@@ -199,18 +228,21 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
     ]
 
 
-def _one_dialect(dialects: tuple[tuple[Container, tuple[Dialect, ...]], ...]) -> list[Violation]:
-    named = [f"{each.name} in container {container.name}" for container, them in dialects for each in them]
-    return [
-        Violation(
-            rule="several-dialects",
-            path="spec.containers",
-            got=first_of(named, _MOST_LISTED),
-            problem="all containers of a pod must use the same GPU dialect",
-            allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
-            example='bursar.dev/gpu-percent: "50" in each container',
-        )
+def _one_dialect(found: Sequence[Container], read: Sequence[_Read], marked: Mapping[str, str]) -> Violation:
+    named = [
+        f"{each.name} in container {container.name}"
+        for container, (dialects, _, _) in zip(found, read, strict=True)
+        for each in dialects
     ]
+    named += [f"{dialect} in {field}" for dialect, field in marked.items()]
+    return Violation(
+        rule="several-dialects",
+        path="spec.containers",
+        got=first_of(named, _MOST_LISTED),
+        problem="all containers of a pod must use the same GPU dialect",
+        allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
+        example='bursar.dev/gpu-percent: "50" in each container',
+    )
 
 
 def _policy_violations(annotations: Json) -> list[Violation]:
@@ -245,5 +277,4 @@ def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) ->
         policy=str(annotations.get(names.POLICY, "")),
         topology=str(annotations.get(names.TOPOLOGY, "")),
         same_gpu=_on_one_card(dialect, asks) or listed(annotations, names.SAME_GPU),
-        min_memory_mib=integral(annotations.get(names.MIN_GPU_MEMORY)) or 0,
     )
